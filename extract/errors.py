@@ -1,0 +1,87 @@
+"""The errors a user can meet, each one sentence: what was wrong, the value, what is allowed, what to do next."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class IcecoreError(Exception):
+    """Base of every error that is the user's to mend; its text is a sentence for a person."""
+
+
+class UnknownNameError(IcecoreError):
+    """A name that stands in no table (decoder, plan, layer, pooling, task, head, key, column)."""
+
+
+class DecoderError(IcecoreError):
+    """A decoder that cannot be found, loaded, wired or trusted."""
+
+
+class FetchError(DecoderError):
+    """A known decoder that could be obtained neither from the hub nor from the package index."""
+
+
+class InputError(IcecoreError):
+    """A text or template that cannot be turned into tokens to pool over."""
+
+
+class TaskError(IcecoreError):
+    """Task rows that cannot be read or used as they are."""
+
+
+class ConfigError(IcecoreError):
+    """A configuration that contradicts itself or a value of the wrong kind."""
+
+
+class CacheError(IcecoreError):
+    """A file that is no readable latent cache."""
+
+
+class CacheIdentityError(CacheError):
+    """A cache that holds something other than what the reader expects."""
+
+
+class CacheIncompleteError(CacheError):
+    """A half-done cache where a whole one is needed."""
+
+
+class CacheLockedError(CacheError):
+    """A cache that another process is writing."""
+
+
+class DiskFullError(CacheError):
+    """No space left for the cache; what was written stays and can be resumed."""
+
+
+class NonFiniteLatentError(IcecoreError):
+    """A latent that is NaN or infinite, or overflows the storage dtype."""
+
+
+class CertificateError(IcecoreError):
+    """An extraction whose masks, batches or weights did not behave as promised."""
+
+
+class HeadError(IcecoreError):
+    """A head that cannot be fitted, saved or loaded as asked."""
+
+
+def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str = "") -> UnknownNameError:
+    """Build the error for a name that stands in no table.
+
+    Args:
+        kind: What the name should be, as a noun (`"pooling"`).
+        value: The name that was given.
+        allowed: Every name that would have been accepted.
+        hint: What else to do, as a sentence.
+
+    Returns:
+        The error, to be raised by the caller; it names the value, the nearest match and all allowed names.
+
+    Example:
+        >>> str(unknown_name("pooling", "meen", ["last", "mean"]))
+        "unknown pooling 'meen': did you mean 'mean'? Allowed: last, mean."
+    """
+    names = list(allowed)
+    near = get_close_matches(str(value), names, n=1, cutoff=0.5)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    tail = f" {hint}" if hint else ""
+    return UnknownNameError(f"unknown {kind} {value!r}: {guess}Allowed: {', '.join(names) or '(none)'}.{tail}")
