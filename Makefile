@@ -1,0 +1,83 @@
+# Every task of the repository. `make` alone lists them. Only the package index is reached, through pip's own settings.
+PYTHON ?= python3
+# The torch release that `make constraints` pins; its CPU and CUDA builds share this number.
+TORCH := 2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Errors only: an index that lacks a package is no news while another one has it.
+PIP_FLAGS := -qq --disable-pip-version-check --no-input
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-slow test-gpu lint format bench notebook constraints clean
+
+define check_python
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "icecore needs Python 3.11 or newer, and '$(PYTHON)' is '$$($(PYTHON) --version 2>&1 | head -n 1)'. Name another one: make PYTHON=python3.12 $(or $(MAKECMDGOALS),setup)" >&2; \
+  exit 1; }
+endef
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## install the pinned packages into .venv (about 2 minutes and 2 GB, once)
+	@echo "$(VENV) is ready"
+
+# The stamp is the last step: a setup that fails or is stopped leaves none, and the next one goes on where it ended.
+$(STAMP): pyproject.toml constraints.txt
+	$(check_python)
+	@rm -f $(STAMP)
+	@echo "[1/3] creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "[2/3] installing $$(grep -c == constraints.txt) pinned packages (about 2 minutes and 2 GB)"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@echo "[3/3] checking that they fit together"
+	@$(BIN)/python -m pip check $(PIP_FLAGS)
+	@touch $(STAMP)
+
+demo: $(STAMP) ## one whole run on the shipped samples: extract, fit, score, report
+	@$(BIN)/icecore run configs/demo.yaml
+
+test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
+	@$(BIN)/python -m pytest
+
+test-slow: $(STAMP) ## real weights, kill tests, notebooks
+	@$(BIN)/python -m pytest -m 'slow and not gpu'
+
+test-gpu: $(STAMP) ## the tests that need an accelerator
+	@$(BIN)/python -m pytest -m gpu
+
+lint: $(STAMP) ## ruff and mypy, changing nothing
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: $(STAMP) ## put every file into ruff's form
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(STAMP) ## print the table of ratios and write it as JSON
+	@$(BIN)/python -m benchmarks.run
+
+notebook: $(STAMP) ## build the notebooks and execute them
+	@$(BIN)/python notebooks/build.py --execute
+
+constraints: ## pin today's releases anew, from an empty environment
+	$(check_python)
+	@echo "[1/3] creating .venv-constraints"
+	@$(PYTHON) -m venv --clear .venv-constraints
+	@echo "[2/3] resolving and installing the newest releases beside torch $(TORCH)"
+	@.venv-constraints/bin/python -m pip install $(PIP_FLAGS) torch==$(TORCH) -e '.[dev]'
+	@echo "[3/3] writing constraints.txt"
+	@.venv-constraints/bin/python -m pip freeze --all --exclude-editable --exclude pip > .venv-constraints/frozen.txt
+	@{ sed -n '/^#/p' constraints.txt; sed 's/^\(torch==[^+]*\)+.*/\1/' .venv-constraints/frozen.txt; } > .venv-constraints/new.txt
+	@! grep -E '://| @ ' .venv-constraints/new.txt || { echo "constraints.txt is left as it was: the lines above name a place and no release" >&2; exit 1; }
+	@mv .venv-constraints/new.txt constraints.txt
+	@rm -rf .venv-constraints
+
+clean: ## remove .venv and the tools' leftovers; runs/ and caches/ stay
+	@rm -rf .venv .venv-constraints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""Extraction: a frozen decoder under a mask plan, pooled at every layer into an HDF5 cache.
+
+`extract` knows decoders and nothing of heads. Importing it loads no torch; names are resolved when they are used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from extract.cache import LatentCache
+    from extract.decoder import Decoder, DecoderSpec, load_decoder
+    from extract.errors import IcecoreError
+    from extract.runner import extract_latents
+    from extract.spec import ExtractionSpec
+    from extract.template import InputTemplate
+
+_HOMES = {
+    "Decoder": "extract.decoder",
+    "DecoderSpec": "extract.decoder",
+    "ExtractionSpec": "extract.spec",
+    "IcecoreError": "extract.errors",
+    "InputTemplate": "extract.template",
+    "LatentCache": "extract.cache",
+    "extract_latents": "extract.runner",
+    "load_decoder": "extract.decoder",
+}
+
+__all__ = [
+    "Decoder",
+    "DecoderSpec",
+    "ExtractionSpec",
+    "IcecoreError",
+    "InputTemplate",
+    "LatentCache",
+    "extract_latents",
+    "load_decoder",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'extract' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,137 @@
+"""Certificates: proof, stored in every cache, that masks, batches and weights behaved as promised."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from extract.batching import Batch, collate
+from extract.capture import pool_batch, run_batch
+from extract.decoder import Decoder
+from extract.errors import CertificateError
+from extract.plan import MaskPlan
+from extract.template import TEXT, EncodedText
+
+PROBE_LENGTHS = (3, 7, 12)  # rows of the batch-invariance check, in tokens
+INFLUENCE_TOKENS = 6
+DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}  # relative to the largest latent of the layer
+
+
+def _probe_ids(decoder: Decoder, n_tokens: int, *, seed: int) -> Tensor:
+    n_vocabulary = int(getattr(decoder.module.config, "vocab_size", len(decoder.tokenizer)))  # type: ignore[union-attr, arg-type]
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, n_vocabulary, (n_tokens,), generator=generator)
+
+
+def _plain_batch(ids: Tensor) -> Batch:
+    texts = [EncodedText(row.numpy(), np.full(len(row), TEXT, np.int8), is_truncated=False) for row in ids]
+    return collate(texts, range(len(texts)))
+
+
+def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Tensor, "L T T"]:
+    """Measure which input positions move which outputs, layer by layer.
+
+    Each position in turn gets another token; rows of one batch hold the variants.
+
+    Args:
+        decoder: The decoder.
+        n_tokens: Length `T` of the row.
+
+    Returns:
+        `(L, T, T)` bool for `L` layers from the embedding to the final norm, true at `[l, i, j]` when output `i` of
+        layer `l` changes with input `j`.
+    """
+    base = _probe_ids(decoder, n_tokens, seed=0)
+    other = _probe_ids(decoder, n_tokens, seed=1)
+    n_vocabulary = int(decoder.module.config.vocab_size)  # type: ignore[union-attr, arg-type]
+    other = torch.where(other == base, (other + 1) % n_vocabulary, other)
+    variants = base.repeat(n_tokens + 1, 1)
+    variants[range(1, n_tokens + 1), range(n_tokens)] = other
+    moved = torch.zeros(len(decoder.layers), n_tokens, n_tokens, dtype=torch.bool)
+
+    def visit(position: int, hidden: Tensor) -> None:
+        # Rows of equal shape go through identical kernels, so an untouched position is equal up to rounding only.
+        scale = hidden[0].float().abs().amax().clamp(min=1e-6)
+        change = (hidden[1:].float() - hidden[:1].float()).abs().amax(-1) / scale
+        moved[position] = (change > 1e-6 if hidden.dtype == torch.float32 else change > 1e-3).cpu().T
+
+    run_batch(decoder, _plain_batch(variants), visit)
+    return moved
+
+
+def check_influence(decoder: Decoder, plan: MaskPlan) -> dict[str, Any]:
+    """Certify that exactly the positions a plan reaches move, at every layer.
+
+    Args:
+        decoder: The decoder.
+        plan: The plan it runs under.
+
+    Returns:
+        Plain values for the cache.
+
+    Raises:
+        CertificateError: Names the first layer and position where plan and decoder differ.
+    """
+    moved = influence(decoder)
+    top = len(decoder.blocks)
+    for position, layer in enumerate(decoder.layers):
+        expected = torch.tensor(plan.reachable(INFLUENCE_TOKENS, min(position, top)))
+        # A position outside the plan that moves is proof of a wrong mask; one inside it that does not may only be
+        # too weak to see in rounding, so a layer must see at least its own token and the one before.
+        leak = (moved[position] & ~expected).nonzero()
+        deaf = (expected & ~moved[position] & _near_diagonal(expected)).nonzero()
+        for wrong, verb in ((leak, "depends on"), (deaf, "ignores")):
+            if len(wrong):
+                i, j = wrong[0].tolist()
+                raise CertificateError(
+                    f"the plan {plan.text!r} did not take effect: output {i} of layer {layer} {verb} input {j}. "
+                    f"The family {decoder.description.family!r} cannot be extracted under this plan."
+                )
+    return {"is_as_planned": True, "n_tokens": INFLUENCE_TOKENS, "n_layers": len(decoder.layers)}
+
+
+def _near_diagonal(expected: Tensor) -> Tensor:
+    rows, columns = torch.meshgrid(*(torch.arange(n) for n in expected.shape), indexing="ij")
+    return (rows - columns).abs() <= 1
+
+
+def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
+    """Certify that a text's latents do not depend on its neighbours or on the padding side.
+
+    Args:
+        decoder: The decoder.
+
+    Returns:
+        Plain values: the largest drift per padding side, relative to the largest latent of the layer.
+
+    Raises:
+        CertificateError: A drift beyond rounding; names side, layer and size.
+    """
+    encoded = [
+        EncodedText(_probe_ids(decoder, n, seed=n).numpy(), np.full(n, TEXT, np.int8), is_truncated=False)
+        for n in PROBE_LENGTHS
+    ]
+    alone = torch.cat([_latents(decoder, [text], "right") for text in encoded], dim=2)
+    allowed = DRIFT_ALLOWED[decoder.description.dtype]
+    result: dict[str, Any] = {"allowed": allowed}
+    sides: tuple[Literal["right", "left"], ...] = ("right", "left")
+    for side in sides:
+        together = _latents(decoder, encoded, side)
+        scale = alone.abs().amax(dim=(1, 2, 3)).clamp(min=1e-6)
+        drift = ((together - alone).abs().amax(dim=(1, 2, 3)) / scale).nan_to_num(nan=float("inf"))
+        worst = int(drift.argmax())
+        if float(drift[worst]) > allowed:
+            raise CertificateError(
+                f"latents depend on {side} padding: layer {decoder.layers[worst]} drifts by {float(drift[worst]):.2g} "
+                f"of its largest value (allowed {allowed:g}). The family {decoder.description.family!r} needs another "
+                "attention implementation or dtype."
+            )
+        result[side] = float(drift[worst])
+    return result
+
+
+def _latents(decoder: Decoder, texts: list[EncodedText], side: Literal["right", "left"]) -> Float[Tensor, "L P B D"]:
+    batch = collate(texts, range(len(texts)), side=side)
+    return pool_batch(decoder, batch, poolings=("last", "mean"), layers=decoder.layers).cpu()

@@ -1,0 +1,72 @@
+"""Digests: what was used, in a few hexadecimal digits."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+DIGEST_BYTES = 16  # of a row digest
+
+
+def digest_json(value: object) -> str:
+    """Digest plain values by their canonical JSON (sorted keys, no blanks): SHA-256, hexadecimal."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
+    """Digest each text by itself.
+
+    Args:
+        texts: `N` texts.
+
+    Returns:
+        `(N, 16)` uint8, the first 16 bytes of BLAKE2b over the UTF-8 bytes; lone surrogates are kept as they are.
+    """
+    joined = b"".join(
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest() for text in texts
+    )
+    return np.frombuffer(joined, np.uint8).reshape(len(texts), DIGEST_BYTES)
+
+
+def digest_rows(rows: NDArray[np.uint8]) -> str:
+    """Digest a whole list of row digests in its order: SHA-256, hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
+
+
+def digest_module(module: "nn.Module") -> str:
+    """Digest every parameter and buffer of a module, non-persistent buffers included.
+
+    Args:
+        module: Any module, on any device; tensors are hashed two at a time on the CPU.
+
+    Returns:
+        SHA-256 over names, shapes, dtypes and bytes, hexadecimal. Equal digests mean bit-identical tensors.
+    """
+    import torch
+
+    def one(item: tuple[str, torch.Tensor]) -> bytes:
+        name, tensor = item
+        flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        head = f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode()
+        return hashlib.sha256(head + hashlib.sha256(flat.numpy()).digest()).digest()
+
+    tensors: Iterable[tuple[str, torch.Tensor]] = [*module.named_parameters(), *module.named_buffers()]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        parts = list(pool.map(one, tensors))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """Digest what decides a tokenizer's output: the whole fast tokenizer and its special tokens; hexadecimal."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    state = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+    return digest_json([state, {key: str(value) for key, value in tokenizer.special_tokens_map.items()}])

@@ -1,0 +1,142 @@
+"""What a cache is: its identity (which decides reuse) and its provenance (which only informs)."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from extract.digest import digest_json
+from extract.errors import CacheError, CacheIdentityError
+
+SCHEMA = 1
+DECODER_IDENTITY = (
+    "revision", "adapter", "family", "n_layers", "width", "dtype", "attention", "weight_digest", "tokenizer_digest",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The identity and provenance of one cache.
+
+    Attributes:
+        identity: Plain values; equal identities hold equal latents.
+        provenance: Plain values that inform only: names, batching, device, time, host-independent remarks.
+    """
+
+    identity: dict[str, Any]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """SHA-256 of the identity, hexadecimal."""
+        return digest_json(self.identity)
+
+    @property
+    def short_id(self) -> str:
+        """The first 12 digits of the identity, used in file names."""
+        return self.id[:12]
+
+    def to_json(self) -> str:
+        """Return identity and provenance as JSON text."""
+        return json.dumps({"identity": self.identity, "provenance": self.provenance}, indent=1, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Read a manifest back.
+
+        Raises:
+            CacheError: Text that is no manifest.
+        """
+        try:
+            value = json.loads(text)
+            return cls(dict(value["identity"]), dict(value["provenance"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CacheError(f"the manifest of this file cannot be read ({error}); extract the cache again.") from error
+
+
+def build_identity(
+    *,
+    decoder: dict[str, Any],
+    plan: str,
+    template: dict[str, Any],
+    contents: dict[str, Any],
+    versions: dict[str, str],
+) -> dict[str, Any]:
+    """Put an identity together.
+
+    Args:
+        decoder: A decoder description as plain values; names and counts that do not decide numbers are left out.
+        plan: Canonical text of the mask plan.
+        template: An input template as plain values.
+        contents: `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`.
+        versions: Library versions by package.
+
+    Returns:
+        Plain values, ready for `Manifest`.
+    """
+    return {
+        "schema": SCHEMA,
+        "decoder": {key: decoder[key] for key in DECODER_IDENTITY},
+        "plan": plan,
+        "architecture": "inplace",
+        "template": template,
+        **contents,
+        "versions": versions,
+    }
+
+
+def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested dictionaries to dotted names.
+
+    Example:
+        >>> flatten({"a": {"b": 1}, "c": 2})
+        {'a.b': 1, 'c': 2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in identity.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """List the fields in which two identities differ.
+
+    Args:
+        found: The identity of a cache.
+        expected: The identity that a reader wants.
+
+    Returns:
+        Dotted field name to (found, expected); a missing field counts as None.
+
+    Example:
+        >>> differences({"plan": "causal"}, {"plan": "backward"})
+        {'plan': ('causal', 'backward')}
+    """
+    a, b = flatten(found), flatten(expected)
+    return {key: (a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+
+
+def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str) -> None:
+    """Refuse an identity that differs from the expected one.
+
+    Args:
+        found: The identity of a cache.
+        expected: The identity that a reader wants.
+        where: The cache, for the message.
+
+    Raises:
+        CacheIdentityError: Names every differing field with both values.
+    """
+    unequal = differences(found, expected)
+    if unequal:
+        listing = "; ".join(f"{key} is {_shorten(a)}, expected {_shorten(b)}" for key, (a, b) in unequal.items())
+        raise CacheIdentityError(
+            f"cache {where} holds something else: {listing}. Read it with what it was made from, or extract anew."
+        )
+
+
+def _shorten(value: object, width: int = 60) -> str:
+    text = repr(value)
+    return text if len(text) <= width else f"{text[: width - 1]}…"

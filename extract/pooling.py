@@ -1,0 +1,125 @@
+"""Poolings: the hidden states of one text become one vector. A new pooling is one function and one row of `POOLINGS`."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from extract.errors import UnknownNameError, unknown_name
+
+
+@dataclass(frozen=True)
+class PoolingIndex:
+    """Which tokens of a batch count, worked out once per batch and used at every layer.
+
+    Attributes:
+        weights: `(B, T)` float32, one at tokens with the role `text`, zero at padding, specials and instruction.
+        counts: `(B, 1)` float32, number of text tokens per row, at least 1.
+        first: `(B,)` int64, column of the first text token.
+        last: `(B,)` int64, column of the last real token of the text, or of the special that closes it.
+        is_full: Every column of every row is a text token, so that plain reductions are exact.
+    """
+
+    weights: Tensor
+    counts: Tensor
+    first: Tensor
+    last: Tensor
+    is_full: bool
+
+
+def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:
+    """Work out the pooling index of a batch from its masks, whatever the padding side.
+
+    Args:
+        is_text: `(B, T)` bool, true at tokens of the text itself; every row has at least one.
+        is_real: `(B, T)` bool, true at every token that is not padding.
+
+    Returns:
+        The index, on the device of the masks.
+    """
+    weights = is_text.to(torch.float32)
+    columns = torch.arange(is_text.shape[1], device=is_text.device)
+    return PoolingIndex(
+        weights=weights,
+        counts=weights.sum(1, keepdim=True),
+        first=torch.where(is_text, columns, is_text.shape[1]).amin(1),
+        last=torch.where(is_real, columns, -1).amax(1),
+        is_full=bool(is_text.all()),
+    )
+
+
+def _take(hidden: Float[Tensor, "B T D"], columns: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), columns].to(torch.float32)
+
+
+def _weigh(hidden: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Float[Tensor, "B D"]:
+    # A masked sum rather than a product over all columns: a pad column may hold NaN, and 0 * NaN is NaN.
+    kept = hidden.to(torch.float32).masked_fill(weights.unsqueeze(-1) == 0, 0.0)
+    return torch.bmm(weights.unsqueeze(1), kept).squeeze(1)
+
+
+def pool_last(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Take the last real token of each row (FREEZE section 3.2)."""
+    return _take(hidden, index.last)
+
+
+def pool_first(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Take the first text token of each row."""
+    return _take(hidden, index.first)
+
+
+def pool_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Average the text tokens of each row in float32."""
+    if index.is_full:
+        return hidden.mean(1, dtype=torch.float32)
+    return _weigh(hidden, index.weights) / index.counts
+
+
+def pool_weighted_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Average the text tokens with weights 1, 2, 3 ... along the text (SGPT position weighting)."""
+    ranks = index.weights.cumsum(1) * index.weights
+    return _weigh(hidden, ranks / ranks.sum(1, keepdim=True))
+
+
+def pool_max(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Take the largest value of each dimension over the text tokens."""
+    outside = index.weights.unsqueeze(-1) == 0
+    return hidden.to(torch.float32).masked_fill(outside, float("-inf")).amax(1)
+
+
+Pooling = Callable[[Tensor, PoolingIndex], Tensor]
+
+POOLINGS: dict[str, tuple[Pooling, str]] = {
+    "last": (pool_last, "the last real token"),
+    "mean": (pool_mean, "the mean of the text tokens, specials and instruction left out"),
+    "weighted-mean": (pool_weighted_mean, "the mean of the text tokens with weights 1, 2, 3 ... along the text"),
+    "first": (pool_first, "the first text token"),
+    "max": (pool_max, "the largest value of each dimension over the text tokens"),
+}
+
+
+def select_poolings(names: Iterable[str]) -> tuple[str, ...]:
+    """Check pooling names and drop repeats.
+
+    Args:
+        names: Names from `POOLINGS`.
+
+    Returns:
+        The names in the order given.
+
+    Raises:
+        UnknownNameError: A name that is not in the table, or no name at all.
+
+    Example:
+        >>> select_poolings(["mean", "last", "mean"])
+        ('mean', 'last')
+    """
+    chosen = tuple(dict.fromkeys(names))
+    for name in chosen:
+        if name not in POOLINGS:
+            raise unknown_name("pooling", name, POOLINGS)
+    if not chosen:
+        raise UnknownNameError(f"no pooling was selected. Allowed: {', '.join(POOLINGS)}.")
+    return chosen

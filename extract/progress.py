@@ -1,0 +1,88 @@
+"""Progress of an extraction: what the library reports, and a bar for a terminal."""
+
+import logging
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+logger = logging.getLogger(__name__)
+
+
+class ExtractionProgress(Protocol):
+    """Receives what an extraction has done."""
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """An extraction of `n_rows` rows begins, of which `n_done` are already there."""
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """A batch has been written."""
+
+    def finish(self) -> None:
+        """The extraction has ended, well or not."""
+
+
+class SilentProgress:
+    """Reports nothing."""
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Do nothing."""
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class BarProgress:
+    """A bar with rows/s, tokens/s and time left; on a screen that is no terminal, a log line every half minute.
+
+    Args:
+        console: Where the bar goes.
+        title: What is being extracted, a few words.
+    """
+
+    def __init__(self, console: Console, *, title: str) -> None:
+        self._console, self._title = console, title
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(), console=console, transient=False, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task(title, total=None, rates="")
+        self._rows = self._tokens = self._total = 0
+        self._started = self._said = 0.0
+
+    def start(self, *, n_rows: int, n_done: int) -> None:
+        """Show the bar."""
+        self._total = n_rows
+        self._rows = n_done
+        self._n_before = n_done
+        self._started = self._said = time.monotonic()
+        self._bar.update(self._task, total=n_rows, completed=n_done)
+        self._bar.start()
+
+    def advance(self, *, n_rows: int, n_tokens: int) -> None:
+        """Move the bar."""
+        self._rows += n_rows
+        self._tokens += n_tokens
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        rates = f"{(self._rows - self._n_before) / seconds:,.0f} rows/s {self._tokens / seconds:,.0f} tokens/s"
+        self._bar.update(self._task, completed=self._rows, rates=rates)
+        if not self._console.is_terminal and time.monotonic() - self._said > 30:
+            self._said = time.monotonic()
+            self._console.print(f"{self._title}: {self._rows:,} of {self._total:,} rows, {rates}")
+
+    def finish(self) -> None:
+        """Leave the bar as it stands."""
+        self._bar.stop()
+
+    def __enter__(self) -> Self:
+        """Enter a block at whose end the bar stops."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Stop the bar."""
+        self.finish()

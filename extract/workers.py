@@ -1,0 +1,52 @@
+"""Several processes that write one store together (torchrun, SLURM), through Lightning Fabric."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This process's place in a group that extracts together.
+
+    Attributes:
+        rank: Position of this process, 0 for the one that creates and certifies the store.
+        world_size: Number of processes.
+        barrier: Waits until every process has come here.
+        device: Device of this process, or `auto`.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    barrier: Callable[[], None] = lambda: None
+    device: str = "auto"
+
+
+def launched_size() -> int:
+    """Number of processes that torchrun or SLURM launched with this one; 1 when alone."""
+    if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
+        return int(os.environ["SLURM_NTASKS"])
+    return 1
+
+
+def join_workers(device: str = "auto") -> Workers:
+    """Join the group this process was launched into; alone, this costs nothing.
+
+    Args:
+        device: `auto`, or a torch device for a single process.
+
+    Returns:
+        This process's place.
+    """
+    size = launched_size()
+    if size == 1:
+        return Workers(device=device)
+    from lightning.fabric import Fabric
+
+    n_nodes = int(os.environ.get("SLURM_NNODES", os.environ.get("GROUP_WORLD_SIZE", "1")))
+    accelerator = "cpu" if device == "cpu" else "auto"
+    fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
+    fabric.launch()
+    return Workers(fabric.global_rank, fabric.world_size, lambda: fabric.barrier(), str(fabric.device))

@@ -1,0 +1,114 @@
+"""Duplicates within splits and overlap between them, counted for the reader; nothing is removed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+Columns = Any
+"""Anything with `rows["sentence1"]`, `rows["sentence2"]`, `rows["score"]`: a `datasets.Dataset` or a dict of lists."""
+
+
+def pair_keys(rows: Columns) -> list[tuple[str, str]]:
+    """Name each pair so that (a, b) and (b, a) are the same pair.
+
+    Args:
+        rows: Columns `sentence1` and `sentence2`.
+
+    Returns:
+        One sorted pair of exact texts per row.
+    """
+    return [(min(a, b), max(a, b)) for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True)]
+
+
+def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
+    """Mark the rows whose pair stands in an earlier row of the same split, in either order.
+
+    Args:
+        rows: Columns `sentence1` and `sentence2`.
+
+    Returns:
+        bool of shape (N,).
+    """
+    seen: set[tuple[str, str]] = set()
+    marks = []
+    for key in pair_keys(rows):
+        marks.append(key in seen)
+        seen.add(key)
+    return np.array(marks, dtype=bool)
+
+
+def conflicting_pairs(rows: Columns) -> list[tuple[str, str]]:
+    """List the pairs that stand in one split with more than one gold score.
+
+    Args:
+        rows: Columns `sentence1`, `sentence2` and `score`.
+
+    Returns:
+        Unordered pairs, each once, in the order first seen.
+    """
+    golds: dict[tuple[str, str], set[float]] = {}
+    for key, score in zip(pair_keys(rows), rows["score"], strict=True):
+        golds.setdefault(key, set()).add(score)
+    return [key for key, scores in golds.items() if len(scores) > 1]
+
+
+def pair_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+    """Mark the rows whose pair, in either order, is also a pair of another split.
+
+    Args:
+        rows: The split to mark.
+        other: The split to look in, usually train.
+
+    Returns:
+        bool of shape (N,), N rows of `rows`.
+    """
+    known = set(pair_keys(other))
+    return np.array([key in known for key in pair_keys(rows)], dtype=bool)
+
+
+def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
+    """Mark the rows of which at least one sentence is also a sentence of another split.
+
+    Args:
+        rows: The split to mark.
+        other: The split to look in, usually train; `~sentence_is_in(test, train)` is the clean subset of test.
+
+    Returns:
+        bool of shape (N,), N rows of `rows`.
+    """
+    known = {*other["sentence1"], *other["sentence2"]}
+    return np.array([a in known or b in known for a, b in pair_keys(rows)], dtype=bool)
+
+
+def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
+    """Say in one line each what a reader should know about duplicates and overlap.
+
+    Args:
+        splits: Split name to its rows, in the order train, validation, test.
+
+    Returns:
+        Only the remarks whose count is not zero; texts are compared exactly, pairs in either order.
+    """
+    # one read of the columns: a datasets column decodes again on every access
+    tables = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in splits.items()
+    }
+    counts: list[tuple[int, str]] = []
+    for split, rows in tables.items():
+        n_rows = len(rows["score"])
+        repeats = int(repeats_earlier_pair(rows).sum())
+        counts.append((repeats, f"{split}: {repeats} of {n_rows} rows repeat an earlier pair (in either order)"))
+        n_conflicts = len(conflicting_pairs(rows))
+        counts.append((n_conflicts, f"{split}: {n_conflicts} pairs stand more than once with different gold"))
+    names = list(tables)
+    for index, other in enumerate(names):
+        for split in names[index + 1 :]:
+            n_rows = len(tables[split]["score"])
+            n_pairs = int(pair_is_in(tables[split], tables[other]).sum())
+            counts.append((n_pairs, f"{split}: {n_pairs} of {n_rows} pairs are also in {other}"))
+            n_shared = int(sentence_is_in(tables[split], tables[other]).sum())
+            counts.append((n_shared, f"{split}: {n_shared} of {n_rows} rows share a sentence with {other}"))
+    return tuple(note for count, note in counts if count)

@@ -1,0 +1,28 @@
+"""What holds for the whole suite: no hub, no window, no more threads than cores.
+
+Set before anything is imported, and inherited by every process a test starts. Nothing of `extract` or `probes` may be
+imported here: jaxtyping's plugin must come first to check their shapes.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MPLBACKEND"] = "Agg"
+# torch reads this when it is first imported; importing it here would cost every test run two seconds.
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="session")
+def icecore_data() -> Path:
+    """The folder of local benchmark files, or a skip that says why there is none."""
+    named = os.environ.get("ICECORE_DATA")
+    if not named:
+        pytest.skip("ICECORE_DATA is not set; point it at a folder of local benchmark files")
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.skip(f"ICECORE_DATA={named!r} is no folder")
+    return folder
