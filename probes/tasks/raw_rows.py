@@ -1,6 +1,7 @@
 """Local files to raw rows that still know their line; no value is interpreted here."""
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -115,10 +116,10 @@ def _read_text(path: Path) -> str:
 def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[str]]]:
     """Yield the line a record starts on and its fields, blank lines skipped."""
     delimiter = file_format.delimiter or DELIMITERS[path.suffix.lower()]
-    quoting = csv.QUOTE_MINIMAL if file_format.quoting else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if file_format.quoting else csv.QUOTE_NONE
     # as open(newline="") gives them: lines end at \n, \r\n or \r, and not at U+2028 or a form feed
     lines = _split_lines(_read_text(path))
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)  # type: ignore[arg-type,unused-ignore]
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     start = 1
     try:
         for fields in reader:
@@ -133,8 +134,6 @@ def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[st
 
 
 def _split_lines(text: str) -> list[str]:
-    import io
-
     return list(io.StringIO(text, newline=""))
 
 
@@ -152,7 +151,7 @@ def _read_delimited(path: Path, file_format: FileFormat) -> RawTable:
     for line, fields in records:
         problem = ""
         if len(fields) != len(columns):
-            problem = f"wrong number of columns: {len(fields)} instead of {len(columns)} in {_shorten(fields)}"
+            problem = f"wrong number of columns: {len(fields)} instead of {len(columns)} in {shorten(fields)}"
         rows.append(RawRow(line, {} if problem else dict(zip(columns, fields, strict=True)), problem))
     return RawTable(str(path), "line", columns, rows)
 
@@ -174,7 +173,7 @@ def _read_json(path: Path) -> RawTable:
             columns.update(dict.fromkeys(value))
             rows.append(RawRow(number, value))
         else:
-            rows.append(RawRow(number, {}, f"no JSON object: {_shorten(value)}"))
+            rows.append(RawRow(number, {}, f"no JSON object: {shorten(value)}"))
     return RawTable(str(path), "row" if is_list else "line", tuple(columns), rows)
 
 
@@ -184,9 +183,17 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
             try:
                 yield number, json.loads(line)
             except json.JSONDecodeError as error:
-                raise TaskError(f"{path}, line {number}: {_shorten(line)} is no JSON ({error.msg}).") from error
+                raise TaskError(f"{path}, line {number}: {shorten(line)} is no JSON ({error.msg}).") from error
 
 
-def _shorten(value: object) -> str:
+def shorten(value: object) -> str:
+    """Write a value as Python would, cut to what fits in a sentence.
+
+    Args:
+        value: Whatever stood in a file.
+
+    Returns:
+        Its repr, at most 80 characters.
+    """
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -34,7 +34,7 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     quoting: bool = True,
     bad_rows: BadRows = "error",
 ) -> PairTask:
-    """Read a pair task from one file per split, or from one file with a split column.
+    r"""Read a pair task from one file per split, or from one file with a split column.
 
     Args:
         files: Split (train, validation or dev, test) to its file; or one file that holds all splits. The format goes
@@ -62,8 +62,8 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> rows = [f"text {i}\\tother {i}\\t{i % 6}" for i in range(8)]
-        >>> _ = (folder / "test.tsv").write_text("\\n".join(["a\\tb\\tgold", *rows]), encoding="utf-8")
+        >>> rows = [f"text {i}\tother {i}\t{i % 6}" for i in range(8)]
+        >>> _ = (folder / "test.tsv").write_text("\n".join(["a\tb\tgold", *rows]), encoding="utf-8")
         >>> task = read_pair_files({"test": folder / "test.tsv"}, sentence1="a", sentence2="b", score="gold")
         >>> task.splits["test"]["sentence2"][:2]
         ['other 0', 'other 1']

@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from extract.errors import TaskError, unknown_name
-from probes.tasks.raw_rows import RawRow, RawTable
+from probes.tasks.pairs import SPLITS
+from probes.tasks.raw_rows import RawRow, RawTable, shorten
 
 BadRows = Literal["error", "drop"]
 BAD_ROWS: tuple[BadRows, ...] = ("error", "drop")
 SPLIT_ALIASES = {"dev": "validation", "valid": "validation", "val": "validation"}
-_SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def canonical_split(value: object) -> str | None:
     """
     name = str(value).strip()
     name = SPLIT_ALIASES.get(name, name)
-    return name if name in _SPLITS else None
+    return name if name in SPLITS else None
 
 
 def check_rows(
@@ -102,8 +102,8 @@ def check_rows(
     for row in table.rows:
         try:
             pairs.append(_check_row(row, names, split, score_range))
-        except _BadRow as problem:
-            problems.append((row, problem))
+        except _BadRow as bad:
+            problems.append((row, bad))
     if not problems:
         return pairs, ()
     if bad_rows == "error":
@@ -135,7 +135,7 @@ def _check_row(row: RawRow, names: ColumnNames, split: str | None, score_range: 
     if split is None:
         value = row.values.get(names.split or "")
         raise _BadRow(
-            "unknown split", f"column {names.split!r} holds {value!r}, but one of {', '.join(_SPLITS)} is needed"
+            "unknown split", f"column {names.split!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed"
         )
     first = _check_text(names.sentence1, row.values.get(names.sentence1))
     second = _check_text(names.sentence2, row.values.get(names.sentence2))
@@ -146,13 +146,17 @@ def _check_text(column: str, value: Any) -> str:
     if value is None:
         raise _BadRow("missing text", f"column {column!r} is missing, but a text is needed")
     if not isinstance(value, str):
-        raise _BadRow("text is no string", f"column {column!r} holds {value!r} ({type(value).__name__}), not a string")
+        raise _BadRow(
+            "text is no string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
+        )
     if not value.strip():
-        raise _BadRow("empty text", f"column {column!r} holds {value!r}, but a text that is not blank is needed")
+        raise _BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _BadRow("text is no Unicode", f"column {column!r} holds {value!r}, which is half a character") from error
+        raise _BadRow(
+            "text is no Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
+        ) from error
     return value
 
 
@@ -160,15 +164,17 @@ def _check_gold(column: str, value: Any, score_range: tuple[float, float]) -> fl
     low, high = score_range
     wanted = f"but a number from {low:g} to {high:g} is needed"
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise _BadRow("missing gold", f"column {column!r} is missing or empty ({value!r}), {wanted}")
+        raise _BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {wanted}")
     gold = _as_number(value)
     if gold is None:
         header = "; is this a header row (`header: true`)?" if value == column else ""
-        raise _BadRow("gold is no number", f"column {column!r} holds {value!r}, {wanted}{header}")
+        raise _BadRow("gold is no number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
     if not math.isfinite(gold):
-        raise _BadRow("gold is not finite", f"column {column!r} holds {value!r}, {wanted}")
+        raise _BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {wanted}")
     if not low <= gold <= high:
-        raise _BadRow("gold out of range", f"column {column!r} holds {value!r}, {wanted} (or another `score_range`)")
+        raise _BadRow(
+            "gold out of range", f"column {column!r} holds {shorten(value)}, {wanted} (or another `score_range`)"
+        )
     return gold
 
 

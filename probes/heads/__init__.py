@@ -1,0 +1,1 @@
+"""Heads: what is trained on latents. One file per head; the table is in `probes.heads.registry`."""

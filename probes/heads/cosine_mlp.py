@@ -1,0 +1,57 @@
+"""Cosine MLP: the layers' cosines through a small network."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probes.data import PairLatents
+from probes.heads.base import PairHead, cosine
+from probes.standardise import Standardiser
+
+
+class CosineMLP(PairHead):
+    """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
+
+    The latents are standardised before the cosine, and the cosines themselves before the network, both by the
+    training split.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        hidden: Units of the hidden layer.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    cosine_mean: Tensor
+    cosine_scale: Tensor
+
+    def __init__(
+        self, n_layers: int, width: int, *, hidden: int = 128, loss: str = "mse", learning_rate: float = 3e-4,
+        weight_decay: float = 0.01,
+    ) -> None:  # fmt: skip
+        super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
+        self.save_hyperparameters()
+        self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
+        self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
+        self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        """Give the cosines of standardised latents."""
+        return cosine(self.standardised(a), self.standardised(b))
+
+    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
+        """Standardise the cosines and pass them through the network."""
+        inputs = ((similarities - self.cosine_mean) / self.cosine_scale).T
+        return torch.sigmoid(self.network(inputs)).squeeze(-1)
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit both standardisations on the training split."""
+        super().prepare(data, standardiser)
+        device = self.mean.device
+        with torch.no_grad():
+            parts = [self.similarities(batch.a.to(device), batch.b.to(device)) for batch in data.loader("train")]
+        values = torch.cat(parts, dim=1)
+        self.cosine_mean.copy_(values.mean(1, keepdim=True))
+        self.cosine_scale.copy_(values.std(1, keepdim=True).clamp(min=1e-4))

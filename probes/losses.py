@@ -1,0 +1,54 @@
+"""Losses between predicted and gold similarities, both in [0, 1]."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.errors import HeadError
+
+MIN_BATCH = 2
+
+
+def log_variance_loss(
+    predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, epsilon: float = 1e-6
+) -> Float[Tensor, ""]:
+    """Logarithm of the variance of the residuals (FREEZE section 4.1.1).
+
+    The variance is the unbiased one, so the loss ignores a constant offset; calibrate before reading a prediction as
+    a score. The logarithm is biased low in small batches (by about 1 / (B - 1)): use 32 rows or more.
+
+    Args:
+        predicted: `(B,)` predictions.
+        gold: `(B,)` gold.
+        epsilon: Added to the variance, so that equal residuals give a finite loss and gradient.
+
+    Returns:
+        A scalar.
+
+    Raises:
+        HeadError: Fewer than two rows, of which no variance exists.
+
+    Example:
+        >>> gold = torch.tensor([0.0, 0.5, 1.0])
+        >>> float(log_variance_loss(gold + 0.3, gold, epsilon=1.0))
+        0.0
+    """
+    if len(predicted) < MIN_BATCH:
+        raise HeadError(
+            f"the log-variance loss got a batch of {len(predicted)}; allowed: at least {MIN_BATCH} rows "
+            "(32 or more to keep its bias small). Raise batch_size."
+        )
+    return torch.log((predicted - gold).var(correction=1) + epsilon)
+
+
+def mse_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+    """Mean squared error."""
+    return torch.nn.functional.mse_loss(predicted, gold)
+
+
+LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "log-variance": (log_variance_loss, "log of the variance of the residuals (FREEZE)"),
+    "mse": (mse_loss, "mean squared error"),
+}
