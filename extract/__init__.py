@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from extract.cache import LatentCache
-    from extract.decoder import Decoder, DecoderSpec, load_decoder
+    from extract.decoder import Decoder
     from extract.errors import IcecoreError
+    from extract.loading import DecoderSpec, load_decoder
     from extract.runner import extract_latents
     from extract.spec import ExtractionSpec
     from extract.template import InputTemplate
 
 _HOMES = {
     "Decoder": "extract.decoder",
-    "DecoderSpec": "extract.decoder",
+    "DecoderSpec": "extract.loading",
     "ExtractionSpec": "extract.spec",
     "IcecoreError": "extract.errors",
     "InputTemplate": "extract.template",
     "LatentCache": "extract.cache",
     "extract_latents": "extract.runner",
-    "load_decoder": "extract.decoder",
+    "load_decoder": "extract.loading",
 }
 
 __all__ = [

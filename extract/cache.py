@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch import Tensor
 from extract.digest import digest_texts
 from extract.errors import CacheError, CacheIncompleteError, unknown_name
 from extract.layers import select_from
-from extract.manifest import Manifest, require_same
-from extract.store import ArrayPlace, read_layout
+from extract.layout import ArrayPlace, read_layout
+from extract.manifest import require_same
 
 
 class LatentCache:
@@ -51,8 +50,9 @@ class LatentCache:
         self._maps: dict[str, NDArray[Any]] = {}
         self._lookup: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
         if not allow_partial and not self.is_complete:
+            state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
             raise CacheIncompleteError(
-                f"cache {str(path)!r} is half done: {self.n_done} of {len(self)} rows. "
+                f"cache {str(path)!r} is half done: {self.n_done} of {len(self)} rows, {state}. "
                 "Run the extraction again to go on where it stopped."
             )
 
@@ -154,14 +154,9 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A row position outside the cache.
+            CacheError: A row position outside the cache, or one that is no whole number (a mask, for instance).
         """
-        index = torch.as_tensor(np.asarray(rows), dtype=torch.int64)
-        if len(index) and not (0 <= int(index.min()) and int(index.max()) < len(self)):
-            raise CacheError(
-                f"row {int(index.max()) if int(index.max()) >= len(self) else int(index.min())} is outside this cache; "
-                f"allowed: 0 to {len(self) - 1}."
-            )
+        index = self._check_rows(np.asarray(rows))
         names = select_from(layers, self.layers)
         gathered = torch.empty(len(names), len(index), self.width, dtype=torch.float32)
         for slot, name in zip(gathered, names, strict=True):
@@ -197,6 +192,14 @@ class LatentCache:
             )
         return torch.from_numpy(rows)
 
+    def _check_rows(self, rows: NDArray[Any]) -> Int[Tensor, " B"]:
+        if rows.size and rows.dtype.kind not in "iu":
+            raise CacheError(f"rows are of dtype {rows.dtype}; allowed: whole numbers from 0 to {len(self) - 1}.")
+        outside = rows[(rows < 0) | (rows >= len(self))]
+        if outside.size:
+            raise CacheError(f"row {outside[0]} is outside this cache; allowed: 0 to {len(self) - 1}.")
+        return torch.as_tensor(rows.astype(np.int64))
+
     def _digests(self) -> NDArray[np.uint8]:
         return self._map("/rows/digest")
 
@@ -205,44 +208,3 @@ class LatentCache:
             place: ArrayPlace = self._places[name]
             self._maps[name] = np.memmap(self.path, place.dtype, "c", offset=place.offset, shape=place.shape)
         return self._maps[name]
-
-
-@dataclass(frozen=True)
-class CoveringCache:
-    """A cache found by identity."""
-
-    path: Path
-    is_exact: bool
-
-
-def find_cache(folder: Path, identity: dict[str, Any]) -> CoveringCache | None:
-    """Find a whole cache in a folder that holds what is wanted, or more.
-
-    A cache covers another when it differs only in holding further poolings or layers.
-
-    Args:
-        folder: Folder of caches.
-        identity: The wanted identity.
-
-    Returns:
-        The cache, an exact one first; None when there is none.
-    """
-    wanted = Manifest(identity)
-    for path in sorted(folder.glob("*.h5"), key=lambda p: (wanted.short_id not in p.name, p.name)):
-        try:
-            cache = LatentCache(path)
-        except CacheError:
-            continue
-        if cache.manifest.id == wanted.id:
-            return CoveringCache(path, is_exact=True)
-        if _covers(cache.identity, identity):
-            return CoveringCache(path, is_exact=False)
-    return None
-
-
-def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    open_axes = ("poolings", "layers")
-    return all(set(found[axis]) >= set(wanted[axis]) for axis in open_axes) and (
-        {k: v for k, v in found.items() if k not in open_axes}
-        == {k: v for k, v in wanted.items() if k not in open_axes}
-    )

@@ -41,7 +41,13 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
             output = decoder.module(**forward_inputs(decoder, batch))
         except _EnoughError:
             return
-        visit(top, output.last_hidden_state)
+        final = output.last_hidden_state
+        if final.shape[-1] != decoder.description.width:
+            raise DecoderError(
+                f"the {decoder.description.family!r} decoder projects its output from {decoder.description.width} to "
+                f"{final.shape[-1]} dimensions; choose layers without {FINAL_NORM!r}, for instance 'blocks'."
+            )
+        visit(top, final)
 
 
 def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:

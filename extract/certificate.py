@@ -20,9 +20,13 @@ DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}  # relative
 
 
 def _probe_ids(decoder: Decoder, n_tokens: int, *, seed: int) -> Tensor:
-    n_vocabulary = int(getattr(decoder.module.config, "vocab_size", len(decoder.tokenizer)))  # type: ignore[union-attr, arg-type]
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, n_vocabulary, (n_tokens,), generator=generator)
+    return torch.randint(0, _n_vocabulary(decoder), (n_tokens,), generator=generator)
+
+
+def _n_vocabulary(decoder: Decoder) -> int:
+    config: Any = decoder.module.config
+    return int(config.get_text_config().vocab_size)
 
 
 def _plain_batch(ids: Tensor) -> Batch:
@@ -45,8 +49,7 @@ def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Ten
     """
     base = _probe_ids(decoder, n_tokens, seed=0)
     other = _probe_ids(decoder, n_tokens, seed=1)
-    n_vocabulary = int(decoder.module.config.vocab_size)  # type: ignore[union-attr, arg-type]
-    other = torch.where(other == base, (other + 1) % n_vocabulary, other)
+    other = torch.where(other == base, (other + 1) % _n_vocabulary(decoder), other)
     variants = base.repeat(n_tokens + 1, 1)
     variants[range(1, n_tokens + 1), range(n_tokens)] = other
     moved = torch.zeros(len(decoder.layers), n_tokens, n_tokens, dtype=torch.bool)
@@ -74,10 +77,11 @@ def check_influence(decoder: Decoder, plan: MaskPlan) -> dict[str, Any]:
     Raises:
         CertificateError: Names the first layer and position where plan and decoder differ.
     """
-    moved = influence(decoder)
+    n_tokens = min(INFLUENCE_TOKENS, decoder.description.window)
+    moved = influence(decoder, n_tokens=n_tokens)
     top = len(decoder.blocks)
     for position, layer in enumerate(decoder.layers):
-        expected = torch.tensor(plan.reachable(INFLUENCE_TOKENS, min(position, top)))
+        expected = torch.tensor(plan.reachable(n_tokens, min(position, top)))
         # A position outside the plan that moves is proof of a wrong mask; one inside it that does not may only be
         # too weak to see in rounding, so a layer must see at least its own token and the one before.
         leak = (moved[position] & ~expected).nonzero()
@@ -89,7 +93,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan) -> dict[str, Any]:
                     f"the plan {plan.text!r} did not take effect: output {i} of layer {layer} {verb} input {j}. "
                     f"The family {decoder.description.family!r} cannot be extracted under this plan."
                 )
-    return {"is_as_planned": True, "n_tokens": INFLUENCE_TOKENS, "n_layers": len(decoder.layers)}
+    return {"is_as_planned": True, "n_tokens": n_tokens, "n_layers": len(decoder.layers)}
 
 
 def _near_diagonal(expected: Tensor) -> Tensor:
@@ -111,7 +115,7 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     """
     encoded = [
         EncodedText(_probe_ids(decoder, n, seed=n).numpy(), np.full(n, TEXT, np.int8), is_truncated=False)
-        for n in PROBE_LENGTHS
+        for n in (min(n, decoder.description.window) for n in PROBE_LENGTHS)
     ]
     alone = torch.cat([_latents(decoder, [text], "right") for text in encoded], dim=2)
     allowed = DRIFT_ALLOWED[decoder.description.dtype]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ def digest_module(module: "nn.Module") -> str:
         name, tensor = item
         flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         head = f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode()
-        return hashlib.sha256(head + hashlib.sha256(flat.numpy()).digest()).digest()
+        return hashlib.sha256(head + hashlib.sha256(flat.numpy().data).digest()).digest()
 
     tensors: Iterable[tuple[str, torch.Tensor]] = [*module.named_parameters(), *module.named_buffers()]
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -68,5 +68,8 @@ def digest_module(module: "nn.Module") -> str:
 def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
     """Digest what decides a tokenizer's output: the whole fast tokenizer and its special tokens; hexadecimal."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    state = backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items())
+    state: Any = sorted(tokenizer.get_vocab().items())
+    if backend is not None:
+        # Padding and truncation are left behind by whoever called the tokenizer last; no call of ours keeps them.
+        state = {k: v for k, v in json.loads(backend.to_str()).items() if k not in ("padding", "truncation")}
     return digest_json([state, {key: str(value) for key, value in tokenizer.special_tokens_map.items()}])

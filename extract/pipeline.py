@@ -24,7 +24,7 @@ class Sink:
             if self._error is None:
                 try:
                     self._consume(item)
-                except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+                except BaseException as error:  # handed to the caller's thread
                     self._error = error
 
     def put(self, item: Any) -> None:
@@ -57,7 +57,7 @@ class Ahead(Iterator[T]):
                 if not self._offer((True, item)):
                     return
             self._offer((False, StopIteration()))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+        except BaseException as error:  # handed to the caller's thread
             self._offer((False, error))
 
     def _offer(self, entry: tuple[bool, Any]) -> bool:

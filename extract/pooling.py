@@ -1,4 +1,4 @@
-"""Poolings: the hidden states of one text become one vector. A new pooling is one function and one row of `POOLINGS`."""
+"""Poolings: the hidden states of one text become one vector; a new one is one function and one row of `POOLINGS`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -100,11 +100,11 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
 }
 
 
-def select_poolings(names: Iterable[str]) -> tuple[str, ...]:
+def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
     """Check pooling names and drop repeats.
 
     Args:
-        names: Names from `POOLINGS`.
+        names: Names from `POOLINGS`, or one name.
 
     Returns:
         The names in the order given.
@@ -116,7 +116,7 @@ def select_poolings(names: Iterable[str]) -> tuple[str, ...]:
         >>> select_poolings(["mean", "last", "mean"])
         ('mean', 'last')
     """
-    chosen = tuple(dict.fromkeys(names))
+    chosen = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
     for name in chosen:
         if name not in POOLINGS:
             raise unknown_name("pooling", name, POOLINGS)

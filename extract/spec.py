@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from extract.errors import InputError, unknown_name
+from extract.layout import STORAGE_DTYPES
 from extract.plan import parse_plan
 from extract.pooling import select_poolings
-from extract.store import STORAGE_DTYPES
 from extract.template import InputTemplate
 
 

@@ -49,4 +49,4 @@ def join_workers(device: str = "auto") -> Workers:
     accelerator = "cpu" if device == "cpu" else "auto"
     fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
     fabric.launch()
-    return Workers(fabric.global_rank, fabric.world_size, lambda: fabric.barrier(), str(fabric.device))
+    return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, str(fabric.device))

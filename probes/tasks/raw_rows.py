@@ -183,7 +183,7 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
             try:
                 yield number, json.loads(line)
             except json.JSONDecodeError as error:
-                raise TaskError(f"{path}, line {number}: {shorten(line)} is no JSON ({error.msg}).") from error
+                raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is no JSON ({error.msg}).") from error
 
 
 def shorten(value: object) -> str:

@@ -8,8 +8,6 @@ from probes.tasks.audit import audit_notes
 from probes.tasks.pairs import SPLITS, PairTask, build_splits
 from probes.tasks.raw_rows import FileFormat, read_raw
 from probes.tasks.validate import (
-    BAD_ROWS,
-    BadRows,
     ColumnNames,
     Pair,
     canonical_split,
@@ -32,7 +30,7 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     columns: Sequence[str] | None = None,
     delimiter: str | None = None,
     quoting: bool = True,
-    bad_rows: BadRows = "error",
+    bad_rows: str = "error",
 ) -> PairTask:
     r"""Read a pair task from one file per split, or from one file with a split column.
 
@@ -68,8 +66,6 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         >>> task.splits["test"]["sentence2"][:2]
         ['other 0', 'other 1']
     """
-    if bad_rows not in BAD_ROWS:
-        raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
     limits = parse_score_range(score_range)
     file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
     is_one_file = not isinstance(files, Mapping)

@@ -22,11 +22,12 @@ _NO_HUB = (
 )
 
 
-def load_stsb_local(folder: str | Path | None = None) -> PairTask:
+def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error") -> PairTask:
     """Read the English STS Benchmark from its three headerless CSV files, gold 0 to 5.
 
     Args:
         folder: Where `stsb-en-train.csv`, `stsb-en-dev.csv` and `stsb-en-test.csv` are; None is `$ICECORE_DATA/stsb`.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
 
     Returns:
         5,749 training, 1,500 validation and 1,379 test pairs.
@@ -46,12 +47,18 @@ def load_stsb_local(folder: str | Path | None = None) -> PairTask:
     else:
         source = f"{', '.join(STSB_FILES.values())} in {folder}"
     files = {split: Path(folder) / file for split, file in STSB_FILES.items()}
-    task = read_pair_files(files, name="stsb", header=False, columns=("sentence1", "sentence2", "score"))
+    task = read_pair_files(
+        files, name="stsb", header=False, columns=("sentence1", "sentence2", "score"), bad_rows=bad_rows
+    )
     return replace(task, source=source)
 
 
 def load_stsb_hub(
-    hub_id: str = STSB_HUB_ID, *, revision: str | None = None, score_range: Sequence[float | int] = (0.0, 1.0)
+    hub_id: str = STSB_HUB_ID,
+    *,
+    revision: str | None = None,
+    score_range: Sequence[float | int] = (0.0, 1.0),
+    bad_rows: str = "error",
 ) -> PairTask:
     """Load a pair dataset with columns `sentence1`, `sentence2`, `score` through `datasets`.
 
@@ -60,26 +67,32 @@ def load_stsb_hub(
             out like one.
         revision: Branch, tag or commit; None is the main branch.
         score_range: Lowest and highest gold the dataset can hold.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
 
     Returns:
         The task; its source names the commit.
 
     Raises:
         TaskError: If the hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
-        UnknownNameError: If a column is not there.
+        UnknownNameError: If a column or `bad_rows` is unknown.
     """
     limits = parse_score_range(score_range)
     tables, source = read_repository(hub_id, revision, help_text=_NO_HUB)
     pairs: list[Pair] = []
+    notes: list[str] = []
     for split, table in tables.items():
         known = canonical_split(split)
         if known is not None:  # a repository may hold further splits that no protocol uses
-            pairs += check_rows(table, ColumnNames(), split=known, score_range=limits, bad_rows="error")[0]
+            rows, dropped = check_rows(table, ColumnNames(), split=known, score_range=limits, bad_rows=bad_rows)
+            pairs += rows
+            notes += dropped
     if not pairs:
-        raise TaskError(f"{source} has the splits {', '.join(tables)}, none of which is train, validation or test.")
+        raise TaskError(
+            f"{source} has no usable row in a split named train, validation or test; its splits: {', '.join(tables)}."
+        )
     splits = build_splits(columns_of(pairs))
     name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
-    return PairTask(name, splits, limits, source, notes=audit_notes(splits))
+    return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
 
 
 def load_stsb() -> PairTask:

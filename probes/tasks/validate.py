@@ -5,14 +5,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from extract.errors import TaskError, unknown_name
 from probes.tasks.pairs import SPLITS
 from probes.tasks.raw_rows import RawRow, RawTable, shorten
 
-BadRows = Literal["error", "drop"]
-BAD_ROWS: tuple[BadRows, ...] = ("error", "drop")
+BAD_ROWS = ("error", "drop")  # checked here, because the value comes from a YAML file
 SPLIT_ALIASES = {"dev": "validation", "valid": "validation", "val": "validation"}
 
 
@@ -76,7 +75,7 @@ def canonical_split(value: object) -> str | None:
 
 
 def check_rows(
-    table: RawTable, names: ColumnNames, *, split: str | None, score_range: tuple[float, float], bad_rows: BadRows
+    table: RawTable, names: ColumnNames, *, split: str | None, score_range: tuple[float, float], bad_rows: str
 ) -> tuple[list[Pair], tuple[str, ...]]:
     """Turn the rows of one table into pairs, or say which row cannot be one.
 
@@ -92,8 +91,10 @@ def check_rows(
 
     Raises:
         TaskError: If a row is bad and `bad_rows` is `error`; names file, line, column and value.
-        UnknownNameError: If a column is not there.
+        UnknownNameError: If a column is not there, or `bad_rows` is neither of the two.
     """
+    if bad_rows not in BAD_ROWS:
+        raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
     for column in (names.sentence1, names.sentence2, names.score, names.split):
         if column is not None and column not in table.columns:
             raise _unknown_column(column, table)

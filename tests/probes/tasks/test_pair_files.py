@@ -71,7 +71,7 @@ def test_a_quote_never_closed_names_the_line_it_opened_on(tmp_path: Path) -> Non
 def test_another_delimiter(tmp_path: Path) -> None:
     path = save(tmp_path / "p.txt", [line.replace(",", ";") for line in [HEADER, *GOOD]])
     assert len(read_pair_files({"train": path}, delimiter=";").splits["train"]) == 8
-    assert "unknown file suffix '.txt': did you mean '.tab'? Allowed: .csv, .tsv" in fails(path)
+    assert "unknown file suffix '.txt': did you mean '.tsv'? Allowed: .csv, .tsv" in fails(path)
     assert "`delimiter` is ';;', but one character is needed" in fails(path, delimiter=";;")
 
 
@@ -103,6 +103,11 @@ def test_a_bad_row_is_named_or_dropped(tmp_path: Path, row: str, said: str) -> N
     assert len(task.splits["train"]) == 9
     assert task.notes[0].startswith(f"{path}: 1 of 10 rows dropped (")
     assert task.notes[0].endswith(": 1; first at line 10)")
+
+
+def test_another_way_with_bad_rows_is_unknown(tmp_path: Path) -> None:
+    path = save(tmp_path / "p.csv", [HEADER, *GOOD])
+    assert "unknown bad_rows 'dorp': did you mean 'drop'? Allowed: error, drop." in fails(path, bad_rows="dorp")
 
 
 def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def test_digest_depends_on_rows_and_range_only() -> None:
 
 def test_digest_tells_where_one_text_ends() -> None:
     rows, moved = columns(8), columns(8)
-    rows["sentence1"][0], rows["sentence2"][0] = "a b", "c"
-    moved["sentence1"][0], moved["sentence2"][0] = "a", "b c"
+    rows["sentence1"], rows["sentence2"] = ["a b"] * 8, ["c"] * 8
+    moved["sentence1"], moved["sentence2"] = ["a"] * 8, ["b c"] * 8
     one, other = (PairTask("t", build_splits({"train": each}), (0.0, 5.0), "here") for each in (rows, moved))
     assert one.digest() != other.digest()
 

@@ -63,6 +63,13 @@ def test_hub_rows_are_checked_like_any_other(tmp_path: Path) -> None:
     )
 
 
+def test_bad_hub_rows_can_be_dropped(tmp_path: Path) -> None:
+    folder = hub_folder(tmp_path / "mine")
+    task = load_stsb_hub(str(folder), score_range=(0, 0.8), bad_rows="drop")
+    dropped = "1 of 10 rows dropped (gold out of range: 1; first at row 10)"
+    assert task.notes[:2] == (f"{folder} (train): {dropped}", f"{folder} (validation): {dropped}")
+
+
 def test_a_repository_with_another_column(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "mine", score="label")
     with pytest.raises(UnknownNameError, match=r"unknown column 'score': Allowed: sentence1, sentence2, label"):

@@ -1,0 +1,41 @@
+"""Latents of a few texts in memory, without a cache."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.batching import collate, group_by_length
+from extract.capture import pool_batch
+from extract.decoder import Decoder
+from extract.layers import select_layers
+from extract.limits import batch_limits
+from extract.spec import ExtractionSpec
+from extract.template import TextEncoder
+
+
+def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
+    """Compute latents in memory, computed exactly as an extraction computes them.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: `N` texts.
+        spec: What to extract; storage dtype does not matter here.
+
+    Returns:
+        `(L, P, N, D)` float32 on the CPU.
+
+    Raises:
+        InputError: A text that cannot be pooled; names it.
+    """
+    layers = select_layers(spec.layers, len(decoder.blocks))
+    encoder = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+    encoded = encoder(texts)
+    most, fewest = batch_limits(spec, decoder.device)
+    shape = (len(layers), len(spec.poolings), len(texts), decoder.description.width)
+    latents = torch.empty(shape, dtype=torch.float32)
+    for group in group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest):
+        batch = collate([encoded[i] for i in group], group)
+        latents[:, :, group] = pool_batch(decoder, batch, poolings=spec.poolings, layers=layers).cpu()
+    return latents

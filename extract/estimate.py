@@ -1,0 +1,97 @@
+"""What an extraction would cost, before it is begun."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from extract.batching import collate, group_by_length
+from extract.capture import pool_batch
+from extract.decoder import Decoder
+from extract.limits import WINDOW_TEXTS, batch_limits
+from extract.manifest import Manifest
+from extract.spec import ExtractionSpec
+from extract.store import array_shapes
+from extract.template import TextEncoder
+
+N_TIMED = 3  # batches that are timed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of an extraction.
+
+    Attributes:
+        n_rows: Unique texts.
+        n_tokens: Tokens, specials and instruction included.
+        n_truncated: Texts longer than the window.
+        longest: Tokens of the longest text.
+        bytes_by_array: Bytes on disk per array of the store.
+        tokens_per_second: Measured on a few batches of these texts.
+        seconds: Estimated time of the computation.
+    """
+
+    n_rows: int
+    n_tokens: int
+    n_truncated: int
+    longest: int
+    bytes_by_array: dict[str, int]
+    tokens_per_second: float
+    seconds: float
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on disk in all."""
+        return sum(self.bytes_by_array.values())
+
+    def bytes_by_pooling(self) -> dict[str, int]:
+        """Bytes of all layers of each pooling."""
+        sums: dict[str, int] = {}
+        for name, size in self.bytes_by_array.items():
+            if name.startswith("/latents/"):
+                pooling = name.split("/")[2]
+                sums[pooling] = sums.get(pooling, 0) + size
+        return sums
+
+
+def estimate_extraction(
+    decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec, manifest: Manifest
+) -> Estimate:
+    """Tokenise every text, time a few batches, and work out the rest. Nothing is written.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Unique texts.
+        spec: What would be extracted.
+        manifest: The manifest the cache would have.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InputError: A text that cannot be pooled; names it.
+    """
+    encoder = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+    most, fewest = batch_limits(spec, decoder.device)
+    lengths: list[int] = []
+    n_truncated = 0
+    timed: list[tuple[int, float]] = []
+    for start in range(0, len(texts), WINDOW_TEXTS):
+        encoded = encoder(texts[start : start + WINDOW_TEXTS], first_index=start)
+        lengths += [len(item.ids) for item in encoded]
+        n_truncated += sum(item.is_truncated for item in encoded)
+        if not timed:  # batches spread over the lengths of the first window, after one to warm up
+            groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+            picks = np.linspace(0, len(groups) - 1, min(N_TIMED, len(groups))).round().astype(int)
+            for k in (picks[len(picks) // 2], *picks):
+                batch = collate([encoded[i] for i in groups[k]], groups[k])
+                began = time.perf_counter()
+                pool_batch(decoder, batch, poolings=spec.poolings, layers=manifest.identity["layers"]).cpu()
+                timed.append((int(batch.n_tokens.sum()), time.perf_counter() - began))
+    rate = sum(n for n, _ in timed[1:]) / sum(seconds for _, seconds in timed[1:])
+    sizes = {
+        name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
+    }
+    n_tokens = sum(lengths)
+    return Estimate(len(texts), n_tokens, n_truncated, max(lengths), sizes, rate, n_tokens / rate)

@@ -1,0 +1,169 @@
+"""One extraction: tokenise, compute and write the rows that are not done yet."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.batching import Batch, collate, group_by_length
+from extract.capture import pool_batch
+from extract.certificate import check_batch_invariance, check_influence
+from extract.decoder import Decoder
+from extract.digest import digest_module, digest_texts
+from extract.errors import CertificateError, NonFiniteLatentError
+from extract.manifest import require_same
+from extract.pipeline import Ahead, Sink
+from extract.plan import parse_plan
+from extract.progress import ExtractionProgress
+from extract.spec import ExtractionSpec
+from extract.store import StoreWriter
+from extract.template import TextEncoder
+from extract.workers import Workers
+
+TORCH_STORAGE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class Extraction:
+    """One run over the rows of a store that are not done yet.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Unique texts.
+        spec: What to extract; poolings, layers, storage and batching are read from the store.
+        path: The store, laid out.
+        progress: Receives what has been done.
+        workers: This process's place in a group that writes one store together.
+    """
+
+    def __init__(
+        self, decoder: Decoder, texts: list[str], spec: ExtractionSpec, path: Path, progress: ExtractionProgress,
+        workers: Workers,
+    ) -> None:  # fmt: skip
+        self.decoder, self.texts, self.path, self.progress, self.workers = decoder, texts, path, progress, workers
+        self.plan = parse_plan(spec.plan)
+        self.encoder = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+
+    def run(self, *, expected: dict[str, Any]) -> None:
+        """Fill the store and write its certificate.
+
+        Args:
+            expected: Identity the store must have.
+
+        Raises:
+            CacheIdentityError: The store is of another identity; nothing was written.
+            IcecoreError: As `extract_latents`.
+        """
+        writer = StoreWriter(self.path)
+        try:
+            require_same(writer.manifest.identity, expected, where=repr(str(self.path)))
+            self._prepare(writer)
+            if self.workers.rank == 0:
+                with writer.locked():
+                    self._fill(writer)
+            else:
+                self._fill(writer)
+        finally:
+            writer.close()
+
+    def _prepare(self, writer: StoreWriter) -> None:
+        identity = writer.manifest.identity
+        self.poolings: list[str] = identity["poolings"]
+        self.layers: list[str] = identity["layers"]
+        self.storage: str = identity["storage_dtype"]
+        # The batching a store was begun with is kept, so that a resumed run computes the very same batches.
+        self.batching: dict[str, int] = writer.manifest.provenance["batching"]
+
+    def _fill(self, writer: StoreWriter) -> None:
+        started = time.monotonic()
+        is_done = writer.done_rows()
+        certificate: dict[str, Any] = {
+            "influence": check_influence(self.decoder, self.plan),
+            "batch_invariance": check_batch_invariance(self.decoder),
+        }
+        self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
+        try:
+            self._pump(writer, is_done)
+        finally:
+            self.progress.finish()
+        certificate["frozen"] = self._check_frozen(writer, is_done)
+        self.workers.barrier()
+        if self.workers.rank == 0 and writer.done_rows().all():
+            writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
+        self.workers.barrier()
+
+    def _check_frozen(self, writer: StoreWriter, was_done: NDArray[np.bool_]) -> dict[str, Any]:
+        digest = digest_module(self.decoder.module)
+        if digest != self.decoder.description.weight_digest:
+            writer.void_rows(~was_done)
+            raise CertificateError(
+                f"the weights changed during the extraction: {digest[:12]} after, "
+                f"{self.decoder.description.weight_digest[:12]} before. The rows of this run were marked as not "
+                "done; find what wrote to the weights, load the decoder anew and run again."
+            )
+        return {"is_bit_identical": True, "weight_digest": digest}
+
+    def _pump(self, writer: StoreWriter, is_done: NDArray[np.bool_]) -> None:
+        """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
+        sink = Sink(lambda item: self._write(writer, *item))
+        batches = Ahead(self._batches(is_done))
+        try:
+            for batch in batches:
+                sink.put((batch, self._compute(batch)))
+        finally:
+            batches.close()
+            sink.close()
+
+    def _batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
+        """Yield the batches of this process that are not done, rows in the order in which they are stored."""
+        number = 0
+        for start in range(0, len(self.texts), self.batching["window_texts"]):
+            window = self.texts[start : start + self.batching["window_texts"]]
+            encoded = self.encoder(window, first_index=start)
+            row = start
+            groups = group_by_length(
+                [len(item.ids) for item in encoded],
+                batch_tokens=self.batching["batch_tokens"],
+                min_tokens=self.batching["min_tokens"],
+            )
+            for group in groups:
+                rows = range(row, row + len(group))
+                row += len(group)
+                number += 1
+                if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
+                    yield collate([encoded[i] for i in group], rows, positions=[start + i for i in group])
+
+    def _compute(self, batch: Batch) -> Tensor:
+        latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
+        stored = latents.to(TORCH_STORAGE[self.storage])
+        if not bool(torch.isfinite(stored).all()):
+            raise self._non_finite(batch, latents, stored)
+        return stored.to("cpu", non_blocking=False)
+
+    def _non_finite(self, batch: Batch, latents: Tensor, stored: Tensor) -> NonFiniteLatentError:
+        layer, pooling, row, column = (~torch.isfinite(stored)).nonzero()[0].tolist()
+        value = float(latents[layer, pooling, row, column])
+        text = int(batch.positions[row])
+        cause = (
+            f"does not fit the storage dtype {self.storage}; choose storage_dtype bfloat16 or float32"
+            if np.isfinite(value)
+            else f"is not finite; compute in float32 or bfloat16 instead of {self.decoder.description.dtype}"
+        )
+        return NonFiniteLatentError(
+            f"latent {value:g} at layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
+            f"text {text} ({self.texts[text][:40]!r}) {cause}. Rows that are done stay."
+        )
+
+    def _write(self, writer: StoreWriter, batch: Batch, stored: Tensor) -> None:
+        raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
+        rows: dict[str, NDArray[Any]] = {
+            "digest": digest_texts([self.texts[i] for i in batch.positions]),
+            "n_tokens": batch.n_tokens,
+            "is_truncated": batch.is_truncated.astype(np.uint8),
+        }
+        writer.write_rows(int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows)
+        self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))

@@ -1,0 +1,137 @@
+"""Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from extract.decoder import Decoder, wrap_decoder
+from extract.errors import DecoderError, unknown_name
+from extract.locate import Located, locate_decoder
+from extract.quiet import quiet_loading
+
+ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """Which decoder, and how it is to be held."""
+
+    name: str = "smollm2-135m-instruct"
+    """A known name (`icecore list decoders`), a hub id, a local folder, or a .gguf file."""
+    revision: str | None = None
+    """Hub revision: branch, tag or commit; the default branch when absent. The commit is recorded."""
+    adapter: str | None = None
+    """PEFT/LoRA adapter (hub id or folder), merged into the frozen weights in memory."""
+    dtype: ComputeDtype = "auto"
+    """Compute dtype; auto: float32 on CPU, on a GPU the checkpoint's own with float16 widened to bfloat16."""
+    device: str = "auto"
+    """Device, for instance `cpu` or `cuda:1`; auto: the first GPU, else the CPU."""
+    trust_remote_code: bool = False
+    """Run code that comes with the checkpoint; off unless asked for."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the table."""
+        if self.dtype not in ("auto", *COMPUTE_DTYPES):
+            raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+
+
+def load_decoder(
+    spec: DecoderSpec | str = DecoderSpec(),
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> Decoder:
+    """Load a decoder, frozen.
+
+    Args:
+        spec: What to load; a string stands for `DecoderSpec(name)`.
+        report: Receives one-line remarks (where the decoder comes from).
+
+    Returns:
+        The decoder on its device, described.
+
+    Raises:
+        DecoderError: It cannot be found, read or wired; the sentence says what was tried.
+    """
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    located = locate_decoder(spec.name, revision=spec.revision, report=report)
+    device = choose_device(spec.device)
+    model, tokenizer = _read(located, spec, device)
+    return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "")
+
+
+def choose_device(name: str) -> torch.device:
+    """Resolve a device name.
+
+    Args:
+        name: `auto` or a torch device.
+
+    Returns:
+        The device; `auto` is the accelerator torch reports, else the CPU.
+
+    Raises:
+        DecoderError: A device torch does not know or does not have.
+    """
+    if name == "auto":
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise DecoderError(
+            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); allowed: auto, cpu"
+            f"{', cuda' if torch.cuda.is_available() else ''}."
+        ) from error
+    return device
+
+
+def _read(located: Located, spec: DecoderSpec, device: torch.device) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    revision = {"revision": located.revision} if located.source == "hub" and located.revision else {}
+    options: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code, **revision}
+    try:
+        with quiet_loading():
+            tokenizer = AutoTokenizer.from_pretrained(located.path, **options)
+            model: Any = AutoModelForCausalLM.from_pretrained(located.path, dtype=_load_dtype(spec, device), **options)
+            if spec.adapter:
+                model = _merge_adapter(model, spec.adapter)
+            return _widen(model, spec, device).to(device), tokenizer
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise DecoderError(
+            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
+            "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
+        ) from error
+
+
+def _merge_adapter(model: Any, adapter: str) -> Any:
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise DecoderError(
+            f"adapter {adapter!r} needs the extra package peft; install it with: pip install 'icecore[adapters]'."
+        ) from error
+    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+
+
+def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:
+    # The dtype is given to the loader, never to module.to(): that would round the rotary frequencies as well.
+    if spec.dtype != "auto":
+        return COMPUTE_DTYPES[spec.dtype]
+    return "auto" if device.type == "cuda" else torch.float32
+
+
+def _widen(model: Any, spec: DecoderSpec, device: torch.device) -> nn.Module:
+    module: nn.Module = model
+    if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
+        for parameter in module.parameters():
+            if parameter.dtype == torch.float16:  # massive activations overflow float16
+                parameter.data = parameter.data.to(torch.bfloat16)
+    return module
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0].rstrip(".") if lines else type(error).__name__) + "."

@@ -1,0 +1,50 @@
+"""Finding a cache that already holds what is wanted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extract.cache import LatentCache
+from extract.errors import IcecoreError
+from extract.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class CoveringCache:
+    """A cache found by identity."""
+
+    path: Path
+    is_exact: bool
+
+
+def find_cache(folder: Path, identity: dict[str, Any]) -> CoveringCache | None:
+    """Find a whole cache in a folder that holds what is wanted, or more.
+
+    A cache covers another when it differs only in holding further poolings or layers.
+
+    Args:
+        folder: Folder of caches.
+        identity: The wanted identity.
+
+    Returns:
+        The cache, an exact one first; None when there is none.
+    """
+    wanted = Manifest(identity)
+    for path in sorted(folder.glob("*.h5"), key=lambda p: (wanted.short_id not in p.name, p.name)):
+        try:
+            cache = LatentCache(path)
+        except IcecoreError:  # half done, foreign or damaged: not what is wanted
+            continue
+        if cache.manifest.id == wanted.id:
+            return CoveringCache(path, is_exact=True)
+        if _covers(cache.identity, identity):
+            return CoveringCache(path, is_exact=False)
+    return None
+
+
+def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    open_axes = ("poolings", "layers")
+    return all(set(found[axis]) >= set(wanted[axis]) for axis in open_axes) and (
+        {k: v for k, v in found.items() if k not in open_axes}
+        == {k: v for k, v in wanted.items() if k not in open_axes}
+    )

@@ -1,0 +1,118 @@
+"""The commands that take a configuration: run, extract, fit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from extract.cache import LatentCache
+from extract.decoder import load_decoder
+from extract.errors import CacheError
+from extract.estimate import Estimate, estimate_extraction
+from extract.runner import describe_extraction, unique_texts
+from probes.cli.parsing import read_arguments
+from probes.cli.screen import screen_watcher
+from probes.config import RunConfig
+from probes.report.table import screen_table
+from probes.run import RunResult, command_line, obtain_cache, run
+from probes.tasks import PairTask, load_task
+
+DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Extract what is missing, fit every head, report."""
+    parsed = read_arguments("run", argv, description=run_command.__doc__ or "", flags={"dry_run": DRY_RUN})
+    if parsed.flags["dry_run"]:
+        return _dry_run(parsed.config)
+    _show(run(parsed.config, watcher=screen_watcher(Console(stderr=True)), command=command_line()))
+    return 0
+
+
+def extract_command(argv: Sequence[str]) -> int:
+    """Extract the latents of a config's task into its cache, or find them there."""
+    parsed = read_arguments("extract", argv, description=extract_command.__doc__ or "", flags={"dry_run": DRY_RUN})
+    if parsed.flags["dry_run"]:
+        return _dry_run(parsed.config)
+    cache = obtain_cache(parsed.config, _task(parsed.config), watcher=screen_watcher(Console(stderr=True)))
+    Console().print(f"{cache.path}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def fit_command(argv: Sequence[str]) -> int:
+    """Fit and report on a cache that is already there; no decoder is loaded."""
+    flags = {"cache": (str, "", "the cache file; found in the caches folder by decoder, plan and texts when absent")}
+    parsed = read_arguments("fit", argv, description=fit_command.__doc__ or "", flags=flags)
+    config = parsed.config
+    name = parsed.flags["cache"]
+    cache = LatentCache(name) if name else _find(config, _task(config))
+    _show(run(config, cache=cache, watcher=screen_watcher(Console(stderr=True)), command=command_line()))
+    return 0
+
+
+def _task(config: RunConfig) -> PairTask:
+    return load_task(config.task.name, **config.task.options)
+
+
+def _find(config: RunConfig, task: PairTask) -> LatentCache:
+    """Find the cache of a configuration without its decoder: by names, plan, template and texts."""
+    texts = task.texts()
+    found = []
+    for path in sorted(Path(config.caches).glob("*.h5")):
+        try:
+            cache = LatentCache(path)
+            cache.rows_of(texts)
+        except CacheError:
+            continue
+        wanted = {**config.extraction.template.to_dict(), "window": cache.identity["template"]["window"]}
+        named = Path(config.decoder.name).name in (cache.manifest.provenance["decoder"]["name"], path.stem)
+        same = (cache.identity["plan"], cache.identity["template"]) == (config.extraction.plan, wanted)
+        if named and same and set(config.extraction.poolings) <= set(cache.poolings):
+            found.append(cache)
+    if len(found) != 1:
+        names = ", ".join(cache.path.name for cache in found) or "none"
+        raise CacheError(
+            f"{len(found)} caches in {config.caches!r} fit this configuration ({names}); allowed: exactly one. "
+            "Name it with --cache FILE, or make it with: icecore extract CONFIG."
+        )
+    return found[0]
+
+
+def _show(result: RunResult) -> None:
+    console = Console()
+    console.print(screen_table(result.scores))
+    if result.scores["task"]["is_sample"]:
+        console.print("The task is a sample shipped with icecore: these scores are no benchmark result.")
+    console.print(f"{result.folder}/summary.md holds the summary, scores.json the numbers.", soft_wrap=True)
+
+
+def _dry_run(config: RunConfig) -> int:
+    texts = unique_texts(_task(config).texts())
+    decoder = load_decoder(config.decoder, report=screen_watcher(Console(stderr=True)).say)
+    manifest = describe_extraction(decoder, texts, config.extraction)
+    estimate = estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest)
+    Console().print(dry_run_text(estimate, len(manifest.identity["layers"])), highlight=False, soft_wrap=True)
+    return 0
+
+
+def dry_run_text(estimate: Estimate, n_layers: int) -> str:
+    """Write an estimate out.
+
+    Args:
+        estimate: The estimate.
+        n_layers: Layers that would be stored.
+
+    Returns:
+        A few lines: rows, tokens, bytes per pooling and layer, time.
+    """
+    lines = [
+        f"rows      {estimate.n_rows:,} unique texts, the longest of {estimate.longest:,} tokens, "
+        f"{estimate.n_truncated:,} truncated",
+        f"tokens    {estimate.n_tokens:,}",
+    ]
+    for pooling, size in estimate.bytes_by_pooling().items():
+        lines.append(f"{pooling:9} {size / 1e6:,.1f} MB, {size / n_layers / 1e6:,.2f} MB for each of {n_layers} layers")
+    lines.append(f"disk      {estimate.n_bytes / 1e6:,.1f} MB in all")
+    minutes, seconds = divmod(round(estimate.seconds), 60)
+    lines.append(f"time      about {minutes} min {seconds} s at {estimate.tokens_per_second:,.0f} tokens/s")
+    return "\n".join(lines)

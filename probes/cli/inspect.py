@@ -1,0 +1,75 @@
+"""`icecore inspect`: what a cache is, from what, how complete, how large, and what was certified."""
+
+import json
+from collections.abc import Sequence
+
+from jsonargparse import ArgumentError, ArgumentParser
+from rich.console import Console
+
+from extract.cache import LatentCache
+from extract.errors import ConfigError
+from extract.manifest import flatten
+
+
+def inspect_command(argv: Sequence[str]) -> int:
+    """Say what a cache is and how complete; works on half-done caches."""
+    parser = ArgumentParser(prog="icecore inspect", description=inspect_command.__doc__, exit_on_error=False)
+    parser.add_argument("file", type=str, help="the cache")
+    parser.add_argument("--json", dest="as_json", action="store_true", help="print identity and provenance as JSON")
+    try:
+        found = parser.parse_args(list(argv))
+    except ArgumentError as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"inspect cannot be done: {text}. Usage: icecore inspect FILE.") from error
+    cache = LatentCache(found.file, allow_partial=True)
+    if found.as_json:
+        value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
+        Console().print_json(json.dumps(value))
+        return 0
+    for line in describe_cache(cache):
+        Console().print(line, highlight=False, soft_wrap=True, markup=False)
+    return 0
+
+
+def describe_cache(cache: LatentCache) -> list[str]:
+    """Describe a cache in lines of text.
+
+    Args:
+        cache: The cache, whole or half done.
+
+    Returns:
+        What it is, how complete, sizes, certificate, then every field of its identity.
+    """
+    state = "complete" if cache.is_complete else "half done: run the same extraction again to go on"
+    decoder = cache.manifest.provenance["decoder"]
+    row_bytes = sum(cache.layer(layer, pooling).nbytes for pooling in cache.poolings for layer in cache.layers)
+    lines = [
+        f"cache        {cache.path}",
+        f"state        {cache.n_done:,} of {len(cache):,} rows, {state}",
+        f"decoder      {decoder['name']} ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']})",
+        f"latents      {', '.join(cache.poolings)} x {len(cache.layers)} layers "
+        f"({cache.layers[0]} ... {cache.layers[-1]}), {cache.storage_dtype}",
+        f"size         {cache.path.stat().st_size / 1e6:,.1f} MB on disk, {row_bytes / 1e6:,.1f} MB of latents, "
+        f"{cache.layer(cache.layers[0], cache.poolings[0]).nbytes / 1e6:,.2f} MB per layer and pooling",
+        f"certificate  {_certificate_text(cache)}",
+    ]
+    if cache.is_complete:
+        tokens = cache.n_tokens
+        lines.append(
+            f"tokens       {int(tokens.sum()):,} in all, {int(tokens.min())} to {int(tokens.max())} per text, "
+            f"{int(cache.is_truncated.sum()):,} texts truncated"
+        )
+    lines.append(f"identity     {cache.manifest.id}")
+    lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity).items() if key != "layers"]
+    return lines
+
+
+def _certificate_text(cache: LatentCache) -> str:
+    certificate = cache.certificate
+    if not certificate:
+        return "none yet (written when the extraction ends)"
+    drift = certificate["batch_invariance"]
+    return (
+        f"influence as planned at {certificate['influence']['n_layers']} layers; batch drift right {drift['right']:.1e}, "
+        f"left {drift['left']:.1e} (allowed {drift['allowed']:g}); weights bit-identical"
+    )

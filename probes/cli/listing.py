@@ -1,0 +1,77 @@
+"""`icecore list`: what can be named in a configuration."""
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from extract.errors import unknown_name
+
+
+def _decoders() -> list[tuple[str, str]]:
+    from extract.known import KNOWN_DECODERS
+
+    return [
+        (entry.name, f"{entry.hub_id}, {entry.family}, {entry.n_layers} blocks, width {entry.width}, {entry.license}"
+         + (", also from the package index" if entry.wheel else ""))
+        for entry in KNOWN_DECODERS.values()
+    ]  # fmt: skip
+
+
+def _plans() -> list[tuple[str, str]]:
+    from extract.plan import PLANS
+
+    return list(PLANS.items())
+
+
+def _poolings() -> list[tuple[str, str]]:
+    from extract.pooling import POOLINGS
+
+    return [(name, text) for name, (_, text) in POOLINGS.items()]
+
+
+def _tasks() -> list[tuple[str, str]]:
+    from probes.tasks.registry import TASKS
+
+    return [(name, f"{entry.description}; options: {', '.join(entry.options()) or 'none'}")
+            for name, entry in TASKS.items()]  # fmt: skip
+
+
+def _heads() -> list[tuple[str, str]]:
+    from probes.heads.registry import HEADS
+
+    return [(name, entry.description) for name, entry in HEADS.items()]
+
+
+def _losses() -> list[tuple[str, str]]:
+    from probes.losses import LOSSES
+
+    return [(name, text) for name, (_, text) in LOSSES.items()]
+
+
+TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    "decoders": _decoders,
+    "plans": _plans,
+    "poolings": _poolings,
+    "tasks": _tasks,
+    "heads": _heads,
+    "losses": _losses,
+}
+
+
+def list_command(argv: Sequence[str]) -> int:
+    """List one table, or all of them."""
+    if argv and argv[0] in ("-h", "--help"):
+        Console().print(f"usage: icecore list [{' | '.join(TABLES)}]", markup=False)
+        return 0
+    for name in argv:
+        if name not in TABLES:
+            raise unknown_name("table", name, TABLES)
+    for name in argv or TABLES:
+        table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column()
+        for row in TABLES[name]():
+            table.add_row(*row)
+        Console().print(table)
+    return 0

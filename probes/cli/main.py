@@ -1,0 +1,68 @@
+"""Entry point of the command `icecore`: finds the command, runs it, and turns errors into sentences."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from extract.errors import IcecoreError, unknown_name
+
+COMMANDS = {
+    "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
+    "extract": ("probes.cli.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
+    "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
+    "score": ("probes.cli.score", "score_command", "score new pairs of texts with a finished run"),
+    "inspect": ("probes.cli.inspect", "inspect_command", "say what a cache is and how complete"),
+    "list": ("probes.cli.listing", "list_command", "list decoders, plans, poolings, tasks, heads or losses"),
+    "fetch": ("probes.cli.fetch", "fetch_command", "obtain a known decoder"),
+}
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments after the program's name; this process's own when absent.
+
+    Returns:
+        0 when it went well, 1 for an error told in a sentence, 2 for wrong usage, 130 for Ctrl-C.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(usage())
+        return 0 if arguments else USAGE_ERROR
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        sys.stdout.write(f"icecore {version('icecore')}\n")
+        return 0
+    try:
+        if arguments[0] not in COMMANDS:
+            raise unknown_name("command", arguments[0], COMMANDS)
+        module, function, _ = COMMANDS[arguments[0]]
+        code: int = getattr(import_module(module), function)(arguments[1:])
+    except IcecoreError as error:
+        sys.stderr.write(f"icecore: {error}\n")
+        return USAGE_ERROR if arguments[0] not in COMMANDS else FAILURE
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "icecore: interrupted; every row and head that is done is kept. Run the same command to go on.\n"
+        )
+        return INTERRUPTED
+    except BrokenPipeError:
+        return 0
+    return code
+
+
+def usage() -> str:
+    """Give the text of `icecore --help`."""
+    lines = [f"  {name:8} {text}" for name, (_, _, text) in COMMANDS.items()]
+    return (
+        "usage: icecore COMMAND [options]\n\n"
+        "Drill a core through a frozen decoder: cache every layer once, then probe it with light heads.\n\n"
+        "commands:\n" + "\n".join(lines) + "\n\nicecore COMMAND --help tells the options of a command.\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

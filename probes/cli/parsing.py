@@ -1,0 +1,126 @@
+"""Reading a run's configuration: a YAML file, and any key of it on the command line."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from extract.errors import ConfigError
+from probes.config import RunConfig
+
+# Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
+FREE_FORM = ("heads", "task.options")
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A configuration and the flags beside it."""
+
+    config: RunConfig
+    flags: dict[str, Any]
+
+
+def read_arguments(
+    command: str, argv: Sequence[str], *, description: str, flags: dict[str, tuple[type, Any, str]]
+) -> Parsed:
+    """Read the arguments of a command that takes a configuration.
+
+    Args:
+        command: The command's name.
+        argv: Its arguments: a YAML file first, if any, then `--key value` or `--key=value` for any key.
+        description: One sentence for `--help`.
+        flags: Further options of the command: name to type, default and help text.
+
+    Returns:
+        The configuration and the flags.
+
+    Raises:
+        ConfigError: An unreadable file, an unknown key (with the nearest match) or a value of the wrong kind.
+        IcecoreError: A value that stands in no table.
+    """
+    arguments = list(argv)
+    if arguments and not arguments[0].startswith("-"):
+        _require_file(arguments[0])
+        arguments[:1] = ["--config", arguments[0]]
+    arguments, free = _split_free(arguments)
+    parser = _build_parser(command, description, flags)
+    try:
+        found = parser.parse_args(arguments)
+        values = found.as_dict()
+        _merge_free(values, free)
+        made = parser.instantiate(Namespace(values))
+    except (ArgumentError, TypeError, yaml.YAMLError) as error:
+        raise _explain(error, parser) from error
+    fields = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
+    return Parsed(RunConfig(**fields), {name: getattr(made, name) for name in flags})
+
+
+def _require_file(name: str) -> None:
+    if not Path(name).is_file():
+        known = sorted(str(path) for path in Path("configs").rglob("*.yaml")) if Path("configs").is_dir() else []
+        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"there is no config file {name!r}.{guess} Give a YAML file, as configs/demo.yaml.")
+
+
+def _build_parser(command: str, description: str, flags: dict[str, tuple[type, Any, str]]) -> ArgumentParser:
+    parser = ArgumentParser(prog=f"icecore {command} [CONFIG]", description=description, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file; may also stand first, without --config")
+    for name, (kind, default, text) in flags.items():
+        option = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            parser.add_argument(option, dest=name, action="store_true", help=text)
+        else:
+            parser.add_argument(option, dest=name, type=kind, default=default, help=text)
+    parser.add_class_arguments(RunConfig)
+    return parser
+
+
+def _split_free(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]:
+    """Take `--heads.NAME.KEY value` and `--task.options.KEY value` out of the arguments."""
+    kept: list[str] = []
+    free: list[tuple[str, Any]] = []
+    rest = iter(arguments)
+    for argument in rest:
+        key, equals, value = argument.removeprefix("--").partition("=")
+        if argument.startswith("--") and key.startswith(tuple(f"{name}." for name in FREE_FORM)):
+            if not equals:
+                value = next(rest, "")
+            free.append((key, yaml.safe_load(value)))
+        else:
+            kept.append(argument)
+    return kept, free
+
+
+def _merge_free(values: dict[str, Any], free: list[tuple[str, Any]]) -> None:
+    for key, value in free:
+        prefix = next(name for name in FREE_FORM if key.startswith(f"{name}."))
+        place = values
+        for part in [*prefix.split("."), *key.removeprefix(f"{prefix}.").split(".")[:-1]]:
+            place[part] = place.get(part) or {}
+            place = place[part]
+        place[key.rsplit(".", 1)[1]] = value
+
+
+def _explain(error: Exception, parser: ArgumentParser) -> ConfigError:
+    """Turn the parser's message into one sentence, with the nearest key where a key is unknown."""
+    text = " ".join(str(error).split())
+    unknown = re.search(r"unrecognized arguments: --([\w.-]+)", text) or re.search(r"Option '([\w.-]+)'", text)
+    inside = re.search(r"Group '([\w.-]+)' does not accept option '([\w.-]+)'", text)
+    key = ".".join(inside.groups()) if inside else unknown.group(1) if unknown else ""
+    if not key:
+        return ConfigError(f"the configuration cannot be used: {text.rstrip('.')}.")
+    known = sorted({*_keys(parser)})
+    near = get_close_matches(key, known, n=1, cutoff=0.5)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    return ConfigError(f"unknown key {key!r}.{guess} Allowed: {', '.join(known)}.")
+
+
+def _keys(parser: ArgumentParser) -> list[str]:
+    hidden = {"help", "config", "print_config"}
+    return [action.dest for action in parser._actions if action.dest not in hidden]  # noqa: SLF001

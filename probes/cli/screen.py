@@ -1,0 +1,40 @@
+"""What a command shows while it works."""
+
+from rich.console import Console
+
+from extract.progress import BarProgress, ExtractionProgress
+from probes.fit import EpochReport
+from probes.run import Watcher
+
+EVERY = 10  # epochs between two lines on a screen that is no terminal
+
+
+def screen_watcher(console: Console) -> Watcher:
+    """Make a watcher that shows remarks, the extraction's bar and the epochs of every head."""
+    return Watcher(
+        say=lambda line: console.print(line, highlight=False, soft_wrap=True),
+        extraction=lambda title: _bar(console, title),
+        epochs=lambda head, seed, _: _epochs(console, head, seed),
+    )
+
+
+def _bar(console: Console, title: str) -> ExtractionProgress:
+    return BarProgress(console, title=title)
+
+
+def _epochs(console: Console, head: str, seed: int) -> EpochReport:
+    best = float("-inf")
+
+    def report(epoch: int, values: dict[str, float]) -> None:
+        nonlocal best
+        best = max(best, values["validation_pearson"])
+        line = (
+            f"{head} seed {seed}: epoch {epoch}, loss {values['train_loss']:.4f}, "
+            f"validation Pearson {100 * values['validation_pearson']:.2f} (best {100 * best:.2f})"
+        )
+        if console.is_terminal:
+            console.print(line, end="\r", highlight=False, soft_wrap=True)
+        elif epoch == 1 or epoch % EVERY == 0:
+            console.print(line, highlight=False, soft_wrap=True)
+
+    return report

@@ -1,0 +1,82 @@
+"""The configuration of a run; every field is a key of the YAML file and an option of the command line."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from extract.decoder import DecoderSpec
+from extract.errors import ConfigError
+from extract.spec import ExtractionSpec
+from probes.heads.options import resolve_options
+from probes.tasks.registry import TASKS
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Which task, and its own options."""
+
+    name: str = "sts-sample"
+    """A task (`icecore list tasks`)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the task's reader, for instance files, columns and score range."""
+
+    def __post_init__(self) -> None:
+        """Refuse a task that stands in no table."""
+        if self.name not in TASKS:
+            from extract.errors import unknown_name
+
+            raise unknown_name("task", self.name, TASKS)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: a task, a decoder, what is extracted, and the heads that are fitted on it."""
+
+    name: str = "run"
+    """Name of the run and of its folder."""
+    decoder: DecoderSpec = field(default_factory=DecoderSpec)
+    """Which decoder, and how it is held."""
+    extraction: ExtractionSpec = field(default_factory=ExtractionSpec)
+    """What is extracted from every text."""
+    task: TaskSpec = field(default_factory=TaskSpec)
+    """Rows, gold and splits."""
+    heads: dict[str, dict[str, Any]] = field(default_factory=lambda: {"layer-cosine": {}})
+    """Heads by name (`icecore list heads`), each with the options that differ from its defaults."""
+    seeds: tuple[int, ...] = (0,)
+    """Seeds; every trained head is fitted once per seed and reported with its spread."""
+    protocol: Literal["icecore"] = "icecore"
+    """`icecore`: everything is chosen on validation, test is read once. See docs/protocol.md."""
+    bootstrap: int = 1000
+    """Bootstrap resamples behind every interval."""
+    caches: str = "caches"
+    """Folder of caches, shared by runs."""
+    runs: str = "runs"
+    """Folder of run folders."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if not self.name or "/" in self.name or self.name.startswith("."):
+            raise ConfigError(f"the run name is {self.name!r}; allowed: a folder name without '/' or a leading dot.")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
+        if self.bootstrap < 100:
+            raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
+        if not self.heads:
+            raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
+        for name, options in self.heads.items():
+            resolved = resolve_options(name, options or {})
+            pooling = resolved.pooling or self.extraction.poolings[0]
+            if pooling not in self.extraction.poolings:
+                raise ConfigError(
+                    f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
+                    f"allowed: {', '.join(self.extraction.poolings)}, or add it to extraction.poolings."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the whole configuration as plain values."""
+        return _plain(asdict(self))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,45 @@
+"""What each layer contributes to a head."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from probes.data import PairLatents
+from probes.heads.base import PairHead
+from probes.metrics import pearson
+
+
+def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
+    """Measure every layer alone, and the head without it.
+
+    Args:
+        head: A fitted head.
+        data: The pairs.
+        split: Where it is measured; not the test split, which is read once.
+
+    Returns:
+        `layers`, `alone` (Pearson of each layer's own similarity, as the head computes it, with gold) and `without`
+        (Pearson lost when the layer's similarity is replaced by its mean over the split), as lists over layers.
+    """
+    similarities = collect_similarities(head, data, split)
+    gold = data.split(split).gold.numpy()
+    with torch.no_grad():
+        whole = float(pearson(head.combine(similarities).numpy(), gold))
+        losses = []
+        for k in range(len(similarities)):
+            muted = similarities.clone()
+            muted[k] = similarities[k].mean()
+            losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
+    alone = pearson(similarities.numpy(), np.broadcast_to(gold, tuple(similarities.shape)))
+    return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
+
+
+def collect_similarities(head: PairHead, data: PairLatents, split: str) -> Float[Tensor, "L N"]:
+    """Compute the layer similarities of every pair of a split, on the CPU."""
+    device = head.mean.device
+    with torch.no_grad():
+        parts = [head.similarities(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(parts, dim=1)

@@ -1,0 +1,166 @@
+"""Fitting a head for every seed and scoring it: the part of a run that depends on one head alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from extract.cache import LatentCache
+from extract.digest import digest_json
+from extract.errors import HeadError
+from probes.calibration import fit_linear
+from probes.contributions import layer_contributions
+from probes.data import PairLatents
+from probes.fit import EpochReport, FitResult, fit_head, predict_pairs
+from probes.heads.base import PairHead
+from probes.heads.layer_cosine import KINDS, LayerCosine
+from probes.heads.options import HeadOptions, resolve_options
+from probes.heads.registry import head_entry
+from probes.heads.saved import load_head, save_head
+from probes.metrics import METRICS, correlations
+from probes.statistics import summarise_seeds
+from probes.tasks import PairTask
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all heads of a run share.
+
+    Attributes:
+        cache: The latents.
+        task: The pairs.
+        seeds: Seeds of trained heads.
+        n_resamples: Bootstrap resamples.
+        device: Where heads are fitted.
+        folder: Where fitted heads are kept, one folder per head and seed.
+    """
+
+    cache: LatentCache
+    task: PairTask
+    seeds: tuple[int, ...]
+    n_resamples: int
+    device: str
+    folder: Path
+
+
+def evaluate_head(
+    name: str, options: dict[str, Any], setting: Setting, *, watch: Callable[[int], EpochReport] | None = None
+) -> dict[str, Any]:
+    """Fit a head for every seed, choose on validation, and read the test split once.
+
+    A fitted head that was kept under the very same circumstances is loaded instead of fitted again.
+
+    Args:
+        name: A head from the registry.
+        options: Its options, as in a config.
+        setting: What all heads of the run share.
+        watch: Gives, for a seed, the function that is told of every epoch.
+
+    Returns:
+        Plain values: per seed the epoch, history and correlations per split; per split the mean, spread and interval
+        over seeds; contributions of the layers; for the layer cosine its curves.
+
+    Raises:
+        HeadError: The head could not be fitted.
+        TaskError: The task has no training or validation split.
+    """
+    resolved = resolve_options(name, options)
+    pooling = resolved.pooling or setting.cache.poolings[0]
+    seeds = setting.seeds if head_entry(name).head.is_trained else setting.seeds[:1]
+    predictions: dict[str, list[np.ndarray]] = {split: [] for split in setting.task.splits}
+    fitted: list[dict[str, Any]] = []
+    for seed in seeds:
+        data = PairLatents(
+            setting.cache, setting.task, pooling=pooling, layers=resolved.layers,
+            batch_size=min(resolved.fit.batch_size, _n_train(setting.task)), seed=seed,
+        )  # fmt: skip
+        folder = setting.folder / name / f"seed_{seed}"
+        head, record = _fit_or_load(name, resolved, data, setting, folder=folder, seed=seed, watch=watch)
+        for split, rows in predictions.items():
+            rows.append(predict_pairs(head, data, split))
+        scores = {split: correlations(rows[-1], data.split(split).gold.numpy()) for split, rows in predictions.items()}
+        fitted.append({**{key: record[key] for key in ("seed", "best_epoch", "seconds", "history")}, "scores": scores})
+        fitted[-1]["identical_similarity"] = head.identical_similarity()
+    result: dict[str, Any] = {
+        "pooling": pooling,
+        "layers": list(data.layers),
+        "options": {**resolved.arguments, **vars(resolved.fit)} if head_entry(name).head.is_trained else {},
+        "seeds": fitted,
+        "summary": {
+            split: {metric: _summarise(rows, setting, split, metric) for metric in METRICS}
+            for split, rows in predictions.items()
+        },
+    }
+    if isinstance(head, LayerCosine):
+        result["curves"] = _curves(head, data)
+        kind, layer = head.chosen.tolist()
+        result["chosen"] = {"kind": KINDS[kind], "layer": data.layers[layer]}
+    else:
+        result["contributions"] = layer_contributions(head, data)
+    return result
+
+
+def _n_train(task: PairTask) -> int:
+    return len(task.splits["train"]) if "train" in task.splits else 1
+
+
+def _summarise(rows: list[np.ndarray], setting: Setting, split: str, metric: str) -> dict[str, object]:
+    gold = setting.task.gold01(split)
+    return summarise_seeds(np.stack(rows), gold, metric=metric, n_resamples=setting.n_resamples).to_dict()
+
+
+def _curves(head: LayerCosine, data: PairLatents) -> dict[str, Any]:
+    """Collect the layer curve of every split."""
+    found = {split: head.curves(data, split) for split in data.splits}
+    return {
+        split: {metric: dict(zip(KINDS, values.tolist(), strict=True)) for metric, values in curves.items()}
+        for split, curves in found.items()
+    }
+
+
+def _fit_or_load(
+    name: str, resolved: HeadOptions, data: PairLatents, setting: Setting, *, folder: Path, seed: int,
+    watch: Callable[[int], EpochReport] | None,
+) -> tuple[PairHead, dict[str, Any]]:  # fmt: skip
+    fit_id = _fit_id(name, resolved, data, setting, seed)
+    try:
+        saved = load_head(folder)
+        if saved.record.get("fit_id") == fit_id:
+            return saved.head, saved.record
+    except HeadError:
+        pass  # not there yet, or cut short: fitted anew
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        head = head_entry(name).head(len(data.layers), setting.cache.width, **resolved.arguments)
+    report = watch(seed) if watch else lambda epoch, values: None
+    result = fit_head(head, data, options=resolved.fit, seed=seed, device=setting.device, report=report)
+    record = _record(name, head, data, result, fit_id=fit_id)
+    save_head(folder, head, record)
+    return head, record
+
+
+def _fit_id(name: str, resolved: HeadOptions, data: PairLatents, setting: Setting, seed: int) -> str:
+    versions = setting.cache.identity["versions"]
+    return digest_json(
+        [name, resolved.arguments, vars(resolved.fit), data.pooling, list(data.layers), seed,
+         setting.cache.manifest.id, setting.task.digest(), versions, setting.device],
+    )  # fmt: skip
+
+
+def _record(name: str, head: PairHead, data: PairLatents, result: FitResult, *, fit_id: str) -> dict[str, Any]:
+    gold = np.asarray(data.task.splits["validation"]["score"], np.float64)
+    calibration = fit_linear(predict_pairs(head, data, "validation"), gold, score_range=data.task.score_range)
+    return {
+        "name": name,
+        "pooling": data.pooling,
+        "layers": list(data.layers),
+        "seed": result.seed,
+        "best_epoch": result.best_epoch,
+        "seconds": round(result.seconds, 3),
+        "history": list(result.history),
+        "calibration": calibration.to_dict(),
+        "fit_id": fit_id,
+    }

@@ -1,0 +1,73 @@
+"""Heads on disk: weights as safetensors, everything else as JSON. No pickle is read or written."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from extract.errors import HeadError
+from probes.heads.base import PairHead
+from probes.heads.registry import head_entry
+
+HEAD_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class SavedHead:
+    """A head that was read back.
+
+    Attributes:
+        head: The head, in eval mode, on the CPU.
+        record: What was stored with it: name, arguments, layers, pooling, seed, calibration, fit history.
+    """
+
+    head: PairHead
+    record: dict[str, Any]
+
+
+def save_head(folder: Path, head: PairHead, record: dict[str, Any]) -> None:
+    """Write a head.
+
+    Args:
+        folder: Where `model.safetensors` and `head.json` go; made when absent.
+        head: The head.
+        record: Plain values; must hold `name`, `layers` and `pooling`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.contiguous() for key, value in head.state_dict().items()}, folder / "model.safetensors")
+    whole = {
+        "schema": HEAD_SCHEMA, "n_layers": head.n_layers, "width": head.width, "arguments": head.arguments(), **record,
+    }  # fmt: skip
+    whole["arguments"] = {k: v for k, v in whole["arguments"].items() if k not in ("n_layers", "width")}
+    # Written last: a folder without it holds no head.
+    (folder / "head.json").write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_head(folder: str | Path) -> SavedHead:
+    """Read a head back, ready to score latents.
+
+    Args:
+        folder: A folder written by `save_head`.
+
+    Returns:
+        The head and its record.
+
+    Raises:
+        HeadError: No head there, or one that cannot be read.
+        UnknownNameError: A head that this version does not know.
+    """
+    folder = Path(folder)
+    try:
+        record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+        head = head_entry(record["name"]).head(record["n_layers"], record["width"], **record["arguments"])
+        head.load_state_dict(load_file(folder / "model.safetensors"))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise HeadError(
+            f"folder {str(folder)!r} holds no readable head ({type(error).__name__}: {str(error).splitlines()[0]}); "
+            "allowed: a folder with head.json and model.safetensors, as in RUN/heads/NAME/seed_0."
+        ) from error
+    head.eval()
+    return SavedHead(head, record)

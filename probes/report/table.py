@@ -1,0 +1,63 @@
+"""The table of a run, for the screen and for Markdown."""
+
+from typing import Any
+
+from rich.table import Table
+
+COLUMNS = ("head", "pooling", "validation Pearson", "test Pearson", "95 % interval", "test Spearman", "seeds", "epochs")
+
+
+def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Lay the scores of a run out as rows of text.
+
+    Args:
+        scores: The content of scores.json.
+
+    Returns:
+        One row per head, in the columns of `COLUMNS`; correlations times 100, mean +- spread over seeds.
+    """
+    rows = []
+    for name, result in scores["heads"].items():
+        summary = result["summary"]
+        validation, test = summary["validation"]["pearson"], summary.get("test", {})
+        seeds = result["seeds"]
+        epochs = ", ".join(str(entry["best_epoch"]) for entry in seeds if entry["best_epoch"])
+        label = name + (f" ({result['chosen']['kind']}, {result['chosen']['layer']})" if "chosen" in result else "")
+        rows.append(
+            (
+                label,
+                result["pooling"],
+                _spread(validation),
+                _spread(test["pearson"]) if test else "-",
+                _interval(test["pearson"]) if test else "-",
+                _spread(test["spearman"]) if test else "-",
+                str(len(seeds)) if epochs else "-",
+                epochs or "-",
+            )
+        )
+    return rows
+
+
+def screen_table(scores: dict[str, Any]) -> Table:
+    """Make the table for a terminal."""
+    table = Table(title=f"{scores['name']}: {scores['task']['name']} on {scores['decoder']['name']}")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column in ("head", "pooling") else "right", overflow="fold")
+    for row in score_rows(scores):
+        table.add_row(*row)
+    return table
+
+
+def markdown_table(rows: list[tuple[str, ...]], columns: tuple[str, ...]) -> str:
+    """Make a Markdown table."""
+    lines = ["| " + " | ".join(columns) + " |", "|" + "|".join("---" for _ in columns) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _spread(summary: dict[str, Any]) -> str:
+    mean = f"{100 * summary['mean']:.1f}"
+    return f"{mean} ± {100 * summary['std']:.1f}" if len(summary["values"]) > 1 else mean
+
+
+def _interval(summary: dict[str, Any]) -> str:
+    return f"{100 * summary['low']:.1f} to {100 * summary['high']:.1f}"

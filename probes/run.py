@@ -1,0 +1,233 @@
+"""A run: extract what is missing, fit, report, all into one folder."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from extract.cache import LatentCache
+from extract.decoder import load_decoder
+from extract.digest import digest_json
+from extract.progress import ExtractionProgress
+from extract.runner import extract_latents
+from extract.workers import Workers, join_workers
+from probes.config import RunConfig
+from probes.evaluate import Setting, evaluate_head
+from probes.fit import EpochReport
+from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
+from probes.report.summary import summary_text
+from probes.tasks import PairTask, load_task
+
+SCORES_SCHEMA = 1
+PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who is told what a run does; by default nobody.
+
+    Attributes:
+        say: Receives one-line remarks.
+        extraction: Makes the progress of an extraction from its title; silent when absent.
+        epochs: Makes, for a head, a seed and the most epochs, the function told of every epoch; silent when absent.
+    """
+
+    say: Callable[[str], None] = lambda line: None
+    extraction: Callable[[str], ExtractionProgress] | None = None
+    epochs: Callable[[str, int, int], EpochReport] | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        folder: The run folder.
+        scores: The content of its scores.json.
+    """
+
+    folder: Path
+    scores: dict[str, Any]
+
+
+def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watcher()) -> LatentCache:  # noqa: B008
+    """Find the cache a run needs, or extract it.
+
+    Args:
+        config: The run.
+        task: Its task; every text of every split is extracted.
+        watcher: Is told what happens.
+
+    Returns:
+        The whole cache.
+
+    Raises:
+        IcecoreError: The decoder, the texts or the disk do not allow it; says which.
+    """
+    workers: Workers = join_workers(config.decoder.device)
+    spec = config.decoder if workers.device == config.decoder.device else _on(config, workers.device)
+    decoder = load_decoder(spec, report=watcher.say)
+    title = f"extracting {task.name}"
+    progress = watcher.extraction(title) if watcher.extraction and workers.rank == 0 else None
+    return extract_latents(
+        decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
+    )
+
+
+def _on(config: RunConfig, device: str) -> Any:
+    from dataclasses import replace
+
+    return replace(config.decoder, device=device)
+
+
+def run(
+    config: RunConfig, *, cache: LatentCache | None = None, watcher: Watcher = Watcher(), command: str = ""  # noqa: B008
+) -> RunResult:
+    """Run a configuration: extract what is missing, fit every head, report.
+
+    Args:
+        config: The run.
+        cache: Latents to use instead of extracting; must hold every text of the task.
+        watcher: Is told what happens.
+        command: The command line, for the record.
+
+    Returns:
+        The run folder and its scores.
+
+    Raises:
+        IcecoreError: Any input the run cannot work with, in one sentence. What is cached or fitted stays.
+
+    Example:
+        >>> from probes import RunConfig, run
+        >>> result = run(RunConfig(name="demo"))  # doctest: +SKIP
+        >>> result.scores["heads"]["layer-cosine"]["chosen"]  # doctest: +SKIP
+    """
+    started = time.monotonic()
+    task = load_task(config.task.name, **config.task.options)
+    if cache is None:
+        cache = obtain_cache(config, task, watcher=watcher)
+    extracted = time.monotonic()
+    watcher.say(f"latents: {cache.path} ({len(cache):,} texts, {len(cache.layers)} layers)")
+    folder = _open_folder(config)
+    setting = Setting(cache, task, config.seeds, config.bootstrap, _device(config), folder / "heads")
+    heads = {}
+    for name, options in config.heads.items():
+        watch = (lambda head: lambda seed: watcher.epochs(head, seed, 0))(name) if watcher.epochs else None
+        heads[name] = evaluate_head(name, options or {}, setting, watch=watch)
+    scores = {
+        "schema": SCORES_SCHEMA,
+        "name": config.name,
+        "protocol": config.protocol,
+        "command": command,
+        "commit": _commit(),
+        "versions": {package: version(package) for package in PACKAGES},
+        "device": _device(config),
+        "n_resamples": config.bootstrap,
+        "decoder": cache.manifest.provenance["decoder"],
+        "cache": _describe_cache(cache),
+        "task": _describe_task(task),
+        "heads": heads,
+        "seconds": {
+            "extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2),
+        },  # fmt: skip
+    }
+    write_report(folder, scores, cache)
+    return RunResult(folder, scores)
+
+
+def write_report(folder: Path, scores: dict[str, Any], cache: LatentCache) -> None:
+    """Write scores, manifest, figures and summary into a run folder.
+
+    Args:
+        folder: The run folder.
+        scores: What the run found.
+        cache: The cache it read; its manifest is copied.
+    """
+    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    (folder / "manifests").mkdir(exist_ok=True)
+    (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
+    drawn = folder / "figures"
+    drawn.mkdir(exist_ok=True)
+    figures: dict[str, str] = {}
+
+    def add(title: str, stem: str, draw: Callable[..., None], what: dict[str, Any]) -> None:
+        draw(what, drawn / f"{stem}.png", title=title)
+        figures[title] = f"figures/{stem}.png"
+
+    for name, result in scores["heads"].items():
+        stem = name.replace("-", "_")
+        if "curves" in result:
+            add("Cosine of each layer against gold", f"{stem}_curve", draw_layer_curve, result)
+        if "contributions" in result:
+            add(f"What each layer gives {name}", f"{stem}_layers", draw_contributions, result["contributions"])
+            add(f"Fitting {name}", f"{stem}_history", draw_history, result)
+    (folder / "summary.md").write_text(summary_text(scores, figures), encoding="utf-8")
+
+
+def _open_folder(config: RunConfig) -> Path:
+    """Open the folder of a run; another configuration of the same name keeps its own folder, nothing is overwritten."""
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    folder = Path(config.runs) / config.name
+    taken = folder / "config.yaml"
+    if taken.is_file() and taken.read_text(encoding="utf-8") != text:
+        folder = folder.with_name(f"{config.name}-{digest_json(config.to_dict())[:8]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def _device(config: RunConfig) -> str:
+    from extract.decoder import choose_device
+
+    return str(choose_device(config.decoder.device))
+
+
+def _describe_cache(cache: LatentCache) -> dict[str, Any]:
+    identity = cache.identity
+    return {
+        "file": cache.path.name,
+        "id": cache.manifest.id,
+        "plan": identity["plan"],
+        "template": identity["template"],
+        "poolings": list(cache.poolings),
+        "storage_dtype": cache.storage_dtype,
+        "n_rows": len(cache),
+        "n_truncated": int(cache.is_truncated.sum()),
+        "certificate": cache.certificate,
+    }
+
+
+def _describe_task(task: PairTask) -> dict[str, Any]:
+    return {
+        "name": task.name,
+        "source": task.source,
+        "is_sample": task.is_sample,
+        "score_range": list(task.score_range),
+        "n_pairs": {split: len(rows) for split, rows in task.splits.items()},
+        "digest": task.digest(),
+        "notes": list(task.notes),
+    }
+
+
+def _commit() -> str:
+    """Commit of the checkout this code runs from; empty when installed from a wheel."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
+
+
+def command_line() -> str:
+    """Give this process's command line, the program by its name alone."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

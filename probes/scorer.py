@@ -1,0 +1,110 @@
+"""Scoring new pairs with a saved run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from jaxtyping import Float
+
+from extract.decoder import Decoder, DecoderSpec, load_decoder
+from extract.embed import embed_texts
+from extract.errors import HeadError, InputError, unknown_name
+from extract.layers import select_layers
+from extract.manifest import require_same
+from extract.runner import unique_texts
+from extract.spec import ExtractionSpec
+from extract.template import InputTemplate
+from probes.calibration import LinearCalibration
+from probes.heads.saved import SavedHead, load_head
+
+
+@dataclass(frozen=True, eq=False)
+class PairScorer:
+    """Scores pairs of texts with one head of a run, all of its seeds averaged.
+
+    Attributes:
+        name: The head.
+        seeds: The fitted heads, one per seed.
+        decoder: The decoder whose latents they read.
+        spec: How latents are extracted.
+    """
+
+    name: str
+    seeds: tuple[SavedHead, ...]
+    decoder: Decoder
+    spec: ExtractionSpec
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " N"]:
+        """Score pairs in the units of the task's gold, calibrated on its validation split.
+
+        Args:
+            pairs: `N` pairs of texts, in any order within a pair.
+
+        Returns:
+            `(N,)` scores.
+
+        Raises:
+            InputError: No pairs, or an empty text.
+        """
+        if not pairs:
+            raise InputError("there are no pairs to score; give at least one.")
+        texts = unique_texts(text for pair in pairs for text in pair)
+        spot = {text: i for i, text in enumerate(texts)}
+        latents = embed_texts(self.decoder, texts, spec=self.spec)
+        names = select_layers(self.spec.layers, len(self.decoder.blocks))
+        left, right = ([spot[pair[k]] for pair in pairs] for k in (0, 1))
+        scores = []
+        for saved in self.seeds:
+            layers = [names.index(layer) for layer in saved.record["layers"]]
+            chosen = latents[layers, self.spec.poolings.index(saved.record["pooling"])]
+            with torch.no_grad():
+                predicted = saved.head(chosen[:, left], chosen[:, right])
+            scores.append(LinearCalibration(**saved.record["calibration"])(predicted.numpy()))
+        return np.asarray(np.mean(scores, axis=0))
+
+
+def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | None = None) -> PairScorer:
+    """Load a saved run to score new pairs.
+
+    Args:
+        run: A run folder.
+        head: Which head; the one with the best validation Pearson when absent.
+        decoder: The run's decoder, if it is in memory already.
+
+    Returns:
+        The scorer.
+
+    Raises:
+        HeadError: No run folder, or no such head in it.
+        CacheIdentityError: The decoder is not the one the run was made with.
+
+    Example:
+        >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
+    """
+    folder = Path(run)
+    try:
+        scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise HeadError(
+            f"folder {str(folder)!r} holds no finished run; allowed: a folder made by `icecore run`, as runs/demo."
+        ) from error
+    name = head or max(scores["heads"], key=lambda key: scores["heads"][key]["summary"]["validation"]["pearson"]["mean"])
+    if name not in scores["heads"]:
+        raise unknown_name("head of this run", name, scores["heads"])
+    seeds = tuple(load_head(folder / "heads" / name / f"seed_{e['seed']}") for e in scores["heads"][name]["seeds"])
+    decoder = decoder or load_decoder(DecoderSpec(**config["decoder"]))
+    _require_decoder(folder, scores, decoder)
+    extraction = {**config["extraction"], "template": InputTemplate(**config["extraction"]["template"])}
+    spec = ExtractionSpec(**{key: tuple(v) if isinstance(v, list) else v for key, v in extraction.items()})
+    return PairScorer(name, seeds, decoder, spec)
+
+
+def _require_decoder(folder: Path, scores: dict[str, dict[str, object]], decoder: Decoder) -> None:
+    keys = ("weight_digest", "tokenizer_digest", "dtype")
+    found, now = scores["decoder"], decoder.description.to_dict()
+    require_same({k: now[k] for k in keys}, {k: found[k] for k in keys}, where=f"of the decoder for {str(folder)!r}")
