@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from extract.cache import LatentCache
     from extract.decoder import Decoder
     from extract.errors import IcecoreError
-    from extract.loading import DecoderSpec, load_decoder
+    from extract.loading import load_decoder
     from extract.runner import extract_latents
-    from extract.spec import ExtractionSpec
+    from extract.spec import DecoderSpec, ExtractionSpec
     from extract.template import InputTemplate
 
 _HOMES = {
     "Decoder": "extract.decoder",
-    "DecoderSpec": "extract.loading",
+    "DecoderSpec": "extract.spec",
     "ExtractionSpec": "extract.spec",
     "IcecoreError": "extract.errors",
     "InputTemplate": "extract.template",

@@ -9,10 +9,10 @@ import numpy as np
 from extract.batching import collate, group_by_length
 from extract.capture import pool_batch
 from extract.decoder import Decoder
+from extract.layout import array_shapes
 from extract.limits import WINDOW_TEXTS, batch_limits
 from extract.manifest import Manifest
 from extract.spec import ExtractionSpec
-from extract.store import array_shapes
 from extract.template import TextEncoder
 
 N_TIMED = 3  # batches that are timed

@@ -148,11 +148,12 @@ class Extraction:
         layer, pooling, row, column = (~torch.isfinite(stored)).nonzero()[0].tolist()
         value = float(latents[layer, pooling, row, column])
         text = int(batch.positions[row])
-        cause = (
-            f"does not fit the storage dtype {self.storage}; choose storage_dtype bfloat16 or float32"
-            if np.isfinite(value)
-            else f"is not finite; compute in float32 or bfloat16 instead of {self.decoder.description.dtype}"
-        )
+        if np.isfinite(value):
+            cause = f"does not fit the storage dtype {self.storage}; choose storage_dtype bfloat16 or float32"
+        elif self.decoder.description.dtype == "float32":
+            cause = "is not finite although computed in float32; check the decoder's weights"
+        else:
+            cause = f"is not finite; compute in float32 or bfloat16 instead of {self.decoder.description.dtype}"
         return NonFiniteLatentError(
             f"latent {value:g} at layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
             f"text {text} ({self.texts[text][:40]!r}) {cause}. Rows that are done stay."

@@ -1,7 +1,6 @@
 """Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -9,39 +8,17 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from extract.decoder import Decoder, wrap_decoder
-from extract.errors import DecoderError, unknown_name
+from extract.errors import DecoderError
 from extract.locate import Located, locate_decoder
 from extract.quiet import quiet_loading
+from extract.spec import COMPUTE_DTYPES, DecoderSpec
 
-ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
-COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(frozen=True)
-class DecoderSpec:
-    """Which decoder, and how it is to be held."""
-
-    name: str = "smollm2-135m-instruct"
-    """A known name (`icecore list decoders`), a hub id, a local folder, or a .gguf file."""
-    revision: str | None = None
-    """Hub revision: branch, tag or commit; the default branch when absent. The commit is recorded."""
-    adapter: str | None = None
-    """PEFT/LoRA adapter (hub id or folder), merged into the frozen weights in memory."""
-    dtype: ComputeDtype = "auto"
-    """Compute dtype; auto: float32 on CPU, on a GPU the checkpoint's own with float16 widened to bfloat16."""
-    device: str = "auto"
-    """Device, for instance `cpu` or `cuda:1`; auto: the first GPU, else the CPU."""
-    trust_remote_code: bool = False
-    """Run code that comes with the checkpoint; off unless asked for."""
-
-    def __post_init__(self) -> None:
-        """Refuse values outside the table."""
-        if self.dtype not in ("auto", *COMPUTE_DTYPES):
-            raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
+DEFAULT_SPEC = DecoderSpec()
 
 
 def load_decoder(
-    spec: DecoderSpec | str = DecoderSpec(),
+    spec: DecoderSpec | str = DEFAULT_SPEC,
     *,
     report: Callable[[str], None] = lambda _: None,
 ) -> Decoder:
@@ -119,7 +96,7 @@ def _merge_adapter(model: Any, adapter: str) -> Any:
 def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:
     # The dtype is given to the loader, never to module.to(): that would round the rotary frequencies as well.
     if spec.dtype != "auto":
-        return COMPUTE_DTYPES[spec.dtype]
+        return TORCH_DTYPES[spec.dtype]
     return "auto" if device.type == "cuda" else torch.float32
 
 

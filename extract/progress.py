@@ -3,7 +3,7 @@
 import logging
 import time
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 logger = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class ExtractionProgress(Protocol):
     """Receives what an extraction has done."""
 
@@ -79,7 +80,7 @@ class BarProgress:
         """Leave the bar as it stands."""
         self._bar.stop()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "BarProgress":
         """Enter a block at whose end the bar stops."""
         return self
 

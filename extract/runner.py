@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from extract.cache import LatentCache
 from extract.create import create_store
 from extract.decoder import Decoder
@@ -13,6 +11,7 @@ from extract.digest import digest_rows, digest_texts
 from extract.errors import InputError
 from extract.extraction import Extraction
 from extract.layers import select_layers
+from extract.limits import WINDOW_TEXTS, batch_limits
 from extract.manifest import Manifest, build_identity
 from extract.plan import parse_plan
 from extract.pooling import select_poolings
@@ -21,7 +20,6 @@ from extract.reuse import find_cache
 from extract.spec import ExtractionSpec
 from extract.workers import Workers
 
-WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 
 
@@ -78,12 +76,6 @@ def describe_extraction(decoder: Decoder, texts: Sequence[str], spec: Extraction
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
     }
     return Manifest(identity, provenance)
-
-
-def batch_limits(spec: ExtractionSpec, device: torch.device) -> tuple[int, int]:
-    """Choose the most and the fewest tokens per batch for a device."""
-    most = spec.batch_tokens or (2048 if device.type == "cpu" else 16384)
-    return most, most // 8
 
 
 def cache_path(folder: Path, manifest: Manifest) -> Path:

@@ -103,12 +103,16 @@ class TextEncoder:
             One `EncodedText` per text, each with at least one token of role `TEXT`.
 
         Raises:
-            InputError: A text without tokens, a text too long under the policy `error`, or an instruction that
-                leaves no room for the text. The message names the position and the beginning of the text.
+            InputError: A text without tokens, a text too long under the policy `error`, an instruction that leaves
+                no room for the text, a doubled BOS token, or a text that is no valid Unicode. The message names the
+                position and the beginning of the text.
         """
         if not texts:
             return []
         prefix = self.template.instruction
+        for i, text in enumerate(texts):
+            if not _is_unicode(text):
+                raise InputError(f"text {first_index + i} ({_shorten(text)}) is no valid Unicode; mend its surrogates.")
         encoded = self.tokenizer(
             [prefix + text for text in texts],
             add_special_tokens=self.template.bos != "none",
@@ -131,6 +135,11 @@ class TextEncoder:
         bos = self.tokenizer.bos_token_id
         if self.template.bos == "force" and (not ids or ids[0] != bos):
             ids, roles = [int(bos), *ids], [SPECIAL, *roles]
+        if bos is not None and ids[:2] == [bos, bos]:
+            raise InputError(
+                f"{label} begins with two BOS tokens {self.tokenizer.bos_token!r}: the instruction or text brings one "
+                "and the tokenizer adds another; take it out, or set bos to 'none'."
+            )
         n_excess = len(ids) - self.max_tokens
         if n_excess > 0:
             ids, roles = self._truncate(ids, roles, n_excess, label=label)
@@ -160,6 +169,14 @@ def _role(is_special: bool, end: int, n_instruction: int) -> int:
     if is_special:
         return SPECIAL
     return INSTRUCTION if end <= n_instruction and n_instruction > 0 else TEXT
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shorten(text: str, width: int = 40) -> str:

@@ -3,10 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from extract.decoder import DecoderSpec
-from extract.errors import ConfigError
-from extract.spec import ExtractionSpec
-from probes.heads.options import resolve_options
+from extract.errors import ConfigError, unknown_name
+from extract.spec import DecoderSpec, ExtractionSpec
 from probes.tasks.registry import TASKS
 
 
@@ -22,8 +20,6 @@ class TaskSpec:
     def __post_init__(self) -> None:
         """Refuse a task that stands in no table."""
         if self.name not in TASKS:
-            from extract.errors import unknown_name
-
             raise unknown_name("task", self.name, TASKS)
 
 
@@ -39,7 +35,7 @@ class RunConfig:
     """What is extracted from every text."""
     task: TaskSpec = field(default_factory=TaskSpec)
     """Rows, gold and splits."""
-    heads: dict[str, dict[str, Any]] = field(default_factory=lambda: {"layer-cosine": {}})
+    heads: dict[str, dict[str, Any] | None] = field(default_factory=lambda: {"layer-cosine": {}})
     """Heads by name (`icecore list heads`), each with the options that differ from its defaults."""
     seeds: tuple[int, ...] = (0,)
     """Seeds; every trained head is fitted once per seed and reported with its spread."""
@@ -62,6 +58,8 @@ class RunConfig:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:
             raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
+        from probes.heads.options import resolve_options  # the heads bring torch with them
+
         for name, options in self.heads.items():
             resolved = resolve_options(name, options or {})
             pooling = resolved.pooling or self.extraction.poolings[0]
@@ -73,7 +71,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
-        return _plain(asdict(self))
+        values: dict[str, Any] = _plain(asdict(self))
+        return values
 
 
 def _plain(value: Any) -> Any:

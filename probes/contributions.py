@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from probes.data import PairLatents
-from probes.heads.base import PairHead
+from probes.heads.base import PairHead, collect_similarities
 from probes.metrics import pearson
 
 
@@ -35,11 +33,3 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
             losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
     alone = pearson(similarities.numpy(), np.broadcast_to(gold, tuple(similarities.shape)))
     return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
-
-
-def collect_similarities(head: PairHead, data: PairLatents, split: str) -> Float[Tensor, "L N"]:
-    """Compute the layer similarities of every pair of a split, on the CPU."""
-    device = head.mean.device
-    with torch.no_grad():
-        parts = [head.similarities(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
-    return torch.cat(parts, dim=1)

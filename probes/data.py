@@ -32,6 +32,18 @@ class PairBatch(NamedTuple):
     gold: Float[Tensor, " B"]
 
 
+class SimilarityBatch(NamedTuple):
+    """A batch of pairs whose layer similarities are known already.
+
+    Attributes:
+        similarities: `(L, B)` float32.
+        gold: `(B,)` float32 gold in [0, 1].
+    """
+
+    similarities: Float[Tensor, "L B"]
+    gold: Float[Tensor, " B"]
+
+
 class PairRows(Dataset[PairBatch]):
     """Pairs of one split; a whole batch is gathered in one call, so that a batch costs one read per layer."""
 
@@ -53,8 +65,28 @@ class PairRows(Dataset[PairBatch]):
         """Gather a batch."""
         index = torch.as_tensor(indices)
         both = torch.cat([self.rows[0][index], self.rows[1][index]])
-        a, b = self.cache.gather(both, self.pooling, layers=self.layers).split(len(index), dim=1)
+        a, b = self.cache.gather(both, self.pooling, layers=self.layers).chunk(2, dim=1)
         return PairBatch(a, b, self.gold[index])
+
+
+class SimilarityRows(Dataset[SimilarityBatch]):
+    """Layer similarities of the pairs of one split, `(L, N)`, in memory."""
+
+    def __init__(self, similarities: Float[Tensor, "L N"], gold: Float[Tensor, " N"]) -> None:
+        self.similarities, self.gold = similarities, gold
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.gold)
+
+    def __getitem__(self, index: int) -> SimilarityBatch:
+        """Give one pair as a batch of one."""
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: Sequence[int]) -> SimilarityBatch:
+        """Gather a batch."""
+        index = torch.as_tensor(indices)
+        return SimilarityBatch(self.similarities[:, index], self.gold[index])
 
 
 def _as_is(batch: Any) -> Any:
@@ -86,6 +118,8 @@ class PairLatents(lightning.LightningDataModule):
         self.cache, self.task, self.pooling, self.seed = cache, task, pooling, seed
         self.layers = select_from(layers, cache.layers)
         self.batch_size = batch_size
+        self.fixed: dict[str, SimilarityRows] = {}
+        """Splits whose similarities a head has computed once and for all; Lightning's loop reads these instead."""
         self.splits = {split: self._rows(split) for split in task.splits}
         n_train = len(self.splits["train"]) if "train" in self.splits else 0
         if n_train and not 1 <= batch_size <= n_train:
@@ -113,10 +147,11 @@ class PairLatents(lightning.LightningDataModule):
         rows = torch.cat(self.split("train").rows)
         return fit_standardiser(self.cache, rows, pooling=self.pooling, layers=self.layers)
 
-    def train_dataloader(self) -> DataLoader[PairBatch]:
+    def train_dataloader(self) -> DataLoader[Any]:
         """Training pairs, shuffled by the seed."""
+        rows: Dataset[Any] = self.fixed.get("train", self.split("train"))
         return DataLoader(
-            self.split("train"), batch_size=self.batch_size, shuffle=True, drop_last=True, collate_fn=_as_is,
+            rows, batch_size=self.batch_size, shuffle=True, drop_last=True, collate_fn=_as_is,
             generator=torch.Generator().manual_seed(self.seed),
         )  # fmt: skip
 
@@ -124,9 +159,10 @@ class PairLatents(lightning.LightningDataModule):
         """Pairs of one split in their order."""
         return DataLoader(self.split(split), batch_size=EVALUATION_ROWS, collate_fn=_as_is)
 
-    def val_dataloader(self) -> DataLoader[PairBatch]:
+    def val_dataloader(self) -> DataLoader[Any]:
         """Validation pairs."""
-        return self.loader("validation")
+        rows: Dataset[Any] = self.fixed.get("validation", self.split("validation"))
+        return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=_as_is)
 
     def test_dataloader(self) -> DataLoader[PairBatch]:
         """Test pairs."""

@@ -14,7 +14,7 @@ from extract.errors import HeadError
 from probes.calibration import fit_linear
 from probes.contributions import layer_contributions
 from probes.data import PairLatents
-from probes.fit import EpochReport, FitResult, fit_head, predict_pairs
+from probes.fit import EpochReport, FitResult, fit_head, ignore_epoch, predict_pairs
 from probes.heads.base import PairHead
 from probes.heads.layer_cosine import KINDS, LayerCosine
 from probes.heads.options import HeadOptions, resolve_options
@@ -135,7 +135,7 @@ def _fit_or_load(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = head_entry(name).head(len(data.layers), setting.cache.width, **resolved.arguments)
-    report = watch(seed) if watch else lambda epoch, values: None
+    report = watch(seed) if watch else ignore_epoch
     result = fit_head(head, data, options=resolved.fit, seed=seed, device=setting.device, report=report)
     record = _record(name, head, data, result, fit_id=fit_id)
     save_head(folder, head, record)

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning
 import numpy as np
@@ -14,13 +14,15 @@ from jaxtyping import Float32
 from lightning.pytorch.callbacks import Callback
 
 from extract.errors import HeadError
-from probes.data import PairLatents
-
-if TYPE_CHECKING:
-    from probes.heads.base import PairHead
+from probes.data import PairLatents, SimilarityRows
+from probes.heads.base import PairHead, collect_similarities
 
 SELECTION_METRIC = "validation_pearson"
 EpochReport = Callable[[int, dict[str, float]], None]
+
+
+def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
+    """Report an epoch to nobody."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class _KeepBest(Callback):
 
 
 def fit_head(
-    head: "PairHead", data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu",
-    report: EpochReport = lambda epoch, values: None,
+    head: PairHead, data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu",
+    report: EpochReport = ignore_epoch,
 ) -> FitResult:  # fmt: skip
     """Fit a head on the training split, choosing the epoch on validation.
 
@@ -106,6 +108,9 @@ def fit_head(
     data.split("validation")
     head.prepare(data, data.standardiser())
     keeper = _KeepBest(options.patience, report)
+    if head.has_fixed_similarities:
+        for split in ("train", "validation"):
+            data.fixed[split] = SimilarityRows(collect_similarities(head, data, split), data.split(split).gold)
     if head.is_trained:
         with torch.random.fork_rng(), quiet_lightning():
             torch.manual_seed(seed)
@@ -121,7 +126,7 @@ def fit_head(
     return FitResult(seed, keeper.best_epoch, tuple(keeper.history), time.monotonic() - started)
 
 
-def predict_pairs(head: "PairHead", data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
+def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
     """Score every pair of a split, in order.
 
     Args:
@@ -158,7 +163,8 @@ def quiet_lightning() -> Iterator[None]:
     with warnings.catch_warnings():
         # A batch is gathered in one call from a mapped file: workers would only copy it again.
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*The number of training batches.*")
+        # Lightning's own use of a name that torch has deprecated.
+        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         try:

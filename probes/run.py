@@ -5,7 +5,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import yaml
 
 from extract.cache import LatentCache
-from extract.decoder import load_decoder
 from extract.digest import digest_json
+from extract.loading import choose_device, load_decoder
 from extract.progress import ExtractionProgress
 from extract.runner import extract_latents
 from extract.workers import Workers, join_workers
@@ -36,12 +37,12 @@ class Watcher:
     Attributes:
         say: Receives one-line remarks.
         extraction: Makes the progress of an extraction from its title; silent when absent.
-        epochs: Makes, for a head, a seed and the most epochs, the function told of every epoch; silent when absent.
+        epochs: Makes, for a head and a seed, the function told of every epoch; silent when absent.
     """
 
-    say: Callable[[str], None] = lambda line: None
+    say: Callable[[str], None] = lambda _: None
     extraction: Callable[[str], ExtractionProgress] | None = None
-    epochs: Callable[[str, int, int], EpochReport] | None = None
+    epochs: Callable[[str, int], EpochReport] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class RunResult:
     scores: dict[str, Any]
 
 
-def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watcher()) -> LatentCache:  # noqa: B008
+def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watcher()) -> LatentCache:
     """Find the cache a run needs, or extract it.
 
     Args:
@@ -72,8 +73,7 @@ def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watche
         IcecoreError: The decoder, the texts or the disk do not allow it; says which.
     """
     workers: Workers = join_workers(config.decoder.device)
-    spec = config.decoder if workers.device == config.decoder.device else _on(config, workers.device)
-    decoder = load_decoder(spec, report=watcher.say)
+    decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     title = f"extracting {task.name}"
     progress = watcher.extraction(title) if watcher.extraction and workers.rank == 0 else None
     return extract_latents(
@@ -81,14 +81,8 @@ def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watche
     )
 
 
-def _on(config: RunConfig, device: str) -> Any:
-    from dataclasses import replace
-
-    return replace(config.decoder, device=device)
-
-
 def run(
-    config: RunConfig, *, cache: LatentCache | None = None, watcher: Watcher = Watcher(), command: str = ""  # noqa: B008
+    config: RunConfig, *, cache: LatentCache | None = None, watcher: Watcher = Watcher(), command: str = ""
 ) -> RunResult:
     """Run a configuration: extract what is missing, fit every head, report.
 
@@ -119,7 +113,7 @@ def run(
     setting = Setting(cache, task, config.seeds, config.bootstrap, _device(config), folder / "heads")
     heads = {}
     for name, options in config.heads.items():
-        watch = (lambda head: lambda seed: watcher.epochs(head, seed, 0))(name) if watcher.epochs else None
+        watch = partial(watcher.epochs, name) if watcher.epochs else None
         heads[name] = evaluate_head(name, options or {}, setting, watch=watch)
     scores = {
         "schema": SCORES_SCHEMA,
@@ -135,8 +129,9 @@ def run(
         "task": _describe_task(task),
         "heads": heads,
         "seconds": {
-            "extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2),
-        },  # fmt: skip
+            "extraction": round(extracted - started, 2),
+            "heads": round(time.monotonic() - extracted, 2),
+        },
     }
     write_report(folder, scores, cache)
     return RunResult(folder, scores)
@@ -184,8 +179,6 @@ def _open_folder(config: RunConfig) -> Path:
 
 
 def _device(config: RunConfig) -> str:
-    from extract.decoder import choose_device
-
     return str(choose_device(config.decoder.device))
 
 

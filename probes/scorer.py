@@ -4,19 +4,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from jaxtyping import Float
 
-from extract.decoder import Decoder, DecoderSpec, load_decoder
+from extract.decoder import Decoder
 from extract.embed import embed_texts
 from extract.errors import HeadError, InputError, unknown_name
 from extract.layers import select_layers
+from extract.loading import load_decoder
 from extract.manifest import require_same
 from extract.runner import unique_texts
-from extract.spec import ExtractionSpec
+from extract.spec import DecoderSpec, ExtractionSpec
 from extract.template import InputTemplate
 from probes.calibration import LinearCalibration
 from probes.heads.saved import SavedHead, load_head
@@ -89,19 +91,27 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
     try:
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise HeadError(
             f"folder {str(folder)!r} holds no finished run; allowed: a folder made by `icecore run`, as runs/demo."
         ) from error
-    name = head or max(scores["heads"], key=lambda key: scores["heads"][key]["summary"]["validation"]["pearson"]["mean"])
+    name = head or max(scores["heads"], key=lambda key: _validation(scores, key))
     if name not in scores["heads"]:
         raise unknown_name("head of this run", name, scores["heads"])
     seeds = tuple(load_head(folder / "heads" / name / f"seed_{e['seed']}") for e in scores["heads"][name]["seeds"])
     decoder = decoder or load_decoder(DecoderSpec(**config["decoder"]))
     _require_decoder(folder, scores, decoder)
-    extraction = {**config["extraction"], "template": InputTemplate(**config["extraction"]["template"])}
-    spec = ExtractionSpec(**{key: tuple(v) if isinstance(v, list) else v for key, v in extraction.items()})
-    return PairScorer(name, seeds, decoder, spec)
+    return PairScorer(name, seeds, decoder, _spec_from(config["extraction"]))
+
+
+def _spec_from(values: dict[str, Any]) -> ExtractionSpec:
+    """Read an extraction back from a config that was written by a run."""
+    found: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
+    return ExtractionSpec(**{**found, "template": InputTemplate(**found["template"])})
+
+
+def _validation(scores: dict[str, Any], head: str) -> float:
+    return float(scores["heads"][head]["summary"]["validation"]["pearson"]["mean"])
 
 
 def _require_decoder(folder: Path, scores: dict[str, dict[str, object]], decoder: Decoder) -> None:

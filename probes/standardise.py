@@ -24,9 +24,7 @@ class Standardiser:
     scale: Float[Tensor, "L D"]
 
 
-def fit_standardiser(
-    cache: LatentCache, rows: Tensor, *, pooling: str, layers: tuple[str, ...]
-) -> Standardiser:
+def fit_standardiser(cache: LatentCache, rows: Tensor, *, pooling: str, layers: tuple[str, ...]) -> Standardiser:
     """Fit mean and scale of every dimension in one pass over the rows, a chunk at a time.
 
     Args:

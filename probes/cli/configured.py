@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 
 from extract.cache import LatentCache
-from extract.decoder import load_decoder
 from extract.errors import CacheError
 from extract.estimate import Estimate, estimate_extraction
+from extract.loading import load_decoder
 from extract.runner import describe_extraction, unique_texts
-from probes.cli.parsing import read_arguments
+from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.config import RunConfig
 from probes.report.table import screen_table
@@ -41,7 +41,7 @@ def extract_command(argv: Sequence[str]) -> int:
 
 def fit_command(argv: Sequence[str]) -> int:
     """Fit and report on a cache that is already there; no decoder is loaded."""
-    flags = {"cache": (str, "", "the cache file; found in the caches folder by decoder, plan and texts when absent")}
+    flags: Flags = {"cache": (str, "", "the cache file; when absent, found in the caches folder")}
     parsed = read_arguments("fit", argv, description=fit_command.__doc__ or "", flags=flags)
     config = parsed.config
     name = parsed.flags["cache"]

@@ -18,7 +18,9 @@ def fetch_command(argv: Sequence[str]) -> int:
     try:
         found = parser.parse_args(list(argv))
     except ArgumentError as error:
-        raise ConfigError(f"fetch cannot be done: {' '.join(str(error).split())}. Usage: icecore fetch NAME.") from error
+        raise ConfigError(
+            f"fetch cannot be done: {' '.join(str(error).split())}. Usage: icecore fetch NAME."
+        ) from error
     screen = Console(stderr=True)
     fetched = fetch_decoder(found.name, source=found.source, report=lambda line: screen.print(line, highlight=False))
     Console().print(f"{fetched.folder} ({fetched.source}, {fetched.revision})", highlight=False, soft_wrap=True)

@@ -70,6 +70,7 @@ def _certificate_text(cache: LatentCache) -> str:
         return "none yet (written when the extraction ends)"
     drift = certificate["batch_invariance"]
     return (
-        f"influence as planned at {certificate['influence']['n_layers']} layers; batch drift right {drift['right']:.1e}, "
-        f"left {drift['left']:.1e} (allowed {drift['allowed']:g}); weights bit-identical"
+        f"influence as planned at {certificate['influence']['n_layers']} layers; "
+        f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
+        "weights bit-identical"
     )

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from extract.errors import ConfigError
 from probes.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
 FREE_FORM = ("heads", "task.options")
+
+
+Flags = dict[str, tuple[type, Any, str]]
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,7 @@ class Parsed:
     flags: dict[str, Any]
 
 
-def read_arguments(
-    command: str, argv: Sequence[str], *, description: str, flags: dict[str, tuple[type, Any, str]]
-) -> Parsed:
+def read_arguments(command: str, argv: Sequence[str], *, description: str, flags: Flags) -> Parsed:
     """Read the arguments of a command that takes a configuration.
 
     Args:
@@ -53,7 +54,7 @@ def read_arguments(
         found = parser.parse_args(arguments)
         values = found.as_dict()
         _merge_free(values, free)
-        made = parser.instantiate(Namespace(values))
+        made = parser.instantiate(parser.parse_object(values))
     except (ArgumentError, TypeError, yaml.YAMLError) as error:
         raise _explain(error, parser) from error
     fields = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
@@ -68,8 +69,9 @@ def _require_file(name: str) -> None:
         raise ConfigError(f"there is no config file {name!r}.{guess} Give a YAML file, as configs/demo.yaml.")
 
 
-def _build_parser(command: str, description: str, flags: dict[str, tuple[type, Any, str]]) -> ArgumentParser:
-    parser = ArgumentParser(prog=f"icecore {command} [CONFIG]", description=description, exit_on_error=False)
+def _build_parser(command: str, description: str, flags: Flags) -> ArgumentParser:
+    set_parsing_settings(docstring_parse_attribute_docstrings=True)
+    parser = ArgumentParser(prog=f"icecore {command} [CONFIG]", description=description, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="YAML file; may also stand first, without --config")
     for name, (kind, default, text) in flags.items():
         option = f"--{name.replace('_', '-')}"
@@ -122,5 +124,5 @@ def _explain(error: Exception, parser: ArgumentParser) -> ConfigError:
 
 
 def _keys(parser: ArgumentParser) -> list[str]:
-    hidden = {"help", "config", "print_config"}
-    return [action.dest for action in parser._actions if action.dest not in hidden]  # noqa: SLF001
+    hidden = {"help", "config", "print_config", "print_shtab"}
+    return [action.dest for action in parser._actions if action.dest not in hidden]

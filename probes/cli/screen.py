@@ -14,7 +14,7 @@ def screen_watcher(console: Console) -> Watcher:
     return Watcher(
         say=lambda line: console.print(line, highlight=False, soft_wrap=True),
         extraction=lambda title: _bar(console, title),
-        epochs=lambda head, seed, _: _epochs(console, head, seed),
+        epochs=lambda head, seed: _epochs(console, head, seed),
     )
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.errors import unknown_name
-from probes.data import PairBatch, PairLatents
+from probes.data import PairBatch, PairLatents, SimilarityBatch
 from probes.losses import LOSSES
 from probes.metrics import correlations
 from probes.standardise import Standardiser
@@ -30,6 +30,8 @@ class PairHead(lightning.LightningModule, ABC):
         UnknownNameError: A loss that stands in no table.
     """
 
+    has_fixed_similarities: ClassVar[bool] = False
+    """Whether training leaves the similarities as they are, so that they are computed once and not in every epoch."""
     is_trained: ClassVar[bool] = True
     """Whether the head has epochs; otherwise preparing it is all."""
 
@@ -80,15 +82,21 @@ class PairHead(lightning.LightningModule, ABC):
         with torch.no_grad():
             return float(self.combine(torch.ones(self.n_layers, 1, device=self.mean.device)))
 
-    def training_step(self, batch: PairBatch, _: int) -> Tensor:
+    def _score(self, batch: PairBatch | SimilarityBatch) -> Tensor:
+        if isinstance(batch, SimilarityBatch):
+            return self.combine(batch.similarities)
+        scored: Tensor = self(batch.a, batch.b)
+        return scored
+
+    def training_step(self, batch: PairBatch | SimilarityBatch, _: int) -> Tensor:
         """Compute the loss of a batch."""
-        loss = LOSSES[self.loss_name][0](self(batch.a, batch.b), batch.gold)
+        loss = LOSSES[self.loss_name][0](self._score(batch), batch.gold)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.gold))
         return loss
 
-    def validation_step(self, batch: PairBatch, _: int) -> None:
+    def validation_step(self, batch: PairBatch | SimilarityBatch, _: int) -> None:
         """Collect predictions; correlations are of the whole corpus, never averaged over batches."""
-        self._collected.append((self(batch.a, batch.b).detach().cpu(), batch.gold.cpu()))
+        self._collected.append((self._score(batch).detach().cpu(), batch.gold.cpu()))
 
     def on_validation_epoch_end(self) -> None:
         """Log corpus-level correlations."""
@@ -97,10 +105,9 @@ class PairHead(lightning.LightningModule, ABC):
         for metric, value in correlations(predicted, gold).items():
             self.log(f"validation_{metric}", value)
 
-    def predict_step(self, batch: PairBatch, _: int) -> Tensor:
+    def predict_step(self, batch: PairBatch | SimilarityBatch, _: int) -> Tensor:
         """Score a batch."""
-        scored: Tensor = self(batch.a, batch.b)
-        return scored
+        return self._score(batch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW; without weight decay it is Adam."""
@@ -111,9 +118,7 @@ class PairHead(lightning.LightningModule, ABC):
         return dict(self.hparams)
 
 
-def cosine(
-    a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"], *, epsilon: float = 1e-8
-) -> Float[Tensor, "L B"]:
+def cosine(a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"], *, epsilon: float = 1e-8) -> Float[Tensor, "L B"]:
     """Cosine of two batches of vectors, layer by layer.
 
     Args:
@@ -127,3 +132,9 @@ def cosine(
     return torch.nn.functional.cosine_similarity(a, b, dim=-1, eps=epsilon)
 
 
+def collect_similarities(head: PairHead, data: PairLatents, split: str) -> Float[Tensor, "L N"]:
+    """Compute the layer similarities of every pair of a split, on the CPU."""
+    device = head.mean.device
+    with torch.no_grad():
+        parts = [head.similarities(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(parts, dim=1)

@@ -1,11 +1,13 @@
 """Cosine MLP: the layers' cosines through a small network."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from probes.data import PairLatents
-from probes.heads.base import PairHead, cosine
+from probes.heads.base import PairHead, collect_similarities, cosine
 from probes.standardise import Standardiser
 
 
@@ -24,6 +26,7 @@ class CosineMLP(PairHead):
         weight_decay: AdamW weight decay.
     """
 
+    has_fixed_similarities: ClassVar[bool] = True
     cosine_mean: Tensor
     cosine_scale: Tensor
 
@@ -49,9 +52,6 @@ class CosineMLP(PairHead):
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
         """Fit both standardisations on the training split."""
         super().prepare(data, standardiser)
-        device = self.mean.device
-        with torch.no_grad():
-            parts = [self.similarities(batch.a.to(device), batch.b.to(device)) for batch in data.loader("train")]
-        values = torch.cat(parts, dim=1)
+        values = collect_similarities(self, data, "train")
         self.cosine_mean.copy_(values.mean(1, keepdim=True))
         self.cosine_scale.copy_(values.std(1, keepdim=True).clamp(min=1e-4))

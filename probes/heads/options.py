@@ -61,7 +61,7 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
         if key in DATA_OPTIONS:
             continue
         if key not in known:
-            raise unknown_name(f"option of head {name!r}", key, [*known, *DATA_OPTIONS])
+            raise unknown_name(f"{name} option", key, [*known, *DATA_OPTIONS])
         (fit if key in fitting else arguments)[key] = _coerce(name, key, value, known[key])
     layers = options.get("layers", "all")
     return HeadOptions(

@@ -38,7 +38,9 @@ def draw_layer_curve(result: dict[str, Any], path: Path, *, title: str) -> None:
                 axes.plot(values, style, color=colour, marker=".", label=f"{kind} cosine, {split}")
     chosen = layers.index(result["chosen"]["layer"])
     axes.axvline(chosen, color="grey", linewidth=0.8)
-    axes.annotate("chosen on validation", (chosen, axes.get_ylim()[0]), fontsize=8, rotation=90, va="bottom", ha="right")
+    axes.annotate(
+        "chosen on validation", (chosen, axes.get_ylim()[0]), fontsize=8, rotation=90, va="bottom", ha="right"
+    )
     _mark_layers(axes, layers)
     axes.set_ylabel("Pearson x 100")
     axes.set_title(title)

@@ -16,7 +16,7 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
     Returns:
         One row per head, in the columns of `COLUMNS`; correlations times 100, mean +- spread over seeds.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, result in scores["heads"].items():
         summary = result["summary"]
         validation, test = summary["validation"]["pearson"], summary.get("test", {})
