@@ -1,6 +1,7 @@
 """Fixtures that the examples in docstrings use."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ def tiny_cache(tmp_path: Path) -> Path:
     """A whole cache of three rows, written without a decoder."""
     # Imported here: jaxtyping's plugin must come before the first import of the package.
     import numpy as np
+    from numpy.typing import NDArray
 
     from extract.create import create_store
     from extract.digest import digest_texts
@@ -17,16 +19,21 @@ def tiny_cache(tmp_path: Path) -> Path:
     from extract.store import StoreWriter
 
     texts = ["ice", "snow", "water"]
+    layers = ["embedding", "block_01", "final_norm"]
     identity = {
-        "decoder": {"width": 4}, "poolings": ["mean"], "layers": ["embedding", "block_01", "final_norm"],
+        "decoder": {"width": 4}, "poolings": ["mean"], "layers": layers,
         "storage_dtype": "float32", "n_rows": len(texts),
     }  # fmt: skip
     path = tmp_path / "tiny.h5"
     create_store(path, Manifest(identity))
     writer = StoreWriter(path)
     latents = np.arange(3 * 1 * 3 * 4, dtype=np.float32).reshape(3, 1, 3, 4)
-    rows = {"digest": digest_texts(texts), "n_tokens": np.ones(3, np.int32), "is_truncated": np.zeros(3, np.uint8)}
-    writer.write_rows(0, latents, poolings=["mean"], layers=identity["layers"], rows=rows)
+    rows: dict[str, NDArray[Any]] = {
+        "digest": digest_texts(texts),
+        "n_tokens": np.ones(3, np.int32),
+        "is_truncated": np.zeros(3, np.uint8),
+    }
+    writer.write_rows(0, latents, poolings=["mean"], layers=layers, rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()
     return path

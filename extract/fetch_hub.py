@@ -1,17 +1,9 @@
 """The first source of a known decoder: the hub, asked once and quickly before anything is downloaded."""
 
-import os
-import queue
-import threading
 from pathlib import Path
 
+from extract.hub_probe import ask_commit, hub_endpoint, is_offline
 from extract.known import KnownDecoder
-
-PROBE_SECONDS = 3.0
-"""How long the hub may take for each step of one answer."""
-
-GRACE_SECONDS = 1.0
-"""How much longer the whole answer may take; name look-ups and slow trickles know no other limit."""
 
 KEPT_FILES = (
     "config.json",
@@ -27,19 +19,9 @@ KEPT_FILES = (
 )
 """Weights, config and tokenizer; no pickle, no code, and nothing from subfolders."""
 
-_TRUE = {"1", "ON", "YES", "TRUE"}
-
 
 class HubError(Exception):
     """The hub gave nothing; the text goes on after the word `hub`: `not reachable (ConnectError)`."""
-
-
-def is_offline() -> bool:
-    """Say whether the user forbids the hub: `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`, now or at import."""
-    from huggingface_hub import constants
-
-    asked = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return bool(constants.HF_HUB_OFFLINE) or asked.upper() in _TRUE
 
 
 def resolve_revision(hub_id: str, revision: str) -> str:
@@ -55,22 +37,12 @@ def resolve_revision(hub_id: str, revision: str) -> str:
     Raises:
         HubError: The hub is switched off, did not answer in time, refused, or does not know the revision.
     """
-    if is_offline():
+    if is_offline("TRANSFORMERS_OFFLINE"):
         raise HubError("not asked (HF_HUB_OFFLINE is set)")
-    answers: queue.Queue[str | Exception] = queue.Queue()
-
-    def ask() -> None:
-        try:
-            answers.put(_ask_commit(hub_id, revision))
-        except Exception as error:  # whatever a proxy, a portal or a resolver does means: no hub
-            answers.put(error)
-
-    # A daemon thread, because no timeout of the HTTP client covers a name look-up or an answer that trickles.
-    threading.Thread(target=ask, name="icecore-hub-probe", daemon=True).start()
-    try:
-        answer = answers.get(timeout=PROBE_SECONDS + GRACE_SECONDS)
-    except queue.Empty:
-        raise HubError(f"not reachable (no answer in {PROBE_SECONDS + GRACE_SECONDS:g} s)") from None
+    # `model_info` sends one request and never retries (huggingface_hub/hf_api.py); the timeout holds for each phase.
+    answer = ask_commit(lambda hub, seconds: hub.model_info(hub_id, revision=revision, timeout=seconds).sha)
+    if isinstance(answer, TimeoutError):
+        raise HubError(f"not reachable ({answer})")
     if isinstance(answer, Exception):
         raise HubError(_reason(answer)) from answer
     return answer
@@ -96,7 +68,7 @@ def download_snapshot(decoder: KnownDecoder, commit: str) -> Path:
             snapshot_download(
                 decoder.hub_id,
                 revision=commit,
-                endpoint=_endpoint(),
+                endpoint=hub_endpoint(),
                 allow_patterns=list(KEPT_FILES),
                 ignore_patterns=["*/*"],
             )
@@ -133,22 +105,6 @@ def local_snapshot(hub_id: str, revision: str) -> Path | None:
     except OSError:  # LocalEntryNotFoundError and IncompleteSnapshotError are FileNotFoundError
         return None
     return folder if _is_loadable(folder) else None
-
-
-def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-
-
-def _ask_commit(hub_id: str, revision: str) -> str:
-    from huggingface_hub import HfApi
-
-    # `model_info` sends one request and never retries (huggingface_hub/hf_api.py); the timeout holds for each phase.
-    info = HfApi(endpoint=_endpoint()).model_info(hub_id, revision=revision, timeout=PROBE_SECONDS)
-    if not info.sha:
-        raise ValueError("the answer names no commit")
-    return info.sha
 
 
 def _reason(error: Exception) -> str:

@@ -24,6 +24,7 @@ LONG_POLICIES = {
     "error": "refuse the text by its position",
 }
 SPECIAL, INSTRUCTION, TEXT = 0, 1, 2  # token roles
+TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per text
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,12 @@ class TextEncoder:
                 no room for the text, a doubled BOS token, or a text that is no valid Unicode. The message names the
                 position and the beginning of the text.
         """
-        if not texts:
-            return []
+        encoded: list[EncodedText] = []
+        for start in range(0, len(texts), TEXTS_AT_A_TIME):
+            encoded += self._encode(texts[start : start + TEXTS_AT_A_TIME], first_index=first_index + start)
+        return encoded
+
+    def _encode(self, texts: Sequence[str], *, first_index: int) -> list[EncodedText]:
         prefix = self.template.instruction
         for i, text in enumerate(texts):
             if not _is_unicode(text):

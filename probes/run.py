@@ -120,8 +120,7 @@ def run(
         "name": config.name,
         "protocol": config.protocol,
         "command": command,
-        "commit": _commit(),
-        "versions": {package: version(package) for package in PACKAGES},
+        **describe_program(),
         "device": _device(config),
         "n_resamples": config.bootstrap,
         "decoder": cache.manifest.provenance["decoder"],
@@ -207,6 +206,11 @@ def _describe_task(task: PairTask) -> dict[str, Any]:
         "digest": task.digest(),
         "notes": list(task.notes),
     }
+
+
+def describe_program() -> dict[str, Any]:
+    """Give commit and versions, for a record of results."""
+    return {"commit": _commit(), "versions": {package: version(package) for package in PACKAGES}}
 
 
 def _commit() -> str:

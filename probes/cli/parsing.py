@@ -71,7 +71,9 @@ def _require_file(name: str) -> None:
 
 def _build_parser(command: str, description: str, flags: Flags) -> ArgumentParser:
     set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = ArgumentParser(prog=f"icecore {command} [CONFIG]", description=description, exit_on_error=False, allow_abbrev=False)
+    parser = ArgumentParser(
+        prog=f"icecore {command} [CONFIG]", description=description, exit_on_error=False, allow_abbrev=False
+    )
     parser.add_argument("--config", action="config", help="YAML file; may also stand first, without --config")
     for name, (kind, default, text) in flags.items():
         option = f"--{name.replace('_', '-')}"

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.table import Table
 
 COLUMNS = ("head", "pooling", "validation Pearson", "test Pearson", "95 % interval", "test Spearman", "seeds", "epochs")
+SCREEN_COLUMNS = ("head", "validation Pearson", "test Pearson", "95 % interval", "test Spearman", "seeds")  # 80 columns
 
 
 def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -22,7 +24,7 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
         validation, test = summary["validation"]["pearson"], summary.get("test", {})
         seeds = result["seeds"]
         epochs = ", ".join(str(entry["best_epoch"]) for entry in seeds if entry["best_epoch"])
-        label = name + (f" ({result['chosen']['kind']}, {result['chosen']['layer']})" if "chosen" in result else "")
+        label = name + (f" ({result['chosen']['kind']} {result['chosen']['layer']})" if "chosen" in result else "")
         rows.append(
             (
                 label,
@@ -40,11 +42,13 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def screen_table(scores: dict[str, Any]) -> Table:
     """Make the table for a terminal."""
-    table = Table(title=f"{scores['name']}: {scores['task']['name']} on {scores['decoder']['name']}")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column in ("head", "pooling") else "right", overflow="fold")
+    table = Table(
+        title=f"{scores['name']}: {scores['task']['name']} on {scores['decoder']['name']}", box=SIMPLE, padding=(0, 1)
+    )
+    for column in SCREEN_COLUMNS:
+        table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if column == "head" else "right")
     for row in score_rows(scores):
-        table.add_row(*row)
+        table.add_row(*(row[COLUMNS.index(column)] for column in SCREEN_COLUMNS))
     return table
 
 

@@ -1,8 +1,5 @@
 """Rows of a dataset repository: from the hub, asked once and quickly, from its cache, or from a local folder."""
 
-import os
-import queue
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,27 +7,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from extract.errors import TaskError
+from extract.hub_probe import ask_commit, is_offline
 from probes.tasks.hf_rows import first_line, quiet_datasets
 from probes.tasks.raw_rows import RawRow, RawTable
 
 if TYPE_CHECKING:
     import datasets
-
-PROBE_SECONDS = 3.0
-"""How long the hub may take for each step of one answer."""
-
-GRACE_SECONDS = 1.0
-"""How much longer the whole answer may take: a name look-up knows no other limit."""
-
-_TRUE = {"1", "ON", "YES", "TRUE"}
-
-
-def is_offline() -> bool:
-    """Say whether the user forbids the hub: `HF_HUB_OFFLINE` or `HF_DATASETS_OFFLINE`, now or at import."""
-    from huggingface_hub import constants
-
-    asked = {os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")}
-    return bool(constants.HF_HUB_OFFLINE) or bool(asked & _TRUE)
 
 
 def read_repository(repository: str, revision: str | None, *, help_text: str) -> tuple[dict[str, RawTable], str]:
@@ -50,10 +32,10 @@ def read_repository(repository: str, revision: str | None, *, help_text: str) ->
     """
     if Path(repository).expanduser().is_dir():
         return _read_folder(Path(repository).expanduser(), revision)
-    if is_offline():
+    if is_offline("HF_DATASETS_OFFLINE"):
         missing = "the hub was not asked, because HF_HUB_OFFLINE is set"
     else:
-        answer = _ask_commit(repository, revision)
+        answer = ask_commit(lambda hub, seconds: hub.dataset_info(repository, revision=revision, timeout=seconds).sha)
         if not isinstance(answer, Exception):
             with quiet_datasets():
                 return _load(repository, answer, help_text), f"{repository} at {answer} of the Hugging Face hub"
@@ -106,24 +88,3 @@ def _datasets_offline() -> Iterator[None]:
         yield
     finally:
         config.HF_HUB_OFFLINE = was_offline
-
-
-def _ask_commit(repository: str, revision: str | None) -> str | Exception:
-    """Ask the hub once, without retries, which commit a revision is; whatever went wrong is returned."""
-    answers: queue.Queue[str | Exception] = queue.Queue()
-
-    def ask() -> None:
-        from huggingface_hub import HfApi
-
-        try:
-            found = HfApi().dataset_info(repository, revision=revision, timeout=PROBE_SECONDS)
-            answers.put(str(found.sha))
-        except Exception as error:  # whatever a proxy, a portal or a resolver does means: no hub
-            answers.put(error)
-
-    # a daemon thread, because no timeout of the HTTP client covers a name look-up or an answer that trickles
-    threading.Thread(target=ask, name="icecore-hub-probe", daemon=True).start()
-    try:
-        return answers.get(timeout=PROBE_SECONDS + GRACE_SECONDS)
-    except queue.Empty:
-        return TimeoutError(f"no answer in {PROBE_SECONDS + GRACE_SECONDS:g} s")

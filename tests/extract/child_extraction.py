@@ -1,16 +1,16 @@
 """A whole extraction in a process of its own, for tests that kill it, measure it, or launch it several times.
 
-Command: `python child_extraction.py FOLDER N_TEXTS BATCH_TOKENS WIDTH`; prints the store and the peak memory in kB.
+Command: `python -m tests.extract.child_extraction FOLDER N_TEXTS BATCH_TOKENS WIDTH`;
+prints its rank, the store and its peak memory in kB.
 """
 
 import resource
 import sys
 
-from tiny_decoders import make_decoder, make_texts
-
 from extract.runner import extract_latents
 from extract.spec import ExtractionSpec
 from extract.workers import join_workers
+from tests.extract.tiny_decoders import make_decoder, make_texts
 
 
 def main(folder: str, n_texts: str, batch_tokens: str, width: str) -> None:

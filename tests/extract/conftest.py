@@ -1,18 +1,27 @@
-"""What the tests of extraction share."""
+"""What the tests of extraction share.
+
+Nothing of `extract` is imported before a fixture runs: jaxtyping's plugin must come first to check its shapes.
+"""
+
+from typing import TYPE_CHECKING
 
 import pytest
-from tiny_decoders import make_decoder, make_texts
 
-from extract.decoder import Decoder
+if TYPE_CHECKING:
+    from extract.decoder import Decoder
 
 
 @pytest.fixture(scope="session")
-def decoder() -> Decoder:
+def decoder() -> "Decoder":
     """A tiny random Llama with its tokenizer; read-only."""
+    from tests.extract.tiny_decoders import make_decoder
+
     return make_decoder("llama", adds_bos=True)
 
 
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
     """Forty distinct short texts of mixed lengths."""
+    from tests.extract.tiny_decoders import make_texts
+
     return make_texts(40)

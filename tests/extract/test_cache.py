@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_decoders import make_manifest, make_texts, write_cache
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from extract.cache import LatentCache
 from extract.errors import CacheError, CacheIdentityError, UnknownNameError
+from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(24)
 
@@ -103,7 +103,7 @@ def test_unknown_names_get_the_nearest_match(path: Path) -> None:
     cache = LatentCache(path)
     with pytest.raises(UnknownNameError, match="unknown layer 'block_2': did you mean 'block_02'"):
         cache.layer("block_2", "mean")
-    with pytest.raises(UnknownNameError, match="unknown pooling 'max'.* Allowed: mean, last. Extract it"):
+    with pytest.raises(UnknownNameError, match=r"unknown pooling 'max'.* Allowed: mean, last\. Extract it"):
         cache.layer("block_02", "max")
     with pytest.raises(UnknownNameError, match="unknown layer 'final_nrm': did you mean 'final_norm'"):
         cache.gather([0], "mean", layers="final_nrm")
@@ -162,7 +162,8 @@ def test_reading_needs_no_decoder(path: Path) -> None:
     write_cache(path, TEXTS)
     code = (
         "import sys; from extract import LatentCache; cache = LatentCache(sys.argv[1]); cache.gather([1], 'mean');"
-        "heavy = {'transformers', 'tokenizers', 'lightning', 'datasets'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+        "heavy = {'transformers', 'tokenizers', 'lightning', 'datasets'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

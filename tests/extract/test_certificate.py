@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_decoders import FAMILIES, make_decoder, make_texts
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,6 +12,7 @@ from extract.certificate import check_batch_invariance, check_influence, influen
 from extract.errors import CertificateError
 from extract.plan import parse_plan
 from extract.runner import extract_latents
+from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_texts
 
 
 def attend_without(monkeypatch: pytest.MonkeyPatch, *, is_causal: bool) -> None:

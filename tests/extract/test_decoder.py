@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from tiny_decoders import FAMILIES, make_decoder, make_model, make_tokenizer
 from torch import nn
 
 from extract.decoder import UNBOUNDED, find_blocks, wrap_decoder
 from extract.errors import DecoderError
 from extract.locate import Located
+from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_model, make_tokenizer
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,10 +5,10 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from tiny_decoders import make_model, make_tokenizer
 from torch import nn
 
 from extract.digest import digest_json, digest_module, digest_rows, digest_texts, digest_tokenizer
+from tests.extract.tiny_decoders import make_model, make_tokenizer
 
 
 def test_json_order_and_blanks_do_not_matter() -> None:
@@ -20,7 +20,8 @@ def test_json_order_and_blanks_do_not_matter() -> None:
 def test_texts_one_by_one() -> None:
     texts = ["ice", "Schön", "", "a\ud800"]
     rows = digest_texts(texts)
-    assert (rows.shape, rows.dtype) == ((4, 16), np.uint8)
+    assert rows.shape == (4, 16)
+    assert rows.dtype == np.uint8
     assert rows[1].tobytes() == hashlib.blake2b("Schön".encode(), digest_size=16).digest()
     assert len({row.tobytes() for row in rows}) == 4
     assert digest_texts([]).shape == (0, 16)

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from recorder import Recorder
-from tiny_decoders import assert_same_arrays, make_decoder, make_texts
 
 from extract.cache import LatentCache
 from extract.decoder import Decoder
 from extract.errors import CacheError, CacheLockedError, DiskFullError
 from extract.runner import cache_path, describe_extraction, extract_latents
 from extract.spec import ExtractionSpec
+from tests.extract.recorder import Recorder
+from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
 
 SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=64)
 

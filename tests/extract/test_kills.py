@@ -10,12 +10,12 @@ from pathlib import Path
 
 import h5py
 import pytest
-from tiny_decoders import assert_same_arrays, read_arrays
 
 from extract.cache import LatentCache
 from extract.errors import CacheError
+from tests.extract.tiny_decoders import assert_same_arrays, read_arrays
 
-CHILD = Path(__file__).with_name("child_extraction.py")
+ROOT = Path(__file__).resolve().parents[2]
 N_TEXTS, N_KILLS, N_EARLY_KILLS = 3000, 20, 3
 SMALL_BATCHES = 256  # tokens
 
@@ -24,14 +24,19 @@ pytestmark = pytest.mark.slow
 
 def command(folder: Path, *, n_texts: int = N_TEXTS, batch_tokens: int = SMALL_BATCHES, width: int = 32) -> list[str]:
     """Build the arguments of a child."""
-    return [str(CHILD), str(folder), str(n_texts), str(batch_tokens), str(width)]
+    return ["-m", "tests.extract.child_extraction", str(folder), str(n_texts), str(batch_tokens), str(width)]
 
 
 def run(arguments: list[str], *, launcher: tuple[str, ...] = ()) -> list[str]:
     """Run a child to its end; return its lines."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *launcher, *arguments], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, *launcher, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -77,7 +82,9 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     chance = random.Random(20)
     for kill in range(N_KILLS):
         n_before = count_done(folder)
-        child = subprocess.Popen([sys.executable, *command(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"})
+        child = subprocess.Popen(
+            [sys.executable, *command(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT
+        )
         try:
             wait_for_rows(child, folder, 0 if kill < N_EARLY_KILLS else n_before + chance.randint(1, 120))
             time.sleep(chance.uniform(0, 0.01))
@@ -96,7 +103,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 def test_peak_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     peaks = {}
     for n_texts in (300, 3000):
-        (line,) = run(command(tmp_path / str(n_texts), n_texts=n_texts, batch_tokens=2048, width=512))
+        (line,) = run(command(tmp_path / str(n_texts), n_texts=n_texts, batch_tokens=SMALL_BATCHES, width=512))
         peaks[n_texts] = int(line.split()[2]) * 1024
     path = store_in(tmp_path / "3000")
     assert path is not None

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_decoders import SENTENCES, encode_batch, make_decoder, make_tokenizer, save_decoder
 
 from extract import DecoderSpec, load_decoder
 from extract.capture import pool_batch
 from extract.errors import DecoderError, UnknownNameError
 from extract.loading import choose_device
+from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_tokenizer, save_decoder
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_what_is_no_decoder_is_refused(tmp_path: Path, folder: Path) -> None:
+def test_what_is_no_decoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DecoderError, match=r"folder '.*' holds no config\.json"):
         load_decoder(str(tmp_path))
     (tmp_path / "a.txt").touch()

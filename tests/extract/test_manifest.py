@@ -1,10 +1,10 @@
 """Identities decide, provenance informs, and a difference is named."""
 
 import pytest
-from tiny_decoders import make_manifest
 
 from extract.errors import CacheError, CacheIdentityError
 from extract.manifest import Manifest, differences, require_same
+from tests.extract.tiny_decoders import make_manifest
 
 TEXTS = ["ice", "snow"]
 
@@ -27,7 +27,7 @@ def test_every_difference_is_named() -> None:
     found = make_manifest(TEXTS).identity
     wanted = make_manifest(TEXTS, plan="backward", weight_digest="ef", storage_dtype="float16").identity
     assert set(differences(found, wanted)) == {"plan", "decoder.weight_digest", "storage_dtype"}
-    with pytest.raises(CacheIdentityError, match="cache 'a.h5' holds something else") as caught:
+    with pytest.raises(CacheIdentityError, match=r"cache 'a\.h5' holds something else") as caught:
         require_same(found, wanted, where="'a.h5'")
     assert "plan is 'causal', expected 'backward'" in str(caught.value)
     assert "decoder.weight_digest is 'abab" in str(caught.value)

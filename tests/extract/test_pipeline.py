@@ -32,10 +32,10 @@ def test_an_error_surfaces_once_and_later_items_are_dropped() -> None:
         got.append(item)
 
     sink = Sink(consume)
-    with pytest.raises(ValueError, match="^item 3$"):
+    with pytest.raises(ValueError, match=r"^item 3$"):
         for i in range(1000):
             sink.put(i)
-    with pytest.raises(ValueError, match="^item 3$"):
+    with pytest.raises(ValueError, match=r"^item 3$"):
         sink.close()
     assert got == [0, 1, 2]
     assert n_threads() == 0

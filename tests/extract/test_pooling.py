@@ -100,5 +100,5 @@ def test_names_are_checked_and_repeats_dropped() -> None:
     assert select_poolings("last") == ("last",)
     with pytest.raises(UnknownNameError, match="unknown pooling 'wheighted-mean': did you mean 'weighted-mean'"):
         select_poolings(["wheighted-mean"])
-    with pytest.raises(UnknownNameError, match="no pooling was selected. Allowed: last, mean"):
+    with pytest.raises(UnknownNameError, match=r"no pooling was selected\. Allowed: last, mean"):
         select_poolings([])

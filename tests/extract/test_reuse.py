@@ -5,9 +5,9 @@ from typing import Any
 
 import h5py
 import pytest
-from tiny_decoders import make_manifest, make_texts, write_cache
 
 from extract.reuse import CoveringCache, find_cache
+from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(5)
 

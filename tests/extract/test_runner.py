@@ -7,17 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from recorder import Recorder, interrupt_after
-from tiny_decoders import (
-    SENTENCES,
-    assert_same_arrays,
-    encode_batch,
-    make_decoder,
-    make_model,
-    make_texts,
-    make_tokenizer,
-    read_arrays,
-)
 
 from extract.cache import LatentCache
 from extract.capture import pool_batch
@@ -27,6 +16,17 @@ from extract.manifest import Manifest
 from extract.runner import cache_path, describe_extraction, extract_latents, unique_texts
 from extract.spec import ExtractionSpec
 from extract.template import InputTemplate
+from tests.extract.recorder import Recorder, interrupt_after
+from tests.extract.tiny_decoders import (
+    SENTENCES,
+    assert_same_arrays,
+    encode_batch,
+    make_decoder,
+    make_model,
+    make_texts,
+    make_tokenizer,
+    read_arrays,
+)
 
 SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=64)
 

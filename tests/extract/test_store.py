@@ -5,11 +5,12 @@ import fcntl
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from tiny_decoders import make_manifest, make_texts, write_cache
+from numpy.typing import NDArray
 
 from extract.cache import LatentCache
 from extract.create import ALIGNMENT, create_store
@@ -18,6 +19,7 @@ from extract.errors import CacheError, CacheIncompleteError, CacheLockedError, D
 from extract.layout import CERTIFICATE_BYTES, array_shapes, read_layout
 from extract.manifest import Manifest
 from extract.store import StoreWriter
+from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(9)
 
@@ -27,7 +29,7 @@ def write_some(path: Path, n_rows: int) -> None:
     writer = StoreWriter(path)
     identity = writer.manifest.identity
     latents = np.zeros((len(identity["layers"]), 2, n_rows, 6), np.float32)
-    rows = {"digest": digest_texts(TEXTS[:n_rows]), "n_tokens": np.ones(n_rows, np.int32)}
+    rows: dict[str, NDArray[Any]] = {"digest": digest_texts(TEXTS[:n_rows]), "n_tokens": np.ones(n_rows, np.int32)}
     writer.write_rows(0, latents, poolings=["mean", "last"], layers=identity["layers"], rows=rows)
     writer.close()
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_decoders import SENTENCES, make_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
 from extract.template import INSTRUCTION, SPECIAL, TEXT, EncodedText, InputTemplate, TextEncoder
+from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 BOS, EOS = 1, 2
 
@@ -151,7 +151,8 @@ def test_a_lone_surrogate_is_refused_by_name() -> None:
 def test_a_one_token_text_has_one_row() -> None:
     encoded = encode(make_tokenizer(), "a")
     assert (encoded.ids.shape, encoded.roles.tolist(), encoded.is_truncated) == ((1,), [TEXT], False)
-    assert (encoded.ids.dtype, encoded.roles.dtype) == (np.int64, np.int8)
+    assert encoded.ids.dtype == np.int64
+    assert encoded.roles.dtype == np.int8
 
 
 def test_no_texts_no_rows() -> None:

@@ -92,9 +92,8 @@ def make_tokenizer(*, adds_bos: bool = False, adds_eos: bool = False, has_bos: b
         single = f"{'<s> ' if adds_bos else ''}$A{' </s>' if adds_eos else ''}"
         core.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("<s>", 1), ("</s>", 2)])
     named = {"bos_token": "<s>"} if has_bos else {}
-    made: PreTrainedTokenizerBase = PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token="</s>", pad_token="</s>", **named
-    )
+    wrap: Any = PreTrainedTokenizerFast
+    made: PreTrainedTokenizerBase = wrap(tokenizer_object=core, eos_token="</s>", pad_token="</s>", **named)
     return made
 
 
@@ -102,7 +101,8 @@ def make_model(family: str = "llama", *, seed: int = 0, **changes: Any) -> Any:
     """Make a random causal language model of a family, in eval mode."""
     torch.manual_seed(seed)
     config: Any = AutoConfig.for_model(family, **{**FAMILIES[family], **changes})
-    model: Any = AutoModelForCausalLM.from_config(config)
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_config(config)
     # Larger weights than at initialisation, so that attention and norms matter to the output.
     for parameter in model.parameters():
         if parameter.dim() > 1:

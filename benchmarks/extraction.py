@@ -1,0 +1,155 @@
+"""Extraction against a plain loop, capture against the bare forward, and the share of the matmul rate."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import torch
+from torch import Tensor
+
+from benchmarks.timing import Comparison, compare, seconds_of
+from extract.batching import Batch, collate, group_by_length
+from extract.capture import forward_inputs, pool_batch
+from extract.decoder import Decoder
+from extract.limits import batch_limits
+from extract.runner import extract_latents
+from extract.spec import ExtractionSpec
+from extract.template import InputTemplate, TextEncoder
+from probes.tasks import load_task
+
+N_SENTENCES = 512
+POOLINGS = ("last", "mean")
+SPEC = ExtractionSpec(poolings=POOLINGS)
+
+
+def choose_sentences(n: int = N_SENTENCES) -> tuple[str, list[str]]:
+    """Take sentences of STS-B test evenly over the file, in its order; the shipped sample where STS-B is not at hand.
+
+    Args:
+        n: How many.
+
+    Returns:
+        Name of the source, and the sentences, repeats included as they stand.
+    """
+    import os
+
+    has_data = bool(os.environ.get("ICECORE_DATA"))
+    task = load_task("stsb-local" if has_data else "sts-sample")
+    rows = task.splits["test" if has_data else "train"]
+    texts = [text for pair in zip(rows["sentence1"], rows["sentence2"], strict=True) for text in pair]
+    step = max(1, len(texts) // n)
+    return task.name, texts[::step][:n]
+
+
+def plain_loop(model: Any, decoder: Decoder, texts: list[str], path: Path) -> Callable[[], None]:
+    """Build the loop a script would have: 32 texts in dataset order, padded, all hidden states, the same outputs."""
+
+    def run() -> None:
+        kept: list[Tensor] = []
+        for start in range(0, len(texts), 32):
+            batch = decoder.tokenizer(texts[start : start + 32], return_tensors="pt", padding=True).to(decoder.device)
+            with torch.no_grad():
+                states = torch.stack(model(**batch, output_hidden_states=True).hidden_states).float()
+            mask = batch["attention_mask"]
+            last = states[:, torch.arange(len(mask), device=mask.device), mask.sum(1) - 1]
+            mean = (states * mask[None, :, :, None]).sum(2) / mask.sum(1)[None, :, None]
+            kept.append(torch.stack([last, mean]).cpu())
+        latents = torch.cat(kept, dim=2)
+        with h5py.File(path, "w") as file:
+            for p, pooling in enumerate(POOLINGS):
+                for layer in range(latents.shape[1]):
+                    file[f"{pooling}/{layer}"] = latents[p, layer].numpy()
+
+    return run
+
+
+def whole_extraction(decoder: Decoder, texts: list[str], folder: Path) -> Callable[[], None]:
+    """Build a whole extraction into an empty folder: tokenising, certificates, writing, digests and all."""
+
+    def run() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        extract_latents(decoder, texts, spec=SPEC, folder=folder)
+
+    return run
+
+
+def make_batches(decoder: Decoder, texts: list[str]) -> list[Batch]:
+    """Make the batches an extraction of these texts computes."""
+    encoder = TextEncoder(decoder.tokenizer, InputTemplate(), window=decoder.description.window)
+    encoded = encoder(list(dict.fromkeys(texts)))
+    most, fewest = batch_limits(SPEC, decoder.device)
+    groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+    return [collate([encoded[i] for i in group], range(len(group))) for group in groups]
+
+
+def compare_with_loops(decoder: Decoder, causal_lm: Any, texts: list[str], *, repeats: int) -> list[Comparison]:
+    """Compare an extraction with the plain loop, with and without the language-model head."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ours = whole_extraction(decoder, texts, folder / "caches")
+        return [
+            compare(
+                f"extraction vs plain loop over {label}",
+                (("plain loop", plain_loop(model, decoder, texts, folder / "loop.h5")), ("icecore", ours)),
+                bar=bar,
+                repeats=repeats,
+            )
+            for label, model, bar in (
+                ("AutoModelForCausalLM", causal_lm, ">= 2.5"),
+                ("the model without its head", decoder.module, "(none)"),
+            )
+        ]
+
+
+def compare_capture(decoder: Decoder, batches: list[Batch], *, repeats: int) -> Comparison:
+    """Compare capture and pooling of all layers with the bare forward on the same batches."""
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                decoder.module(**forward_inputs(decoder, batch))
+
+    def captured() -> None:
+        for batch in batches:
+            pool_batch(decoder, batch, poolings=POOLINGS, layers=decoder.layers)
+
+    sides = (("capture and pooling", captured), ("bare forward", bare))
+    return compare("capture and pooling vs bare forward", sides, bar="<= 1.05", repeats=repeats)
+
+
+def matmul_share(decoder: Decoder, batches: list[Batch], *, repeats: int) -> dict[str, float]:
+    """Work out the share of the machine's own matmul rate reached on real tokens.
+
+    Args:
+        decoder: The decoder.
+        batches: Batches of an extraction.
+        repeats: Timings of either side, in turn; medians count.
+
+    Returns:
+        `share`, and both rates in GFLOP/s.
+    """
+    linear = [m for m in decoder.module.modules() if isinstance(m, torch.nn.Linear)]
+    n_tokens = sum(int(batch.n_tokens.sum()) for batch in batches)
+    flops = 2.0 * n_tokens * sum(m.in_features * m.out_features for m in linear)
+    widest = max(linear, key=lambda m: m.in_features * m.out_features)
+    rows = max(batch.ids.numel() for batch in batches)
+    x = torch.randn(rows, widest.in_features, dtype=widest.weight.dtype, device=decoder.device)
+    rounds = max(1, int(flops / (2.0 * rows * widest.in_features * widest.out_features) / 8))
+
+    def multiply() -> None:
+        with torch.inference_mode():
+            for _ in range(rounds):
+                torch.nn.functional.linear(x, widest.weight)
+
+    def extract() -> None:
+        for batch in batches:
+            pool_batch(decoder, batch, poolings=POOLINGS, layers=decoder.layers)
+
+    pairs = [(seconds_of(multiply), seconds_of(extract)) for _ in range(repeats + 1)][1:]
+    own = sorted(2.0 * rounds * rows * widest.in_features * widest.out_features / a / 1e9 for a, _ in pairs)
+    reached = sorted(flops / b / 1e9 for _, b in pairs)
+    middle = len(pairs) // 2
+    return {"share": reached[middle] / own[middle], "matmul_gflops": own[middle], "extraction_gflops": reached[middle]}

@@ -1,0 +1,90 @@
+"""Run every benchmark, print a table, write JSON: `make bench`, or `python -m benchmarks.run --help`."""
+
+import argparse
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
+from benchmarks.heads import compare_layerwise
+from benchmarks.memory import memory_growth
+from benchmarks.timing import Comparison
+from extract.loading import load_decoder
+from extract.locate import locate_decoder
+from extract.quiet import quiet_loading
+from extract.spec import DecoderSpec
+from probes.run import describe_program
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--decoder", default="smollm2-135m-instruct")
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=["extraction", "heads", "memory"])
+    parser.add_argument("--out", type=Path, default=None)
+    asked = parser.parse_args()
+    comparisons: list[Comparison] = []
+    results: dict[str, Any] = {}
+    decoder = load_decoder(DecoderSpec(asked.decoder, dtype=asked.dtype), report=print)
+    if "extraction" in asked.only:
+        source, texts = choose_sentences()
+        results["sentences"] = {"source": source, "n": len(texts), "n_unique": len(set(texts))}
+        with quiet_loading():
+            path = locate_decoder(asked.decoder, report=print).path
+            whole: Any = AutoModelForCausalLM.from_pretrained(path, dtype=next(decoder.module.parameters()).dtype)
+        comparisons += compare_with_loops(decoder, whole.eval().to(decoder.device), texts, repeats=asked.repeats)
+        batches = make_batches(decoder, texts)
+        comparisons.append(compare_capture(decoder, batches, repeats=asked.repeats))
+        results["matmul_share"] = matmul_share(decoder, batches, repeats=asked.repeats)
+    if "heads" in asked.only:
+        comparisons += compare_layerwise(decoder.device, repeats=asked.repeats)
+    if "memory" in asked.only:
+        results["memory"] = memory_growth(asked.decoder)
+    device = (
+        torch.cuda.get_device_name() if decoder.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
+    )
+    results |= {
+        "device": device,
+        "machine": platform.machine(),
+        "decoder": decoder.description.to_dict(),
+        "repeats": asked.repeats,
+        "comparisons": [item.to_dict() for item in comparisons],
+        **describe_program(),
+    }
+    show(comparisons, results)
+    out = asked.out or Path(__file__).parent / "results" / f"{decoder.device.type}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {out.name}")
+
+
+def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
+    """Print the table: the median ratio, its range, the bar, and the median seconds of both sides."""
+    print(f"\n{results['device']}, {results['decoder']['name']} in {results['decoder']['dtype']}, medians")
+    print(f"{'what':58} {'ratio':>6} {'range':>13} {'bar':>8}  seconds")
+    for item in comparisons:
+        low, high = min(item.ratios), max(item.ratios)
+        seconds = ", ".join(f"{label} {value:.3g}" for label, value in item.seconds.items())
+        print(f"{item.name:58} {item.ratio:6.2f} {low:6.2f}-{high:6.2f} {item.bar:>8}  {seconds}")
+    if "matmul_share" in results:
+        share = results["matmul_share"]
+        print(
+            f"{'share of the matmul rate on real tokens':58} {share['share']:6.2f} {'':13} {'>= 0.75':>8}  "
+            f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s"
+        )
+    if "memory" in results:
+        memory = results["memory"]
+        print(
+            f"{'growth of peak memory with 10x the rows':58} {memory['growth']:6.2%} {'':12} {'<= 5%':>8}  "
+            f"{memory['bytes'] / 1e6:.0f} MB to {memory['bytes_10x'] / 1e6:.0f} MB"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tests of extraction, one file per module."""
