@@ -93,6 +93,11 @@ def _as_is(batch: Any) -> Any:
     return batch
 
 
+def _in_order(rows: Dataset[Any]) -> DataLoader[Any]:
+    # With a generator of its own a loader draws nothing from the global one.
+    return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=_as_is, generator=torch.Generator())
+
+
 class PairLatents(lightning.LightningDataModule):
     """Pairs of a task with their latents.
 
@@ -157,12 +162,12 @@ class PairLatents(lightning.LightningDataModule):
 
     def loader(self, split: str) -> DataLoader[PairBatch]:
         """Pairs of one split in their order."""
-        return DataLoader(self.split(split), batch_size=EVALUATION_ROWS, collate_fn=_as_is)
+        return _in_order(self.split(split))
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Validation pairs."""
         rows: Dataset[Any] = self.fixed.get("validation", self.split("validation"))
-        return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=_as_is)
+        return _in_order(rows)
 
     def test_dataloader(self) -> DataLoader[PairBatch]:
         """Test pairs."""

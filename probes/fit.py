@@ -1,5 +1,6 @@
 """Fitting one head with one seed: Lightning's loop, the best validation epoch kept, test never touched."""
 
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -102,17 +103,19 @@ def fit_head(
     Raises:
         HeadError: No epoch had a finite validation score.
         TaskError: The task has no training or no validation split.
+        KeyboardInterrupt: Ctrl-C.
     """
     started = time.monotonic()
     data.split("train")
     data.split("validation")
     head.prepare(data, data.standardiser())
     keeper = _KeepBest(options.patience, report)
+    data.fixed.clear()  # another head's similarities are none of this one's
     if head.has_fixed_similarities:
         for split in ("train", "validation"):
             data.fixed[split] = SimilarityRows(collect_similarities(head, data, split), data.split(split).gold)
     if head.is_trained:
-        with torch.random.fork_rng(), quiet_lightning():
+        with torch.random.fork_rng(), quiet_lightning(), _interruptible():
             torch.manual_seed(seed)
             trainer = _trainer(device, max_epochs=options.max_epochs, callbacks=[keeper])
             trainer.fit(head, datamodule=data)
@@ -151,6 +154,19 @@ def _trainer(device: str, **options: Any) -> lightning.Trainer:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
         **options,
     )  # fmt: skip
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Give Ctrl-C its meaning back: Lightning answers it with `sys.exit(1)` and ignores every further one."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from stop
 
 
 @contextmanager

@@ -19,7 +19,7 @@ def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Floa
         `(...)` correlations in [-1, 1]; NaN where either side is constant.
 
     Example:
-        >>> float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])))
+        >>> round(float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))), 6)
         1.0
     """
     a = _centre(predicted)

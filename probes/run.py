@@ -15,6 +15,7 @@ import yaml
 
 from extract.cache import LatentCache
 from extract.digest import digest_json
+from extract.errors import ConfigError, TaskError
 from extract.loading import choose_device, load_decoder
 from extract.progress import ExtractionProgress
 from extract.runner import extract_latents
@@ -105,6 +106,9 @@ def run(
     """
     started = time.monotonic()
     task = load_task(config.task.name, **config.task.options)
+    for split in ("train", "validation"):  # told before anything is extracted
+        if split not in task.splits:
+            raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
     if cache is None:
         cache = obtain_cache(config, task, watcher=watcher)
     extracted = time.monotonic()
@@ -172,8 +176,11 @@ def _open_folder(config: RunConfig) -> Path:
     taken = folder / "config.yaml"
     if taken.is_file() and taken.read_text(encoding="utf-8") != text:
         folder = folder.with_name(f"{config.name}-{digest_json(config.to_dict())[:8]}")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the run folder {str(folder)!r} cannot be written ({error}); set `runs`.") from error
     return folder
 
 
@@ -215,6 +222,8 @@ def describe_program() -> dict[str, Any]:
 
 def _commit() -> str:
     """Commit of the checkout this code runs from; empty when installed from a wheel."""
+    if not (Path(__file__).parents[1] / ".git").exists():  # a wheel may lie inside somebody else's checkout
+        return ""
     try:
         found = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],

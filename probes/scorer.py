@@ -1,6 +1,7 @@
 """Scoring new pairs with a saved run."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,17 +92,19 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
     try:
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        best = max(scores["heads"], key=lambda key: _validation(scores, key))
+        spec, decoder_spec = _spec_from(config["extraction"]), DecoderSpec(**config["decoder"])
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise HeadError(
             f"folder {str(folder)!r} holds no finished run; allowed: a folder made by `icecore run`, as runs/demo."
         ) from error
-    name = head or max(scores["heads"], key=lambda key: _validation(scores, key))
+    name = head or best
     if name not in scores["heads"]:
         raise unknown_name("head of this run", name, scores["heads"])
     seeds = tuple(load_head(folder / "heads" / name / f"seed_{e['seed']}") for e in scores["heads"][name]["seeds"])
-    decoder = decoder or load_decoder(DecoderSpec(**config["decoder"]))
+    decoder = decoder or load_decoder(decoder_spec)
     _require_decoder(folder, scores, decoder)
-    return PairScorer(name, seeds, decoder, _spec_from(config["extraction"]))
+    return PairScorer(name, seeds, decoder, spec)
 
 
 def _spec_from(values: dict[str, Any]) -> ExtractionSpec:
@@ -111,7 +114,8 @@ def _spec_from(values: dict[str, Any]) -> ExtractionSpec:
 
 
 def _validation(scores: dict[str, Any], head: str) -> float:
-    return float(scores["heads"][head]["summary"]["validation"]["pearson"]["mean"])
+    mean = float(scores["heads"][head]["summary"]["validation"]["pearson"]["mean"])
+    return mean if math.isfinite(mean) else -math.inf
 
 
 def _require_decoder(folder: Path, scores: dict[str, dict[str, object]], decoder: Decoder) -> None:

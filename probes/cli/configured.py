@@ -8,8 +8,12 @@ from rich.console import Console
 from extract.cache import LatentCache
 from extract.errors import CacheError
 from extract.estimate import Estimate, estimate_extraction
+from extract.known import DECODER_ALIASES
+from extract.layers import select_layers
 from extract.loading import load_decoder
+from extract.plan import parse_plan
 from extract.runner import describe_extraction, unique_texts
+from extract.spec import DecoderSpec, ExtractionSpec
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.config import RunConfig
@@ -55,7 +59,7 @@ def _task(config: RunConfig) -> PairTask:
 
 
 def _find(config: RunConfig, task: PairTask) -> LatentCache:
-    """Find the cache of a configuration without its decoder: by names, plan, template and texts."""
+    """Find the cache of a configuration without its decoder: by name, contents and texts."""
     texts = task.texts()
     found = []
     for path in sorted(Path(config.caches).glob("*.h5")):
@@ -64,10 +68,7 @@ def _find(config: RunConfig, task: PairTask) -> LatentCache:
             cache.rows_of(texts)
         except CacheError:
             continue
-        wanted = {**config.extraction.template.to_dict(), "window": cache.identity["template"]["window"]}
-        named = Path(config.decoder.name).name in (cache.manifest.provenance["decoder"]["name"], path.stem)
-        same = (cache.identity["plan"], cache.identity["template"]) == (config.extraction.plan, wanted)
-        if named and same and set(config.extraction.poolings) <= set(cache.poolings):
+        if _is_from(cache, config.decoder) and _holds(cache, config.extraction):
             found.append(cache)
     if len(found) != 1:
         names = ", ".join(cache.path.name for cache in found) or "none"
@@ -76,6 +77,28 @@ def _find(config: RunConfig, task: PairTask) -> LatentCache:
             "Name it with --cache FILE, or make it with: icecore extract CONFIG."
         )
     return found[0]
+
+
+def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
+    """Whether a cache names the decoder of a configuration; its weights are not at hand to compare."""
+    decoder = cache.manifest.provenance["decoder"]
+    folder = Path(spec.name).expanduser()
+    names = {spec.name, folder.name, folder.resolve().name, DECODER_ALIASES.get(spec.name.lower(), spec.name.lower())}
+    adapters = {spec.adapter, Path(spec.adapter).name} if spec.adapter else {""}
+    return decoder["name"] in names and decoder["adapter"] in adapters and spec.dtype in ("auto", decoder["dtype"])
+
+
+def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
+    """Whether a cache holds what a configuration extracts, or more."""
+    identity = cache.identity
+    template = {**spec.template.to_dict(), "window": identity["template"]["window"]}
+    wanted = (parse_plan(spec.plan).text, template, spec.storage_dtype)
+    n_blocks = cache.manifest.provenance["decoder"]["n_layers"]
+    return (
+        (identity["plan"], identity["template"], identity["storage_dtype"]) == wanted
+        and set(select_layers(spec.layers, n_blocks)) <= set(cache.layers)
+        and set(spec.poolings) <= set(cache.poolings)
+    )
 
 
 def _show(result: RunResult) -> None:

@@ -1,7 +1,7 @@
 """Reading a run's configuration: a YAML file, and any key of it on the command line."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
-from extract.errors import ConfigError
+from extract.errors import ConfigError, IcecoreError, unknown_name
 from probes.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
@@ -48,10 +48,11 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
     if arguments and not arguments[0].startswith("-"):
         _require_file(arguments[0])
         arguments[:1] = ["--config", arguments[0]]
-    arguments, free = _split_free(arguments)
     parser = _build_parser(command, description, flags)
     try:
+        arguments, free = _split_free(arguments)
         found = parser.parse_args(arguments)
+        _refuse_unknown_empty(found.config or (), parser)
         values = found.as_dict()
         _merge_free(values, free)
         made = parser.instantiate(parser.parse_object(values))
@@ -109,17 +110,41 @@ def _merge_free(values: dict[str, Any], free: list[tuple[str, Any]]) -> None:
             place[part] = place.get(part) or {}
             place = place[part]
         place[key.rsplit(".", 1)[1]] = value
+    values["task"]["options"] = values["task"]["options"] or {}  # a key left empty in YAML is null
 
 
-def _explain(error: Exception, parser: ArgumentParser) -> ConfigError:
-    """Turn the parser's message into one sentence, with the nearest key where a key is unknown."""
-    text = " ".join(str(error).split())
+def _refuse_unknown_empty(paths: Iterable[Any], parser: ArgumentParser) -> None:
+    """Refuse an unknown key that holds an empty mapping: the parser drops it before it looks at its name."""
+    for path in paths:
+        for key in _empty_keys(yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))):
+            if key not in _keys(parser) and not key.startswith(tuple(f"{name}." for name in FREE_FORM)):
+                raise _unknown_key(key, parser)
+
+
+def _empty_keys(values: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        if value == {}:
+            yield f"{prefix}{key}"
+        elif isinstance(value, dict):
+            yield from _empty_keys(value, f"{prefix}{key}.")
+
+
+def _explain(error: Exception, parser: ArgumentParser) -> IcecoreError:
+    """Turn the parser's message into one sentence, with the nearest match where a key or a value is unknown."""
+    text = re.sub(r"<class '(\w+)'>", r"\1", " ".join(str(error).split()))
+    choice = re.search(r'key "([\w.-]+)": Expected a typing\.Literal\[(.*)\]\. Got value: (.*)', text)
+    if choice:
+        return unknown_name(choice[1], choice[3].rstrip("."), re.findall(r"'([^']*)'", choice[2]))
     unknown = re.search(r"unrecognized arguments: --([\w.-]+)", text) or re.search(r"Option '([\w.-]+)'", text)
     inside = re.search(r"Group '([\w.-]+)' does not accept option '([\w.-]+)'", text)
     key = ".".join(inside.groups()) if inside else unknown.group(1) if unknown else ""
     if not key:
         return ConfigError(f"the configuration cannot be used: {text.rstrip('.')}.")
-    known = sorted({*_keys(parser)})
+    return _unknown_key(key, parser)
+
+
+def _unknown_key(key: str, parser: ArgumentParser) -> ConfigError:
+    known = sorted(_keys(parser))
     near = get_close_matches(key, known, n=1, cutoff=0.5)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return ConfigError(f"unknown key {key!r}.{guess} Allowed: {', '.join(known)}.")
@@ -127,4 +152,4 @@ def _explain(error: Exception, parser: ArgumentParser) -> ConfigError:
 
 def _keys(parser: ArgumentParser) -> list[str]:
     hidden = {"help", "config", "print_config", "print_shtab"}
-    return [action.dest for action in parser._actions if action.dest not in hidden]
+    return [action.option_strings[0].removeprefix("--") for action in parser._actions if action.dest not in hidden]

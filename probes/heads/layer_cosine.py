@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from extract.errors import HeadError
 from probes.data import PairBatch, PairLatents
 from probes.heads.base import PairHead, cosine
-from probes.metrics import pearson
+from probes.metrics import pearson, spearman
 from probes.standardise import Standardiser
 
 KINDS = ("raw", "standardised")
@@ -46,9 +47,18 @@ class LayerCosine(PairHead):
         return similarities[self.chosen[1]]
 
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
-        """Fit the standardisation and choose kind and layer on validation."""
+        """Fit the standardisation and choose kind and layer on validation.
+
+        Raises:
+            HeadError: The cosine varies at no layer, so that there is nothing to choose by.
+        """
         super().prepare(data, standardiser)
         curves = self.curves(data, "validation")["pearson"]
+        if np.isnan(curves).all():
+            raise HeadError(
+                f"the cosine of the {data.pooling!r} latents is the same for every validation pair at all of "
+                f"{', '.join(data.layers)}; read another pooling or other layers."
+            )
         best = int(np.nanargmax(curves))
         self.chosen.copy_(torch.tensor(divmod(best, curves.shape[1])))
 
@@ -62,8 +72,6 @@ class LayerCosine(PairHead):
         Returns:
             Metric to `(2, L)` correlations, raw first.
         """
-        from probes.metrics import spearman
-
         parts = [self._cosines(batch) for batch in data.loader(split)]
         values = np.concatenate(parts, axis=2)
         gold = data.split(split).gold.numpy()

@@ -1,12 +1,16 @@
 """Options of a head as they stand in a config: checked against the head's own signature."""
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from extract.errors import ConfigError, unknown_name
+import torch
+
+from extract.errors import ConfigError, IcecoreError, unknown_name
 from probes.fit import FitOptions
+from probes.heads.base import PairHead
 from probes.heads.registry import head_entry
 
 DATA_OPTIONS = ("pooling", "layers")
@@ -40,8 +44,8 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
         The options, defaults filled in for fitting.
 
     Raises:
-        UnknownNameError: An unknown head or option.
-        ConfigError: A value of the wrong kind.
+        UnknownNameError: An unknown head or option, or a value that stands in no table of the head.
+        ConfigError: A value of the wrong kind, or one the head cannot be built with.
 
     Example:
         >>> resolve_options("siamese-cosine", {"bottleneck": 64, "patience": 3}).arguments
@@ -63,13 +67,27 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
         if key not in known:
             raise unknown_name(f"{name} option", key, [*known, *DATA_OPTIONS])
         (fit if key in fitting else arguments)[key] = _coerce(name, key, value, known[key])
+    _try_building(name, entry.head, arguments)
     layers = options.get("layers", "all")
+    if not isinstance(layers, str | list | tuple):
+        raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
     return HeadOptions(
         arguments=arguments,
         fit=replace(entry.options, **fit),
         pooling=options.get("pooling"),
         layers=(layers,) if isinstance(layers, str) else tuple(layers),
     )
+
+
+def _try_building(name: str, head: type[PairHead], arguments: dict[str, Any]) -> None:
+    """Build the head without memory or randomness, so that a bad value is told before anything is extracted."""
+    try:
+        with torch.device("meta"):
+            head(1, 1, **arguments)
+    except IcecoreError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"head {name!r} cannot be built with {arguments}: {error}.") from error
 
 
 def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
@@ -81,11 +99,11 @@ def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
     elif kind in (int, float):
         try:
             number = float(value)
-            if kind is float or number.is_integer():
+            if (kind is float and 0 <= number < math.inf) or (number.is_integer() and number >= 1):
                 return kind(number)
         except (TypeError, ValueError):
             pass
     elif isinstance(value, kind):
         return value
-    nouns = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    nouns = {bool: "true or false", int: "a whole number of at least 1", float: "a number of at least 0", str: "a text"}
     raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {nouns.get(kind, kind.__name__)}.")

@@ -65,8 +65,9 @@ def load_head(folder: str | Path) -> SavedHead:
         head = head_entry(record["name"]).head(record["n_layers"], record["width"], **record["arguments"])
         head.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise HeadError(
-            f"folder {str(folder)!r} holds no readable head ({type(error).__name__}: {str(error).splitlines()[0]}); "
+            f"folder {str(folder)!r} holds no readable head ({reason}); "
             "allowed: a folder with head.json and model.safetensors, as in RUN/heads/NAME/seed_0."
         ) from error
     head.eval()
