@@ -25,6 +25,7 @@ class Batch:
         is_text: `(B, T)` bool, true where a token has the role `text`.
         n_tokens: `(B,)` int32, real tokens per row.
         is_truncated: `(B,)` bool.
+        spans: `(B, T)` span number per token, for the hybrid mask; None where no text has spans.
     """
 
     rows: NDArray[np.int64]
@@ -34,6 +35,7 @@ class Batch:
     is_text: Bool[Tensor, "B T"]
     n_tokens: NDArray[np.int32]
     is_truncated: NDArray[np.bool_]
+    spans: Int[Tensor, "B T"] | None = None
 
     @property
     def is_padded(self) -> bool:

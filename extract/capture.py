@@ -13,6 +13,7 @@ from extract.decoder import Decoder
 from extract.errors import DecoderError
 from extract.layers import FINAL_NORM
 from extract.pooling import POOLINGS, PoolingIndex, index_batch
+from extract.wiring import wiring_of
 
 Visit = Callable[[int, Tensor], None]
 
@@ -36,6 +37,7 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     """
     top = len(decoder.blocks) + 1
     wanted = top if depth is None else depth
+    _begin_plan(decoder, batch)
     with torch.inference_mode(), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
@@ -48,6 +50,14 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
                 f"{final.shape[-1]} dimensions; choose layers without {FINAL_NORM!r}, for instance 'blocks'."
             )
         visit(top, final)
+
+
+def _begin_plan(decoder: Decoder, batch: Batch) -> None:
+    """Tell a wired decoder which batch comes."""
+    wiring = wiring_of(decoder.blocks)
+    if wiring is not None:
+        spans = None if batch.spans is None else batch.spans.to(decoder.device)
+        wiring.begin(batch.is_real.to(decoder.device), spans)
 
 
 def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:

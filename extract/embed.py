@@ -6,11 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from extract.applied import plan_in_force
 from extract.batching import collate, group_by_length
 from extract.capture import pool_batch
 from extract.decoder import Decoder
 from extract.layers import select_layers
 from extract.limits import batch_limits
+from extract.plan import parse_plan
 from extract.spec import ExtractionSpec
 from extract.template import TextEncoder
 
@@ -35,7 +37,9 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     most, fewest = batch_limits(spec, decoder.device)
     shape = (len(layers), len(spec.poolings), len(texts), decoder.description.width)
     latents = torch.empty(shape, dtype=torch.float32)
-    for group in group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest):
-        batch = collate([encoded[i] for i in group], group)
-        latents[:, :, group] = pool_batch(decoder, batch, poolings=spec.poolings, layers=layers).cpu()
+    groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+    with plan_in_force(decoder, parse_plan(spec.plan)):
+        for group in groups:
+            batch = collate([encoded[i] for i in group], group)
+            latents[:, :, group] = pool_batch(decoder, batch, poolings=spec.poolings, layers=layers).cpu()
     return latents

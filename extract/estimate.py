@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from extract.applied import plan_in_force
 from extract.batching import collate, group_by_length
 from extract.capture import pool_batch
 from extract.decoder import Decoder
 from extract.layout import array_shapes
 from extract.limits import WINDOW_TEXTS, batch_limits
 from extract.manifest import Manifest
+from extract.plan import parse_plan
 from extract.spec import ExtractionSpec
 from extract.template import TextEncoder
 
@@ -87,7 +89,8 @@ def estimate_extraction(
             for k in (picks[len(picks) // 2], *picks):
                 batch = collate([encoded[i] for i in groups[k]], groups[k])
                 began = time.perf_counter()
-                pool_batch(decoder, batch, poolings=spec.poolings, layers=manifest.identity["layers"]).cpu()
+                with plan_in_force(decoder, parse_plan(spec.plan)):
+                    pool_batch(decoder, batch, poolings=spec.poolings, layers=manifest.identity["layers"]).cpu()
                 timed.append((int(batch.n_tokens.sum()), time.perf_counter() - began))
     rate = sum(n for n, _ in timed[1:]) / sum(seconds for _, seconds in timed[1:])
     sizes = {

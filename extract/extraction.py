@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.applied import plan_in_force
 from extract.batching import Batch, collate, group_by_length
 from extract.capture import pool_batch
 from extract.certificate import check_batch_invariance, check_influence
@@ -62,11 +63,12 @@ class Extraction:
         try:
             require_same(writer.manifest.identity, expected, where=repr(str(self.path)))
             self._prepare(writer)
-            if self.workers.rank == 0:
-                with writer.locked():
+            with plan_in_force(self.decoder, self.plan):
+                if self.workers.rank == 0:
+                    with writer.locked():
+                        self._fill(writer)
+                else:
                     self._fill(writer)
-            else:
-                self._fill(writer)
         finally:
             writer.close()
 

@@ -118,7 +118,7 @@ def fit_head(
         with torch.random.fork_rng(), quiet_lightning(), _interruptible():
             torch.manual_seed(seed)
             trainer = _trainer(device, max_epochs=options.max_epochs, callbacks=[keeper])
-            trainer.fit(head, datamodule=data)
+            trainer.fit(head.train(), datamodule=data)
         if not keeper.state:
             raise HeadError(
                 f"no epoch of {type(head).__name__} had a finite validation score (last loss "

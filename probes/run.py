@@ -1,6 +1,5 @@
 """A run: extract what is missing, fit, report, all into one folder."""
 
-import json
 import subprocess
 import sys
 import time
@@ -23,8 +22,7 @@ from extract.workers import Workers, join_workers
 from probes.config import RunConfig
 from probes.evaluate import Setting, evaluate_head
 from probes.fit import EpochReport
-from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
-from probes.report.summary import summary_text
+from probes.report.write import write_report
 from probes.tasks import PairTask, load_task
 
 SCORES_SCHEMA = 1
@@ -138,35 +136,6 @@ def run(
     }
     write_report(folder, scores, cache)
     return RunResult(folder, scores)
-
-
-def write_report(folder: Path, scores: dict[str, Any], cache: LatentCache) -> None:
-    """Write scores, manifest, figures and summary into a run folder.
-
-    Args:
-        folder: The run folder.
-        scores: What the run found.
-        cache: The cache it read; its manifest is copied.
-    """
-    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    (folder / "manifests").mkdir(exist_ok=True)
-    (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
-    drawn = folder / "figures"
-    drawn.mkdir(exist_ok=True)
-    figures: dict[str, str] = {}
-
-    def add(title: str, stem: str, draw: Callable[..., None], what: dict[str, Any]) -> None:
-        draw(what, drawn / f"{stem}.png", title=title)
-        figures[title] = f"figures/{stem}.png"
-
-    for name, result in scores["heads"].items():
-        stem = name.replace("-", "_")
-        if "curves" in result:
-            add("Cosine of each layer against gold", f"{stem}_curve", draw_layer_curve, result)
-        if "contributions" in result:
-            add(f"What each layer gives {name}", f"{stem}_layers", draw_contributions, result["contributions"])
-            add(f"Fitting {name}", f"{stem}_history", draw_history, result)
-    (folder / "summary.md").write_text(summary_text(scores, figures), encoding="utf-8")
 
 
 def _open_folder(config: RunConfig) -> Path:

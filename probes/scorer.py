@@ -114,8 +114,8 @@ def _spec_from(values: dict[str, Any]) -> ExtractionSpec:
 
 
 def _validation(scores: dict[str, Any], head: str) -> float:
-    mean = float(scores["heads"][head]["summary"]["validation"]["pearson"]["mean"])
-    return mean if math.isfinite(mean) else -math.inf
+    mean = scores["heads"][head]["summary"]["validation"]["pearson"]["mean"]
+    return -math.inf if mean is None else float(mean)
 
 
 def _require_decoder(folder: Path, scores: dict[str, dict[str, object]], decoder: Decoder) -> None:

@@ -1,11 +1,12 @@
 """Intervals and spreads."""
 
+import warnings
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
+from scipy.stats import DegenerateDataWarning, bootstrap
 
 from extract.errors import unknown_name
 from probes.metrics import METRICS, pearson, spearman
@@ -77,11 +78,14 @@ def summarise_seeds(
 
     low, high = float("nan"), float("nan")
     if np.isfinite(values).all():
-        interval = bootstrap(
-            (*predicted.astype(np.float64), gold.astype(np.float64)), statistic, paired=True, vectorized=True,
-            n_resamples=n_resamples, batch=100, confidence_level=confidence, method="percentile",
-            rng=np.random.default_rng(seed),
-        ).confidence_interval  # fmt: skip
-        low, high = float(interval.low), float(interval.high)
+        with warnings.catch_warnings():
+            # A resample of few pairs can be constant; it has no correlation and is left out of the interval below.
+            warnings.simplefilter("ignore", DegenerateDataWarning)
+            resampled = bootstrap(
+                (*predicted.astype(np.float64), gold.astype(np.float64)), statistic, paired=True, vectorized=True,
+                n_resamples=n_resamples, batch=100, method="percentile", rng=np.random.default_rng(seed),
+            ).bootstrap_distribution  # fmt: skip
+        tail = (1 - confidence) / 2
+        low, high = (float(end) for end in np.nanquantile(resampled, [tail, 1 - tail]))
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return SeedSummary(float(np.mean(values)), spread, low, high, confidence, values)

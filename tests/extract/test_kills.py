@@ -1,11 +1,13 @@
 """Kills, memory and many processes, each in processes of their own."""
 
+import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import h5py
@@ -13,6 +15,7 @@ import pytest
 
 from extract.cache import LatentCache
 from extract.errors import CacheError
+from tests.extract import child_extraction
 from tests.extract.tiny_decoders import assert_same_arrays, read_arrays
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,10 +56,19 @@ def count_done(folder: Path) -> int:
     return LatentCache(path, allow_partial=True).n_done if path else 0
 
 
-def wait_for_rows(child: subprocess.Popen[bytes], folder: Path, n_rows: int) -> None:
+def start(folder: Path) -> ForkServerProcess:
+    """Start an extraction, forked from a server that has the imports behind it, so that starting costs little."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([child_extraction.__name__])
+    child = server.Process(target=child_extraction.main, args=tuple(command(folder)[2:]))
+    child.start()
+    return child
+
+
+def wait_for_rows(child: ForkServerProcess, folder: Path, n_rows: int) -> None:
     """Wait until so many rows are done; with 0, until the child has begun to lay out its store."""
     while count_done(folder) < n_rows or not any(folder.iterdir()):
-        assert child.poll() is None, "the extraction ended before it could be killed"
+        assert child.is_alive(), "the extraction ended before it could be killed"
         time.sleep(0.002)
 
 
@@ -82,15 +94,14 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     chance = random.Random(20)
     for kill in range(N_KILLS):
         n_before = count_done(folder)
-        child = subprocess.Popen(
-            [sys.executable, *command(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT
-        )
+        child = start(folder)
         try:
             wait_for_rows(child, folder, 0 if kill < N_EARLY_KILLS else n_before + chance.randint(1, 120))
             time.sleep(chance.uniform(0, 0.01))
         finally:
             child.kill()
-        assert child.wait() == -signal.SIGKILL
+            child.join()
+        assert child.exitcode == -signal.SIGKILL
         assert kill < N_EARLY_KILLS or n_before < count_done(folder) < N_TEXTS
         assert_unharmed(folder, whole)
     run(command(folder))

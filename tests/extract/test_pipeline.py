@@ -10,7 +10,7 @@ from extract.pipeline import QUEUE_BATCHES, Ahead, Sink
 
 def n_threads() -> int:
     """Count the threads of the pipeline."""
-    return sum(thread.name.startswith("icecore-") for thread in threading.enumerate())
+    return sum(thread.name in ("icecore-writer", "icecore-tokeniser") for thread in threading.enumerate())
 
 
 def test_a_sink_keeps_the_order_and_finishes() -> None:

@@ -1,0 +1,219 @@
+"""What every head of the registry must hold: one suite, a new head is found through the table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, plant
+from torch import Tensor
+
+from extract.cache import LatentCache
+from probes.contributions import layer_contributions
+from probes.data import PairLatents
+from probes.evaluate import Setting, evaluate_head
+from probes.fit import FitResult, fit_head, predict_pairs
+from probes.heads.base import PairHead
+from probes.heads.layer_cosine import LayerCosine
+from probes.heads.options import resolve_options
+from probes.heads.registry import HEADS
+from probes.heads.saved import load_head, save_head
+from probes.losses import LOSSES
+from probes.metrics import pearson
+from probes.tasks import PairTask
+
+# Options that make a head quick on planted latents; one that is not named here is fitted as the registry says.
+QUICK: dict[str, dict[str, Any]] = {
+    "cosine-mlp": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
+    "siamese-cosine": {
+        "max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40, "bottleneck": 24, "hidden": 32, "dropout": 0.1,
+    },
+}  # fmt: skip
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, QUICK.get(name, {})) for name in HEADS},
+    "siamese-cosine mlp": ("siamese-cosine", {**QUICK["siamese-cosine"], "encoder": "mlp", "loss": "mse"}),
+}
+TRAINED = [case for case, (name, _) in CASES.items() if HEADS[name].head.is_trained]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A head that was fitted on the planted latents."""
+
+    head: PairHead
+    result: FitResult
+    data: PairLatents
+
+
+def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0) -> PairHead:
+    name, options = CASES[case]
+    torch.manual_seed(seed)
+    return HEADS[name].head(n_layers, WIDTH, **resolve_options(name, options).arguments).eval()
+
+
+def fit(case: str, cache: LatentCache, task: PairTask, *, seed: int = 0) -> Fitted:
+    name, options = CASES[case]
+    head, data = build(case, seed=seed), pair_data(cache, task, seed=seed)
+    return Fitted(head, fit_head(head, data, options=resolve_options(name, options).fit, seed=seed), data)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def fitted(case: str, cache: LatentCache, task: PairTask) -> Fitted:
+    return fit(case, cache, task)
+
+
+def draw(n_rows: int = 9, *, n_layers: int = len(LAYERS)) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    a, b = torch.randn(2, n_layers, n_rows, WIDTH, generator=generator)
+    return a, b
+
+
+def test_similarity_is_symmetric(fitted: Fitted) -> None:
+    a, b = draw()
+    with torch.no_grad():
+        torch.testing.assert_close(fitted.head(a, b), fitted.head(b, a), rtol=0, atol=1e-6)
+        torch.testing.assert_close(fitted.head.similarities(a, b), fitted.head.similarities(b, a), rtol=0, atol=1e-6)
+
+
+def test_two_predictions_agree(fitted: Fitted) -> None:
+    fitted.head.train()  # predicting must put dropout off by itself
+    one = predict_pairs(fitted.head, fitted.data, "test")
+    assert not fitted.head.training
+    np.testing.assert_array_equal(one, predict_pairs(fitted.head, fitted.data, "test"))
+
+
+def test_a_prediction_does_not_depend_on_its_batch(fitted: Fitted) -> None:
+    a, b = draw()
+    with torch.no_grad():
+        alone = torch.cat([fitted.head(a[:, i : i + 1], b[:, i : i + 1]) for i in range(a.shape[1])])
+        torch.testing.assert_close(alone, fitted.head(a, b), rtol=0, atol=1e-5)
+
+
+def test_a_layer_alone_equals_the_layer_among_others(fitted: Fitted, case: str) -> None:
+    a, b = draw()
+    with torch.no_grad():
+        together = fitted.head.similarities(a, b)
+        for k in range(len(LAYERS)):
+            single = build(case, n_layers=1)
+            state = single.state_dict()
+            for key, value in fitted.head.state_dict().items():
+                if value.shape == state[key].shape:
+                    state[key] = value
+                elif value.shape[0] == len(LAYERS) and state[key].shape[0] == 1:
+                    state[key] = value[k : k + 1]
+            single.load_state_dict(state)
+            alone = single.similarities(a[k : k + 1], b[k : k + 1])
+            torch.testing.assert_close(alone[0], together[k], rtol=0, atol=1e-6)
+
+
+def test_saved_and_loaded_predictions_are_bit_identical(fitted: Fitted, case: str, tmp_path: Path) -> None:
+    record = {"name": CASES[case][0], "layers": list(LAYERS), "pooling": "mean"}
+    save_head(tmp_path / "head", fitted.head, record)
+    again = load_head(tmp_path / "head")
+    assert sorted(path.name for path in (tmp_path / "head").iterdir()) == ["head.json", "model.safetensors"]
+    assert not again.head.training
+    expected = predict_pairs(fitted.head, fitted.data, "test")
+    np.testing.assert_array_equal(predict_pairs(again.head, fitted.data, "test"), expected)
+    assert again.record["layers"] == list(LAYERS)
+
+
+def test_predictions_are_finite_and_in_range(fitted: Fitted) -> None:
+    low = 0.0 if fitted.head.is_trained else -1.0
+    for split in fitted.data.splits:
+        predicted = predict_pairs(fitted.head, fitted.data, split)
+        assert predicted.dtype == np.float32
+        assert predicted.shape == (len(fitted.data.split(split)),)
+        assert (predicted >= low).all()
+        assert (predicted <= 1 + 1e-6).all()
+
+
+def test_identical_texts_get_the_identical_similarity(fitted: Fitted) -> None:
+    a, _ = draw()
+    with torch.no_grad():
+        predicted = fitted.head(a, a)
+    torch.testing.assert_close(predicted, torch.full_like(predicted, fitted.head.identical_similarity()), atol=1e-5, rtol=0)  # fmt: skip
+
+
+def test_the_planted_layer_is_found(fitted: Fitted) -> None:
+    predicted = predict_pairs(fitted.head, fitted.data, "test")
+    assert pearson(predicted, fitted.data.split("test").gold.numpy()) > 0.6
+    found = layer_contributions(fitted.head, fitted.data)
+    assert found["layers"] == list(LAYERS)
+    assert found["split"] == "validation"
+    k = LAYERS.index(PLANTED)
+    assert int(np.argmax(found["alone"])) == k
+    assert found["alone"][k] > 0.6
+    if not isinstance(fitted.head, LayerCosine):
+        assert int(np.argmax(found["without"])) == k
+        assert max(abs(value) for i, value in enumerate(found["without"]) if i != k) < 0.3 * found["without"][k]
+    else:  # without its one layer nothing is left that could correlate
+        assert np.isnan(found["without"][k])
+        assert int(fitted.head.chosen[1]) == k
+        assert int(np.argmax(fitted.head.curves(fitted.data, "test")["spearman"][0])) == k
+
+
+def test_shuffled_gold_scores_at_chance(case: str, cache: LatentCache) -> None:
+    shuffled = fit(case, cache, make_task(shuffled=["train", "validation"]))
+    gold = shuffled.data.split("validation").gold.numpy()
+    best = float(pearson(predict_pairs(shuffled.head, shuffled.data, "validation"), gold))
+    assert best < 0.35  # the best of several epochs and layers, where chance has a standard deviation of 0.09
+
+
+@pytest.mark.parametrize("case", TRAINED, scope="function")
+def test_gradients_reach_every_parameter(case: str) -> None:
+    head = build(case).train()
+    a, b = draw(32)
+    gold = torch.rand(32, generator=torch.Generator().manual_seed(5))
+    LOSSES[head.loss_name][0](head(a, b), gold).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in head.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("case", TRAINED, scope="function")
+def test_the_seed_decides_everything(case: str, cache: LatentCache, task: PairTask) -> None:
+    results = []
+    for seed in (0, 0, 1):
+        found = fit(case, cache, task, seed=seed)
+        results.append((found.result.history, predict_pairs(found.head, found.data, "test").tolist()))
+    assert results[0] == results[1]
+    assert results[0] != results[2]
+
+
+def test_global_generators_are_left_alone(case: str, cache: LatentCache, task: PairTask, tmp_path: Path) -> None:
+    name, options = CASES[case]
+    setting = Setting(cache, task, (0, 1), 100, "cpu", tmp_path)
+    torch_before, numpy_before = torch.get_rng_state(), np.random.get_state(legacy=False)
+    quick = {**options, "max_epochs": 1}
+    evaluate_head(name, quick, setting)
+    evaluate_head(name, quick, setting)  # loaded
+    assert torch.equal(torch.get_rng_state(), torch_before)
+    np.testing.assert_equal(np.random.get_state(legacy=False), numpy_before)
+
+
+def test_nothing_is_chosen_on_the_test_split(case: str, task: PairTask, tmp_path: Path) -> None:
+    """Poison the gold of the test split: whatever was chosen or fitted stays bit-identical."""
+    name, options = CASES[case]
+    cache = plant(tmp_path / "c.h5", task)
+    found, records = [], []
+    for kind, other in (("clean", task), ("poisoned", make_task(shuffled=["test"]))):
+        folder = tmp_path / kind
+        found.append(evaluate_head(name, options, Setting(cache, other, (3,), 100, "cpu", folder)))
+        saved = load_head(folder / name / "seed_3")
+        records.append({key: value for key, value in saved.record.items() if key not in ("fit_id", "seconds")})
+        records[-1]["state"] = {key: value.tolist() for key, value in saved.head.state_dict().items()}
+    assert records[0] == records[1]
+    clean, poisoned = found
+    assert clean["summary"]["test"] != poisoned["summary"]["test"]
+    for key in ("chosen", "contributions", "options", "layers"):
+        assert clean.get(key) == poisoned.get(key)
+    for split in ("train", "validation"):
+        assert clean["summary"][split] == poisoned["summary"][split]

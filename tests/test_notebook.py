@@ -1,0 +1,144 @@
+"""The notebook: built from its script, free of this machine, and running on the real decoder."""
+
+import base64
+import importlib.util
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from PIL import Image
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+SCRIPT = '''# %% [markdown]
+# # A title
+#
+# - an item
+
+# %%
+# a comment
+print(1 + 1)
+
+# %% [markdown]
+#
+'''
+
+
+@pytest.fixture
+def build() -> Any:
+    """The builder, loaded from its file: the folder of notebooks is no package."""
+    spec = importlib.util.spec_from_file_location("notebook_build", FOLDER / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def write_script(build: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = SCRIPT) -> Path:
+    """Make a folder with one script the builder's own."""
+    monkeypatch.setattr(build, "FOLDER", folder)
+    (folder / "small.py").write_text(text, encoding="utf-8")
+    return folder / "small.ipynb"
+
+
+def test_the_notebook_is_what_its_script_builds(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["--check"]) == 0, capsys.readouterr().err
+    assert [path.stem for path in FOLDER.glob("*.ipynb")] == ["quickstart"]
+
+
+def test_the_notebook_shows_its_outputs(build: Any) -> None:
+    notebook: Any = nbformat.read(FOLDER / "quickstart.ipynb", as_version=4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert any("siamese-cosine" in output.get("data", {}).get("text/markdown", "") for output in outputs)
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
+    assert notebook.metadata == build.METADATA
+
+
+def test_cells_of_a_script(build: Any) -> None:
+    assert list(build.read_cells(SCRIPT)) == [
+        ("markdown", "# A title\n\n- an item"),
+        ("code", "# a comment\nprint(1 + 1)"),
+    ]
+
+
+def test_building_twice_is_building_once(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write_script(build, tmp_path, monkeypatch)
+    assert build.main([]) == 0
+    first = target.read_bytes()
+    nbformat.validate(nbformat.read(target, as_version=4))
+    assert build.main([]) == 0
+    assert target.read_bytes() == first
+
+
+def test_outputs_of_an_unchanged_script_are_kept(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write_script(build, tmp_path, monkeypatch)
+    notebook = build.build_notebook(SCRIPT)
+    notebook.cells[1].outputs = [nbformat.v4.new_output("stream", text="2\n")]
+    nbformat.write(notebook, target)
+    assert build.main([]) == 0
+    assert nbformat.read(target, as_version=4).cells[1].outputs[0].text == "2\n"
+
+
+def test_a_changed_script_is_noticed(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = write_script(build, tmp_path, monkeypatch)
+    assert build.main(["--check"]) == 1
+    assert not target.exists()
+    build.main([])
+    assert build.main(["--check"]) == 0
+    write_script(build, tmp_path, monkeypatch, SCRIPT.replace("1 + 1", "1 + 2"))
+    before = target.read_bytes()
+    assert build.main(["--check"]) == 1
+    assert "small.ipynb: differs from small.py; run: make notebook" in capsys.readouterr().err
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (nbformat.v4.new_output("stream", name="stderr", text="a warning"), "cell 2 writes to stderr .* 'a warning'"),
+        (nbformat.v4.new_output("error", ename="E", evalue="boom", traceback=[]), "cell 2 .* 'boom'"),
+        (nbformat.v4.new_output("stream", text=f"{FOLDER.parent}/caches"), "it names the place"),
+        (nbformat.v4.new_output("stream", text="x" * 300_000), "bytes; allowed: 300,000"),
+    ],
+)
+def test_outputs_that_must_not_be_committed(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Any, told: str
+) -> None:
+    target = write_script(build, tmp_path, monkeypatch)
+    notebook = build.build_notebook(SCRIPT)
+    notebook.cells[1].outputs = [output]
+    nbformat.write(notebook, target)
+    monkeypatch.setattr(build, "FOLDER", FOLDER)
+    problems = build.update(tmp_path / "small.py", should_execute=False, is_check=True)
+    assert len(problems) == 1
+    assert re.search(told, problems[0]), problems
+
+
+def test_pictures_shrink_and_stay_pictures(build: Any) -> None:
+    picture = io.BytesIO()
+    Image.linear_gradient("L").resize((400, 300)).save(picture, "PNG")
+    small = base64.b64decode(build.shrink_picture(base64.b64encode(picture.getvalue()).decode()))
+    assert len(small) < len(picture.getvalue())
+    assert Image.open(io.BytesIO(small)).size == (400, 300)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    for name in ("build.py", "quickstart.py"):
+        (tmp_path / "notebooks").mkdir(exist_ok=True)
+        (tmp_path / "notebooks" / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
+    for package in ("extract", "probes"):
+        (tmp_path / package).symlink_to(FOLDER.parent / package)
+    command = [sys.executable, str(tmp_path / "notebooks" / "build.py"), "--execute"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
+    assert done.returncode == 0, done.stderr
+    notebook: Any = nbformat.read(tmp_path / "notebooks" / "quickstart.ipynb", as_version=4)
+    assert "complete: True" in "".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
