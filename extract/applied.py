@@ -1,8 +1,9 @@
 """A mask plan in force on a decoder."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from extract.architectures import architecture_in_force, skip_in_force
 from extract.decoder import Decoder
 from extract.plan import MaskPlan
 from extract.wiring import Wiring, wired
@@ -26,8 +27,18 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
         DecoderError: The family does not let its attention be chosen; says which plan works.
     """
     kinds = plan.kinds(len(decoder.blocks))
-    if plan.is_causal:
+    if plan.is_untouched:
         yield None
         return
-    with wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family) as wiring:
+    with ExitStack() as stack:
+        wiring = stack.enter_context(wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family))
+        if plan.architecture != "inplace":
+            kind, n_converted = plan.converted
+            stack.enter_context(
+                architecture_in_force(
+                    decoder.blocks, wiring, name=plan.architecture, kind=kind, n_converted=n_converted
+                )
+            )
+        if plan.skip is not None:
+            stack.enter_context(skip_in_force(decoder.blocks, stride=plan.skip[0], first=plan.skip[1]))
         yield wiring

@@ -57,6 +57,7 @@ def build_identity(
     *,
     decoder: dict[str, Any],
     plan: str,
+    architecture: str,
     template: dict[str, Any],
     contents: dict[str, Any],
     versions: dict[str, str],
@@ -66,6 +67,7 @@ def build_identity(
     Args:
         decoder: A decoder description as plain values; names and counts that do not decide numbers are left out.
         plan: Canonical text of the mask plan.
+        architecture: Architecture of the plan.
         template: An input template as plain values.
         contents: `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`.
         versions: Library versions by package.
@@ -77,7 +79,7 @@ def build_identity(
         "schema": SCHEMA,
         "decoder": {key: decoder[key] for key in DECODER_IDENTITY},
         "plan": plan,
-        "architecture": "inplace",
+        "architecture": architecture,
         "template": template,
         **contents,
         "versions": versions,

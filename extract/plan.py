@@ -9,28 +9,18 @@ The text form, blocks counted from the top down unless it says otherwise:
     nosink-bidirectional:10+nosink-causal         the top 10, then all others
     backward@17-20                                blocks 17 to 20, counted from the bottom from 1, the others causal
     [causal,causal,backward]                      every block, from the bottom up
+    extend/backward:2                             another architecture than `inplace`, K blocks converted
+    nosink-bidirectional:10~skip3@20              with LBW's extra skip: every 3 blocks from block 21 on
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from extract.errors import UnknownNameError, unknown_name
+from extract.plan_table import ARCHITECTURES, FORMS
 
 CAUSAL = "causal"
-FORMS = "'causal', 'KIND', 'KIND:K', 'KIND:K+KIND:K', 'KIND:K+KIND', 'KIND@A-B', '[KIND,KIND,...]'"
-PLANS = {
-    "causal": "token i attends to j <= i at every block: the decoder as it was trained",
-    "backward:K": "the top K blocks attend to j >= i (LBW INPLACE-BACK)",
-    "bidirectional:K": "the top K blocks attend everywhere (LBW INPLACE-BIDIR)",
-    "nosink-causal:K": "the top K blocks are causal and hide the first token from later ones (LBW MASK0-FOR)",
-    "nosink3-causal:K": "the same, hiding the first 3 tokens (LBW MASK3; 5 and 7 likewise)",
-    "nosink-bidirectional:K": "the top K blocks attend everywhere but to the first token (LBW MASK0-BIDIR)",
-    "nosink-bidirectional:K+nosink-causal": "every block hides the first token, the top K see ahead (LBW MASK0-ALL)",
-    "nosink-bidirectional:K0+bidirectional:K-K0": "the top K0, then bidirectional down to K (LBW MASK0&BIDIR)",
-    "KIND@A-B": "blocks A to B from the bottom, for reading below the top",
-    "[KIND,KIND,...]": "every block by itself, from the bottom up",
-}
 
 
 @dataclass(frozen=True)
@@ -63,22 +53,34 @@ class MaskPlan:
     Attributes:
         segments: From the top down; windows from the bottom up; the blocks of an explicit list from the bottom up.
         is_list: Whether the plan names every block.
+        architecture: A name from `ARCHITECTURES`.
+        skip: Stride and number of blocks below the first addition of LBW's extra skip; None for none.
     """
 
     segments: tuple[Segment, ...] = (Segment(CAUSAL),)
     is_list: bool = False
+    architecture: str = "inplace"
+    skip: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
         """The canonical text form: `parse_plan(plan.text) == plan`."""
+        head = "" if self.architecture == "inplace" else f"{self.architecture}/"
+        tail = "" if self.skip is None else f"~skip{self.skip[0]}@{self.skip[1]}"
         if self.is_list:
-            return f"[{','.join(segment.kind for segment in self.segments)}]"
-        return "+".join(segment.text for segment in self.segments)
+            return f"[{','.join(segment.kind for segment in self.segments)}]{tail}"
+        return head + "+".join(segment.text for segment in self.segments) + tail
 
     @property
-    def is_causal(self) -> bool:
-        """Whether every block is causal, whatever their number."""
-        return all(segment.kind == CAUSAL for segment in self.segments)
+    def is_untouched(self) -> bool:
+        """Whether the plan leaves the decoder as it was trained."""
+        is_causal = all(segment.kind == CAUSAL for segment in self.segments)
+        return is_causal and self.architecture == "inplace" and self.skip is None
+
+    @property
+    def converted(self) -> tuple[str, int]:
+        """Kind and number of the blocks that another architecture than `inplace` converts."""
+        return self.segments[0].kind, self.segments[0].first or 0
 
     def kinds(self, n_blocks: int) -> tuple[str, ...]:
         """Give the kind of every block.
@@ -87,11 +89,18 @@ class MaskPlan:
             n_blocks: Blocks of the decoder.
 
         Returns:
-            `n_blocks` kinds as text, from the bottom up.
+            `n_blocks` kinds as text, from the bottom up; all causal for another architecture than `inplace`, which
+            leaves the decoder's own stack alone.
 
         Raises:
             UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
         """
+        if self.skip is not None and self.skip[1] >= n_blocks:
+            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks)
+        if self.architecture != "inplace":
+            if self.converted[1] > n_blocks:
+                raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks)
+            return (CAUSAL,) * n_blocks
         if self.is_list:
             if len(self.segments) != n_blocks:
                 raise self._misfit(f"names {len(self.segments)} blocks", n_blocks)
@@ -137,7 +146,33 @@ def parse_plan(text: str) -> MaskPlan:
         >>> parse_plan("backward@2-3").kinds(4)
         ('causal', 'backward', 'backward', 'causal')
     """
-    bare = re.sub(r"\s", "", text)
+    bare, _, tail = re.sub(r"\s", "", text).partition("~")
+    skip = _skip(tail, text) if tail else None
+    architecture, slash, rest = bare.partition("/")
+    if slash:
+        return replace(_converted(architecture, rest, text), skip=skip)
+    return replace(_inplace(bare, text), skip=skip)
+
+
+def _skip(tail: str, text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"skip([1-9]\d*)@(\d+)", tail)
+    if not found:
+        raise _refuse(text, f"ends in {tail!r}, which is no skip; write ~skip3@20")
+    return int(found[1]), int(found[2])
+
+
+def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It stands in the plan {text!r}.")
+    plan = _inplace(rest, text)
+    if architecture == "inplace" or plan.is_untouched:
+        return plan
+    if plan.is_list or len(plan.segments) != 1 or plan.segments[0].first is None or plan.segments[0].last is not None:
+        raise _refuse(text, f"gives the architecture {architecture!r} more than one kind with a count, as backward:2")
+    return replace(plan, architecture=architecture)
+
+
+def _inplace(bare: str, text: str) -> MaskPlan:
     if bare.startswith("[") and bare.endswith("]"):
         return MaskPlan(tuple(Segment(_kind(part, text)) for part in bare[1:-1].split(",")), is_list=True)
     segments = [_segment(part, text) for part in bare.split("+")]

@@ -42,9 +42,24 @@ def expected_reach(
         passed: Tensor = (mask.float() @ reach.float()) > 0
         return passed | reach
 
-    start = torch.eye(n_tokens, dtype=torch.bool)
-    layers = [start]
-    for block, kind in enumerate(plan.kinds(n_blocks)):
-        layers.append(step(layers[-1], kind, block))
+    def climb(reach: Tensor, blocks: range, kind: str) -> Tensor:
+        for block in blocks:
+            reach = step(reach, kind, block)
+        return reach
+
+    layers = [torch.eye(n_tokens, dtype=torch.bool)]
+    kind, n_converted = plan.converted if plan.architecture != "inplace" else ("causal", 0)
+    first = n_blocks - n_converted
+    for block, own in enumerate(plan.kinds(n_blocks)):
+        layers.append(step(layers[-1], own, block))
+        if plan.architecture == "inter-block" and block >= first:
+            layers[-1] |= step(layers[-2], kind, block)
+    if plan.architecture == "extend":
+        for _ in range(n_converted):
+            layers[-1] = step(layers[-1], kind, n_blocks - 1)
+    elif plan.architecture == "extra":
+        layers[-1] |= climb(layers[0], range(n_converted), kind)
+    elif plan.architecture == "inter-stack":
+        layers[-1] |= climb(layers[first], range(first, n_blocks), kind)
     layers.append(layers[-1])
     return torch.stack(layers)

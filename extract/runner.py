@@ -1,5 +1,6 @@
 """The extraction: texts in, a whole cache out, resumable at any moment."""
 
+import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -55,6 +56,8 @@ def describe_extraction(decoder: Decoder, texts: Sequence[str], spec: Extraction
     Raises:
         UnknownNameError: A layer this decoder does not have.
     """
+    plan = parse_plan(spec.plan)
+    plan.kinds(len(decoder.blocks))  # a plan that does not fit is told before anything is written
     batch_tokens, min_tokens = batch_limits(spec, decoder.device)
     contents = {
         "poolings": list(select_poolings(spec.poolings)),
@@ -65,7 +68,8 @@ def describe_extraction(decoder: Decoder, texts: Sequence[str], spec: Extraction
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),
-        plan=parse_plan(spec.plan).text,
+        plan=plan.text,
+        architecture=plan.architecture,
         template={**spec.template.to_dict(), "window": decoder.description.window},
         contents=contents,
         versions={package: version(package) for package in PACKAGES},
@@ -81,7 +85,8 @@ def describe_extraction(decoder: Decoder, texts: Sequence[str], spec: Extraction
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--")
-    return folder / f"{name}-{manifest.identity['plan']}-{manifest.short_id}.h5"
+    plan = re.sub(r"[^a-z0-9-]+", "_", str(manifest.identity["plan"])).strip("_")[:60]
+    return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 
 
 def extract_latents(

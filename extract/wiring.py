@@ -46,6 +46,16 @@ class Wiring:
         """Give every block its kind, bottom up; masks that were built stay."""
         self.kinds = [parse_kind(kind) for kind in kinds]
 
+    @contextmanager
+    def converted(self, block: int, kind: str) -> Iterator[None]:
+        """Let one block attend under another kind until the `with` block ends."""
+        before = self.kinds[block]
+        self.kinds[block] = parse_kind(kind)
+        try:
+            yield
+        finally:
+            self.kinds[block] = before
+
     def begin(self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None) -> None:
         """Begin a batch.
 

@@ -1,10 +1,13 @@
 """Build the notebooks from their scripts.
 
-`python notebooks/build.py` brings each notebook up to date with its script, `--execute` runs it as well and keeps what it
-shows, `--check` changes nothing and fails where a notebook and its script differ.
+`python notebooks/build.py` brings each notebook up to date with its script, `--execute` runs it as well and keeps what
+it shows, `--check` changes nothing and fails where a notebook and its script differ.
 
 A script is in the percent format: `# %%` begins a cell of code, `# %% [markdown]` one of text.
 """
+
+# nbformat has no annotations
+# mypy: disable-error-code=no-untyped-call
 
 import argparse
 import base64

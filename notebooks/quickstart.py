@@ -1,3 +1,6 @@
+# mypy: disable-error-code=no-untyped-call
+# (IPython.display has no annotations; what stands above the first cell is no part of the notebook)
+
 # %% [markdown]
 # # Quickstart
 #
@@ -57,8 +60,8 @@ print(f"{cache.path.stat().st_size / 1e6:.1f} MB, identity {cache.manifest.short
 # %% [markdown]
 # ## Look at the cache
 #
-# The layers, bottom up. Block outputs are taken before the final norm; the normed output of the last block is a layer of
-# its own.
+# The layers, bottom up. Block outputs are taken before the final norm; the normed output of the last block is a layer
+# of its own.
 
 # %%
 print(" ".join(cache.layers))
@@ -114,8 +117,8 @@ display(Image(curve.folder / "figures" / "layer_cosine_curve.png", width=720))
 # %% [markdown]
 # ## Fit a head
 #
-# The siamese head encodes all layers at once, takes a cosine per layer and combines them in a small network. Two seeds, a
-# few epochs. The epoch is chosen on validation, never on test (`docs/protocol.md`).
+# The siamese head encodes all layers at once, takes a cosine per layer and combines them in a small network. Two seeds,
+# a few epochs. The epoch is chosen on validation, never on test (`docs/protocol.md`).
 
 # %%
 siamese = {"bottleneck": 64, "hidden": 128, "batch_size": 32, "max_epochs": 30, "patience": 10}
@@ -133,7 +136,8 @@ display(Image(fitted.folder / "figures" / "siamese_cosine_layers.png", width=720
 # %% [markdown]
 # ## Score new pairs
 #
-# A finished run scores pairs it has never seen, in the units of the gold: the mean over seeds, calibrated on validation.
+# A finished run scores pairs it has never seen, in the units of the gold: the mean over seeds, calibrated on
+# validation.
 
 # %%
 scorer = load_scorer(fitted.folder, head="siamese-cosine", decoder=decoder)

@@ -19,7 +19,7 @@ def _decoders() -> list[tuple[str, str]]:
 
 
 def _plans() -> list[tuple[str, str]]:
-    from extract.plan import PLANS
+    from extract.plan_table import PLANS
 
     return list(PLANS.items())
 

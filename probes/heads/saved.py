@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -62,7 +63,8 @@ def load_head(folder: str | Path) -> SavedHead:
     folder = Path(folder)
     try:
         record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-        head = head_entry(record["name"]).head(record["n_layers"], record["width"], **record["arguments"])
+        with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
+            head = head_entry(record["name"]).head(record["n_layers"], record["width"], **record["arguments"])
         head.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]

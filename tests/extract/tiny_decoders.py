@@ -165,6 +165,7 @@ def make_manifest(texts: Sequence[str], **changes: Any) -> Manifest:
     identity = build_identity(
         decoder={**decoder, **{k: changes.pop(k) for k in list(changes) if k in decoder}},
         plan=changes.pop("plan", "causal"),
+        architecture="inplace",
         template=InputTemplate().to_dict(),
         contents={**contents, **changes},
         versions={"icecore": "0.1.0"},

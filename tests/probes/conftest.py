@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.probes.planted_latents import make_task, pair_data, plant
 
 from extract.cache import LatentCache
 from probes.data import PairLatents
 from probes.tasks import PairTask
 from tests.extract.tiny_decoders import save_decoder
+from tests.probes.planted_latents import make_task, pair_data, plant
 
 
 @pytest.fixture(scope="session")

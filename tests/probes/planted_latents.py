@@ -35,6 +35,7 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
     identity = build_identity(
         decoder=decoder,
         plan="causal",
+        architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
         contents={
             "poolings": list(latents), "layers": layers, "storage_dtype": "float32", "n_rows": len(texts),

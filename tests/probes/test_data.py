@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.probes.planted_latents import LAYERS, SIZES, make_task, pair_data, plant
 from torch.utils.data import DataLoader
 
 from extract.cache import LatentCache
@@ -15,6 +14,7 @@ from extract.digest import digest_texts
 from extract.errors import CacheError, HeadError, TaskError, UnknownNameError
 from probes.data import PairBatch, PairLatents, PairRows, SimilarityRows, _as_is
 from probes.tasks import PairTask
+from tests.probes.planted_latents import LAYERS, SIZES, make_task, pair_data, plant
 
 
 def joined(loader: DataLoader[PairBatch]) -> PairBatch:

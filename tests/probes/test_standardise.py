@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.probes.planted_latents import write_latents
 
 import probes.standardise
 from extract.cache import LatentCache
 from probes.standardise import fit_standardiser
+from tests.probes.planted_latents import write_latents
 
 
 @pytest.fixture

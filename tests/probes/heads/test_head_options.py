@@ -47,7 +47,8 @@ def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> Non
     ("option", "value", "allowed"),
     [
         ("hidden", 1.5, "a whole number of at least 1"), ("hidden", "many", "a whole number"),
-        ("hidden", True, "a whole number"), ("hidden", None, "a whole number"), ("hidden", 0, "a whole number of at least 1"),
+        ("hidden", True, "a whole number"), ("hidden", None, "a whole number"),
+        ("hidden", 0, "a whole number of at least 1"),
         ("bottleneck", -4, "a whole number of at least 1"), ("batch_size", 0, "a whole number of at least 1"),
         ("max_epochs", [1], "a whole number"),
         ("learning_rate", "fast", "a number"), ("learning_rate", False, "a number"),

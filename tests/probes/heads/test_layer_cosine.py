@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, write_latents
 from scipy.stats import pearsonr, spearmanr
 
 from extract.errors import HeadError
 from probes.data import PairLatents
 from probes.fit import FitOptions, fit_head
 from probes.heads.layer_cosine import KINDS, LayerCosine
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, write_latents
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])

@@ -1,0 +1,345 @@
+"""README and docs: their Python runs, their commands parse, and what they name exists.
+
+A page is read from top to bottom as a reader would do it: its Python blocks share their names and one empty folder, in
+which `configs` and `my-decoder` (a tiny random decoder) lie. Blocks that name the demo's decoder or its run are slow.
+"""
+
+import io
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extract.errors import IcecoreError
+from probes.cli import configured, fetch, inspect, score
+from probes.cli.main import COMMANDS, main
+from probes.cli.parsing import read_arguments
+from tests.extract.tiny_decoders import save_decoder
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")))
+PYTHON_PAGES = [page for page in PAGES if page.name != "cache_format.md"]  # that one has a test of its own
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+SHELLS = {"console", "bash", "sh", "shell"}
+REAL_DECODER = re.compile(r"smollm2|load_decoder\(\)|runs/demo", re.IGNORECASE)
+PLACEHOLDERS = {"CONFIG": "configs/demo.yaml"}
+STOPS = {"|", "||", "&&", ";", ">", ">>", "2>", "&"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    language: str
+    text: str
+    line: int
+
+
+def name_of(path: Path) -> str:
+    """Name a file in a test's id."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def read_blocks(text: str) -> Iterator[Block]:
+    """Yield the fenced blocks of a page."""
+    for found in re.finditer(r"^( *)```([^\n`]*)\n(.*?)^\1```[ ]*$", text, re.MULTILINE | re.DOTALL):
+        info = found[2].split()
+        lines = [line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True)]
+        yield Block(info[0] if info else "", "".join(lines), text[: found.start()].count("\n") + 2)
+
+
+def read_page(page: Path) -> tuple[list[Block], str]:
+    """Give the fenced blocks of a page, and its prose without them."""
+    text = page.read_text(encoding="utf-8")
+    prose = re.sub(r"^( *)```.*?^\1```[ ]*$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return list(read_blocks(text)), prose
+
+
+def shell_lines(text: str) -> Iterator[str]:
+    """Yield the commands of a shell block; where there are prompts, the other lines are output."""
+    lines = text.replace("\\\n", " ").splitlines()
+    prompts = [line[2:] for line in lines if line.startswith("$ ")]
+    for line in prompts or lines:
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield line.strip()
+
+
+def split_commands(line: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a line, without its comment, variables and redirections."""
+    words: list[str] = []
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
+    lexer.whitespace_split = True
+    for word in [*lexer, ";"]:
+        if word in STOPS:
+            if words:
+                yield words
+            words = []
+        elif word == "probes.cli.main":  # after `python -m` or torchrun
+            words = ["icecore"]
+        elif words or not re.fullmatch(r"[A-Z_]+=.*", word):
+            words.append(word)
+
+
+def told_commands(page: Path) -> Iterator[list[str]]:
+    """Yield every command that a page tells the reader to type, from its blocks and from inline code."""
+    blocks, prose = read_page(page)
+    for block in blocks:
+        if block.language in SHELLS or (not block.language and re.match(r"(\$ |make |icecore )", block.text)):
+            for line in shell_lines(block.text):
+                yield from split_commands(line)
+    for code in re.findall(r"`((?:icecore|make|torchrun) [^`]+)`", prose):
+        yield from split_commands(code.replace("\n", " "))
+
+
+def header_commands(config: Path) -> Iterator[list[str]]:
+    """Yield the commands in the comment that a config file opens with."""
+    for line in config.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            return
+        for code in re.findall(r"(icecore \w+ [^()#]*|make [a-z-]+)", line):
+            yield from split_commands(code.rstrip(". "))
+
+
+def commands_of(program: str) -> list[Any]:
+    """Give every command of one program on every page and in every config, as test parameters."""
+    told = [(page, words) for page in PAGES for words in told_commands(page)]
+    told += [(config, words) for config in CONFIGS for words in header_commands(config)]
+    chosen = {(name_of(path), *words[1:]): words[1:] for path, words in told if Path(words[0]).name == program}
+    return [pytest.param(words, id=" ".join(key)) for key, words in chosen.items()]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with the configs in it."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class ReachedError(Exception):
+    """A command had read all its arguments and was about to begin."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every command read its arguments and stop there."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise ReachedError
+
+    def read_and_stop(*args: Any, **options: Any) -> None:
+        read_arguments(*args, **options)
+        raise ReachedError
+
+    monkeypatch.setattr(configured, "read_arguments", read_and_stop)
+    monkeypatch.setattr(score, "load_scorer", stop)
+    monkeypatch.setattr(score, "_read_pairs", stop)
+    monkeypatch.setattr(inspect, "LatentCache", stop)
+    monkeypatch.setattr(fetch, "fetch_decoder", stop)
+
+
+def write_told_configs(folder: Path) -> None:
+    """Write the YAML blocks that begin with a comment naming their file, so that commands can name it."""
+    for page in PAGES:
+        for block in read_page(page)[0]:
+            named = re.match(r"# ([\w./-]+\.yaml)", block.text)
+            if block.language == "yaml" and named and not (folder / named[1]).exists():
+                (folder / named[1]).write_text(block.text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", commands_of("icecore"))
+@pytest.mark.usefixtures("parse_only")
+def test_commands_parse(words: list[str], desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_told_configs(desk)
+    arguments = [PLACEHOLDERS.get(word, word) for word in words]
+    if arguments[:1] == ["COMMAND"] or (len(arguments) == 1 and arguments[0] in COMMANDS):
+        return  # a command that is only mentioned
+    try:
+        code = main(arguments)
+    except ReachedError:
+        return
+    except SystemExit as stopped:  # --help
+        code = int(stopped.code or 0)
+    assert code == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_keys_in_prose_are_keys(page: Path, desk: Path) -> None:
+    del desk
+    for code in re.findall(r"`(--[\w-]+\.[\w.-]+[ =][^`]+)`", read_page(page)[1]):
+        read_arguments("run", ["configs/demo.yaml", *shlex.split(code)], description="", flags={})
+
+
+def test_a_wrong_command_would_be_found(desk: Path, parse_only: None, capsys: pytest.CaptureFixture[str]) -> None:
+    del desk, parse_only
+    for line in ("run configs/demo.yaml --sedes [0]", "run configs/dmo.yaml", "rnu", "list hats", "fetch"):
+        assert main(line.split()) != 0, line
+    assert "Did you mean 'seeds'?" in capsys.readouterr().err
+    with pytest.raises(ReachedError):
+        main(["run", "configs/demo.yaml", "--seeds", "[0]"])
+
+
+@pytest.mark.parametrize("words", commands_of("make"))
+def test_make_targets_exist(words: list[str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {word for word in words if "=" not in word and not word.startswith("-")} <= targets
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name_of)
+def test_a_config_opens_with_its_command(config: Path, desk: Path) -> None:
+    del desk
+    commands = list(header_commands(config))
+    assert commands[0][:3] == ["icecore", commands[0][1], name_of(config)]
+    assert commands[0][1] in COMMANDS
+    made = read_arguments(commands[0][1], [name_of(config)], description="", flags={}).config
+    assert made.name == config.stem
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_configs_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
+    for block in read_page(page)[0]:
+        if block.language == "yaml":
+            assert isinstance(yaml.safe_load(block.text), dict), block
+            (tmp_path / "told.yaml").write_text(block.text, encoding="utf-8")
+            try:
+                read_arguments("run", [str(tmp_path / "told.yaml")], description="", flags={})
+            except IcecoreError as error:
+                pytest.fail(f"{name_of(page)}:{block.line}: {error}")
+
+
+def slug(heading: str) -> str:
+    """Name a heading as a link to it does."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_resolve(page: Path) -> None:
+    prose = read_page(page)[1]
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{name_of(page)} links to {target}"
+        if anchor and linked.suffix == ".md":
+            headings = re.findall(r"^#+ (.+)$", read_page(linked)[1], re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, f"{name_of(page)} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_named_in_prose_exist(page: Path) -> None:
+    folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
+    named = re.findall(rf"`((?:{folders})/[\w./-]+\.(?:py|md|yaml|csv|ipynb))`", read_page(page)[1])
+    missing = [name for name in named if not (ROOT / name).is_file() and not name.startswith(("runs/", "caches/"))]
+    assert not missing, f"{name_of(page)} names {missing}"
+
+
+def tree_paths(text: str) -> Iterator[str]:
+    """Yield the paths of a drawn file tree: `name   remark` lines, nested by indentation or by box characters."""
+    stack: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        found = re.match(r"([\s│├└─]*)([\w.-][\w./-]*(?:, [\w.-][\w./-]*)*)(?:\s{2,}.*|\s+#.*|\s*)$", line)
+        if not found:
+            continue
+        depth = len(found[1])
+        while stack and stack[-1][0] >= depth:
+            stack.pop()
+        for name in found[2].split(", "):
+            yield "/".join([*(folder.rstrip("/") for _, folder in stack), name])
+        if found[2].endswith("/"):
+            stack.append((depth, found[2]))
+
+
+def is_tree(block: Block) -> bool:
+    """Tell a file tree from other plain blocks: it draws boxes, or begins with a folder."""
+    is_drawn = re.search("[├└]──", block.text) or re.match(r"[\w.-]+/\s", block.text)
+    return block.language in ("", "text") and bool(is_drawn)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_of_a_drawn_tree_exist(page: Path) -> None:
+    made = ("runs", "caches", "icecore")
+    for block in read_page(page)[0]:
+        if is_tree(block) and not block.text.startswith(made):
+            missing = [path for path in tree_paths(block.text) if not (ROOT / path).exists() and path != ROOT.name]
+            missing = [path for path in missing if not path.startswith(made)]
+            assert not missing, f"{name_of(page)}:{block.line} draws {missing}"
+
+
+def test_trees_are_read() -> None:
+    drawn = "extract/\n├── cache.py    reads\nprobes/\n├── heads/\n│   └── base.py  # all\n└── run.py\n"
+    assert list(tree_paths(drawn)) == [
+        "extract/", "extract/cache.py", "probes/", "probes/heads/", "probes/heads/base.py", "probes/run.py",
+    ]  # fmt: skip
+    indented = "docs/   pages\n  protocol.md, a.md   how\n               further words\nMakefile  targets\n"
+    assert list(tree_paths(indented)) == ["docs/", "docs/protocol.md", "docs/a.md", "Makefile"]
+
+
+def python_pages(*, is_slow: bool) -> list[Path]:
+    """Choose the pages with Python that needs the real decoder, or those without."""
+    chosen = []
+    for page in PYTHON_PAGES:
+        blocks = [block.text for block in read_page(page)[0] if block.language == "python"]
+        if blocks and bool(REAL_DECODER.search("\n".join(blocks))) == is_slow:
+            chosen.append(page)
+    return chosen
+
+
+def run_python(page: Path) -> None:
+    """Run the Python blocks of a page in one namespace, in the current folder."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    blocks = read_page(page)[0]
+    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.language != "python":
+            continue
+        # Empty lines in front, so that a traceback names the line of the page.
+        code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+        with redirect_stdout(io.StringIO()) as printed:
+            exec(code, names)
+        n_lines = block.text.count("\n")
+        if after is not None and after.language == "text" and after.line <= block.line + n_lines + 3:
+            # Numbers depend on where the weights came from; what they stand for does not.
+            shown = [line.split()[:1] for line in after.text.splitlines()]
+            assert [line.split()[:1] for line in printed.getvalue().splitlines()] == shown, name_of(page)
+        sys.stdout.write(printed.getvalue())
+
+
+@pytest.mark.parametrize("page", python_pages(is_slow=False), ids=name_of)
+def test_python_runs(page: Path, desk: Path) -> None:
+    if any("my-decoder" in block.text for block in read_page(page)[0]):
+        save_decoder(desk / "my-decoder")
+    run_python(page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", python_pages(is_slow=True), ids=name_of)
+def test_python_runs_on_the_real_decoder(page: Path, desk: Path) -> None:
+    save_decoder(desk / "my-decoder")
+    if any("runs/demo" in block.text for block in read_page(page)[0] if block.language == "python"):
+        quick = ["--seeds", "[0]", "--heads.siamese-cosine.max_epochs", "3", "--heads.cosine-mlp.max_epochs", "3"]
+        assert main(["run", "configs/demo.yaml", *quick]) == 0
+    run_python(page)
+
+
+def test_the_protocol_page_tells_the_counts_of_stsb(icecore_data: Path) -> None:
+    from probes.tasks import load_stsb_local
+
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    told = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]
+    assert told == list(load_stsb_local(icecore_data / "stsb").notes)
+
+
+def test_the_protocol_page_tells_the_bias_it_computes(capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "protocol.md"
+    run_python(page)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 4
+    assert set(printed) <= set(page.read_text(encoding="utf-8").splitlines())
