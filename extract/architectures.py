@@ -6,40 +6,12 @@ All of them are hooks on the blocks; no weight is copied. Sums are taken before 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
+from extract.replay import Replay
 from extract.wiring import Wiring
-
-
-@dataclass(eq=False)
-class _Stack:
-    """The blocks of a decoder, and what each was called with in the forward pass under way."""
-
-    blocks: tuple[nn.Module, ...]
-    wiring: Wiring
-    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
-    inputs: dict[int, Tensor] = field(default_factory=dict)
-
-    def note(self, index: int) -> Callable[..., None]:
-        """Make a hook that notes the input and the arguments of a block."""
-
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.inputs[index] = args[0] if args else kwargs["hidden_states"]
-            self.calls[index] = (args[1:], {k: v for k, v in kwargs.items() if k != "hidden_states"})
-
-        return hook
-
-    def run(self, index: int, hidden: Tensor, kind: str) -> Tensor:
-        """Run a block once more under another kind; its hooks do not see it."""
-        args, kwargs = self.calls[index]
-        with self.wiring.converted(index, kind):
-            # `forward` and not the call itself: hooks of the outer pass must not fire for an inner one.
-            output = self.blocks[index].forward(hidden, *args, **kwargs)
-        changed: Tensor = output[0] if isinstance(output, tuple) else output
-        return changed
 
 
 @contextmanager
@@ -58,9 +30,9 @@ def architecture_in_force(
     Yields:
         Nothing; forward calls inside the block are those of the converted decoder.
     """
-    stack = _Stack(blocks, wiring)
+    stack = Replay(blocks, wiring)
     n_blocks, last = len(blocks), blocks[-1]
-    handles = [block.register_forward_pre_hook(stack.note(i), with_kwargs=True) for i, block in enumerate(blocks)]
+    handles = []
 
     def rerun(first: int, end: int, hidden: Tensor) -> Tensor:
         for index in range(first, end):
@@ -86,7 +58,8 @@ def architecture_in_force(
         change = {"extend": extend, "extra": extra, "inter-stack": inter_stack}[name]
         handles.append(last.register_forward_hook(_changing(change)))
     try:
-        yield
+        with stack.noting():
+            yield
     finally:
         for handle in handles:
             handle.remove()
@@ -101,7 +74,7 @@ def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return hook
 
 
-def _adding(stack: _Stack, index: int, kind: str) -> Callable[..., Any]:
+def _adding(stack: Replay, index: int, kind: str) -> Callable[..., Any]:
     return _changing(lambda hidden: hidden + stack.run(index, stack.inputs[index], kind))
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,29 @@ class Extraction:
             CacheIdentityError: The store is of another identity; nothing was written.
             IcecoreError: As `extract_latents`.
         """
+        with self.opened(expected=expected) as writer, plan_in_force(self.decoder, self.plan):
+            self._fill(writer)
+
+    @contextmanager
+    def opened(self, *, expected: dict[str, Any]) -> Iterator[StoreWriter]:
+        """Open the store for writing, held by this process until the `with` block ends.
+
+        Args:
+            expected: Identity the store must have.
+
+        Yields:
+            Its writer.
+
+        Raises:
+            CacheIdentityError: The store is of another identity; nothing was written.
+            CacheLockedError: Another process holds it.
+        """
         writer = StoreWriter(self.path)
         try:
             require_same(writer.manifest.identity, expected, where=repr(str(self.path)))
             self._prepare(writer)
-            with plan_in_force(self.decoder, self.plan):
-                if self.workers.rank == 0:
-                    with writer.locked():
-                        self._fill(writer)
-                else:
-                    self._fill(writer)
+            with writer.locked() if self.workers.rank == 0 else nullcontext():
+                yield writer
         finally:
             writer.close()
 
@@ -83,22 +97,35 @@ class Extraction:
     def _fill(self, writer: StoreWriter) -> None:
         started = time.monotonic()
         is_done = writer.done_rows()
-        certificate: dict[str, Any] = {
-            "influence": check_influence(self.decoder, self.plan),
-            "batch_invariance": check_batch_invariance(self.decoder),
-        }
+        certificate = self.certify()
         self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
         try:
             self._pump(writer, is_done)
         finally:
             self.progress.finish()
-        certificate["frozen"] = self._check_frozen(writer, is_done)
+        certificate["frozen"] = self.check_frozen(writer, is_done)
         self.workers.barrier()
         if self.workers.rank == 0 and writer.done_rows().all():
             writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
         self.workers.barrier()
 
-    def _check_frozen(self, writer: StoreWriter, was_done: NDArray[np.bool_]) -> dict[str, Any]:
+    def certify(self) -> dict[str, Any]:
+        """Certify the plan in force before anything is computed with it.
+
+        Raises:
+            CertificateError: It did not take effect, or latents depend on padding.
+        """
+        return {
+            "influence": check_influence(self.decoder, self.plan),
+            "batch_invariance": check_batch_invariance(self.decoder),
+        }
+
+    def check_frozen(self, writer: StoreWriter, was_done: NDArray[np.bool_]) -> dict[str, Any]:
+        """Certify that the weights are what they were; rows of this run are voided when they are not.
+
+        Raises:
+            CertificateError: A weight changed.
+        """
         digest = digest_module(self.decoder.module)
         if digest != self.decoder.description.weight_digest:
             writer.void_rows(~was_done)
@@ -111,16 +138,17 @@ class Extraction:
 
     def _pump(self, writer: StoreWriter, is_done: NDArray[np.bool_]) -> None:
         """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
-        sink = Sink(lambda item: self._write(writer, *item))
-        batches = Ahead(self._batches(is_done))
+        sink = Sink(lambda item: self.write(writer, *item))
+        batches = Ahead(self.batches(is_done))
         try:
             for batch in batches:
-                sink.put((batch, self._compute(batch)))
+                latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
+                sink.put((batch, self.to_storage(batch, latents)))
         finally:
             batches.close()
             sink.close()
 
-    def _batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
+    def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, rows in the order in which they are stored."""
         number = 0
         for start in range(0, len(self.texts), self.batching["window_texts"]):
@@ -139,8 +167,12 @@ class Extraction:
                 if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
                     yield collate([encoded[i] for i in group], rows, positions=[start + i for i in group])
 
-    def _compute(self, batch: Batch) -> Tensor:
-        latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
+    def to_storage(self, batch: Batch, latents: Tensor) -> Tensor:
+        """Cast the latents of a batch for the store, on the CPU.
+
+        Raises:
+            NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text and value.
+        """
         stored = latents.to(TORCH_STORAGE[self.storage])
         if not bool(torch.isfinite(stored).all()):
             raise self._non_finite(batch, latents, stored)
@@ -161,7 +193,8 @@ class Extraction:
             f"text {text} ({self.texts[text][:40]!r}) {cause}. Rows that are done stay."
         )
 
-    def _write(self, writer: StoreWriter, batch: Batch, stored: Tensor) -> None:
+    def write(self, writer: StoreWriter, batch: Batch, stored: Tensor) -> None:
+        """Write the latents of a batch and mark its rows as done."""
         raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
         rows: dict[str, NDArray[Any]] = {
             "digest": digest_texts([self.texts[i] for i in batch.positions]),

@@ -97,7 +97,7 @@ class Wiring:
         assert self._is_real is not None
         if kind.name in SHORTCUTS and not self._is_padded and window is None:
             return SHORTCUTS[kind.name]
-        spans = self._spans
+        spans = self._spans if kind.needs_spans else None
         if kind.needs_spans and spans is None:
             spans = torch.full(self._is_real.shape, CONTEXT, device=self._is_real.device)
         is_real = self._is_real if self._is_padded or kind.needs_spans else self._is_real[:1]

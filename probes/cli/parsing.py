@@ -107,7 +107,8 @@ def _merge_free(values: dict[str, Any], free: list[tuple[str, Any]]) -> None:
         prefix = next(name for name in FREE_FORM if key.startswith(f"{name}."))
         place = values
         for part in [*prefix.split("."), *key.removeprefix(f"{prefix}.").split(".")[:-1]]:
-            place[part] = place.get(part) or {}
+            if not isinstance(place.get(part), dict):  # a single value in the file gives way
+                place[part] = {}
             place = place[part]
         place[key.rsplit(".", 1)[1]] = value
     values["task"]["options"] = values["task"]["options"] or {}  # a key left empty in YAML is null

@@ -126,7 +126,7 @@ def test_global_torch_generator_is_left_alone(data: PairLatents) -> None:
 
 
 def test_training_that_breaks_is_told(data: PairLatents) -> None:
-    head = make_mlp(learning_rate=1e38)
+    head = make_mlp(learning_rate=1e30)
     with pytest.raises(HeadError, match=r"no epoch of CosineMLP had a finite validation score .*; lower learning_rate"):
         fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=20, patience=2))
 

@@ -1,0 +1,146 @@
+"""The command: what it says, and with which code it ends."""
+
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from extract.errors import UnknownNameError
+from extract.known import KNOWN_DECODERS
+from extract.plan_table import PLANS
+from extract.pooling import POOLINGS
+from probes.cli import configured, listing
+from probes.cli.main import COMMANDS, main
+from probes.heads.registry import HEADS
+from probes.losses import LOSSES
+from probes.tasks import TASKS
+
+TABLES = {
+    "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": POOLINGS, "tasks": TASKS, "heads": HEADS, "losses": LOSSES,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def wide_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A screen on which no table row is cut."""
+    monkeypatch.setenv("COLUMNS", "400")
+
+
+def test_alone_it_tells_its_usage_and_that_this_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith("usage: icecore COMMAND")
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_names_every_command(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([flag]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"icecore {version('icecore')}\n"
+
+
+def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rnu"]) == 2
+    assert capsys.readouterr().err.startswith("icecore: unknown command 'rnu': did you mean 'run'? Allowed: run, extract")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main([command, "--help"])
+    except SystemExit as stop:
+        code = stop.code
+    assert code == 0
+    captured = capsys.readouterr()
+    assert "usage: icecore " + command in captured.out.replace("\n", " ")
+    assert not captured.err
+
+
+@pytest.mark.parametrize("command", ["run", "extract", "fit"])
+def test_help_tells_every_key_with_its_docstring(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    out = capsys.readouterr().out
+    for key in ("--extraction.plan", "--decoder.name", "--seeds", "--bootstrap", "--task.options", "--heads"):
+        assert key in out
+    assert "Bootstrap resamples behind every interval" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["run", "nowhere.yaml"], "icecore: there is no config file 'nowhere.yaml'."),
+        (["run", "--seedz", "[1]"], "icecore: unknown key 'seedz'. Did you mean 'seeds'?"),
+        (["run", "--heads.layer-cosin.patience", "3"], "icecore: unknown head 'layer-cosin': did you mean"),
+        (["extract", "--extraction.poolings", "[meen]"], "icecore: unknown pooling 'meen': did you mean 'mean'?"),
+        (["fit", "--cache", "no.h5"], "icecore: "),
+        (["list", "haeds"], "icecore: unknown table 'haeds': did you mean 'heads'?"),
+        (["inspect"], "icecore: inspect cannot be done: "),
+        (["inspect", "no.h5"], "icecore: "),
+        (["score"], "icecore: score cannot be done: "),
+        (["score", "runs/none", "a", "b"], "icecore: folder 'runs/none' holds no finished run; allowed: "),
+        (["score", "runs/none", "a"], "icecore: 1 texts were given; allowed: two texts"),
+        (["score", "runs/none", "a", "b", "--sede", "3"], "icecore: score cannot be done: "),
+        (["fetch"], "icecore: fetch cannot be done: "),
+        (["fetch", "smolm2"], "icecore: unknown decoder 'smolm2'"),
+        (["fetch", "gpt2", "--source", "moon"], "icecore: fetch cannot be done: "),
+    ],
+)
+def test_an_error_is_one_sentence_and_no_traceback(
+    argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_with_130_and_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(configured, "run", interrupt)
+    assert main(["run", "--name", "x"]) == 130
+    assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", listing.TABLES)
+def test_a_table_lists_every_name(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", table]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(table)
+    for name in TABLES[table]:
+        assert f"{name} " in out
+
+
+def test_all_tables_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert set(TABLES) == set(listing.TABLES)
+    assert all(f"\n{table}" in f"\n{out}" for table in TABLES)
+
+
+def test_an_unknown_table_raises_before_anything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UnknownNameError, match="unknown table 'plan'"):
+        listing.list_command(["heads", "plan"])
+    assert not capsys.readouterr().out
+
+
+def test_the_installed_command_runs() -> None:
+    command = shutil.which("icecore", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("icecore is not installed beside this Python")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"icecore {version('icecore')}\n")

@@ -1,0 +1,230 @@
+"""Configurations: YAML merged with the command line, and a sentence for whatever cannot be used."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extract.errors import ConfigError, IcecoreError, UnknownNameError
+from probes.cli.configured import DRY_RUN
+from probes.cli.parsing import Parsed, read_arguments
+from probes.config import RunConfig
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+BASE = """
+name: base
+extraction:
+  poolings: [mean, last]
+heads:
+  layer-cosine: {}
+  cosine-mlp:
+    batch_size: 32
+    hidden: 16
+seeds: [0, 1]
+"""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    """A small config file."""
+    return write(tmp_path, BASE)
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "base.yaml").write_text(text, encoding="utf-8")
+    return str(folder / "base.yaml")
+
+
+def read(*argv: str) -> Parsed:
+    return read_arguments("run", argv, description="Run.", flags={"dry_run": DRY_RUN})
+
+
+def refusal(*argv: str) -> str:
+    with pytest.raises(IcecoreError) as caught:
+        read(*argv)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_shipped_config_resolves_and_names_its_command(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].split("#")[1].split("  ")[0].strip() == f"icecore run {path.relative_to(ROOT)}"
+    assert any("untime" in line for line in lines[:6])
+    assert read(str(path)).config.name == path.stem
+
+
+def test_there_are_shipped_configs() -> None:
+    assert CONFIGS
+
+
+def test_nothing_at_all_is_the_defaults() -> None:
+    assert read().config == RunConfig()
+
+
+def test_a_file_may_stand_first_or_behind_config(base: str) -> None:
+    first = read(base)
+    assert read("--config", base) == first
+    assert first.config.extraction.poolings == ("mean", "last")
+    assert first.config.seeds == (0, 1)
+    assert first.flags == {"dry_run": False}
+    assert read(base, "--dry-run").flags == {"dry_run": True}
+
+
+@pytest.mark.parametrize("form", [("--heads.cosine-mlp.hidden", "64"), ("--heads.cosine-mlp.hidden=64",)])
+def test_a_head_option_is_merged_into_those_of_the_file(base: str, form: tuple[str, ...]) -> None:
+    heads = read(base, *form).config.heads
+    assert heads == {"layer-cosine": {}, "cosine-mlp": {"batch_size": 32, "hidden": 64}}
+
+
+def test_a_head_may_be_added_on_the_command_line(base: str) -> None:
+    argv = ("--heads.siamese-cosine.bottleneck", "8", "--heads.siamese-cosine.learning_rate=1e-3")
+    heads = read(base, *argv).config.heads
+    assert set(heads) == {"layer-cosine", "cosine-mlp", "siamese-cosine"}
+    assert heads["siamese-cosine"] == {"bottleneck": 8, "learning_rate": 1e-3}
+
+
+def test_all_heads_may_be_replaced(base: str) -> None:
+    assert read(base, "--heads", "{layer-cosine: {}}").config.heads == {"layer-cosine": {}}
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (("--seeds", "[3,4]"), {"seeds": (3, 4)}),
+        (("--name=other",), {"name": "other"}),
+        (("--bootstrap", "200", "--runs", "elsewhere"), {"bootstrap": 200, "runs": "elsewhere"}),
+    ],
+)
+def test_keys_of_the_top_level(base: str, argv: tuple[str, ...], expected: dict[str, Any]) -> None:
+    config = read(base, *argv).config
+    assert {key: getattr(config, key) for key in expected} == expected
+
+
+def test_nested_keys(base: str) -> None:
+    config = read(
+        base, "--extraction.poolings", "[last]", "--extraction.layers=[blocks]", "--extraction.template.bos", "force",
+        "--decoder.dtype", "bfloat16", "--decoder.name=gpt2",
+    ).config  # fmt: skip
+    assert (config.extraction.poolings, config.extraction.layers) == (("last",), ("blocks",))
+    assert (config.extraction.template.bos, config.decoder.dtype, config.decoder.name) == ("force", "bfloat16", "gpt2")
+    assert config.heads["cosine-mlp"] == {"batch_size": 32, "hidden": 16}
+
+
+def test_task_options_are_merged(tmp_path: Path) -> None:
+    file = write(tmp_path, "task:\n  name: pair-files\n  options:\n    files: a.csv\n    score: gold\n")
+    options = read(file, "--task.options.files.train=b.csv", "--task.options.header", "false").config.task.options
+    assert options == {"files": {"train": "b.csv"}, "score": "gold", "header": False}
+    assert read(file, "--task.options.score=s").config.task.options == {"files": "a.csv", "score": "s"}
+
+
+@pytest.mark.parametrize("text", ["task:\n  name: sts-sample\n  options:\n", "heads:\n  cosine-mlp:\n"])
+def test_a_mapping_may_be_left_empty(tmp_path: Path, text: str) -> None:
+    config = read(write(tmp_path, text)).config
+    assert config.task.options == {}
+
+
+def test_the_resolved_config_reads_back_as_itself(base: str, tmp_path: Path) -> None:
+    import yaml
+
+    config = read(base, "--heads.cosine-mlp.learning_rate", "1e-3", "--seeds", "[7]").config
+    file = write(tmp_path, yaml.safe_dump(config.to_dict()))
+    again = read(file).config
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("argv", "key", "near"),
+    [
+        (("--nam", "x"), "nam", "name"),
+        (("--dry_run",), "dry_run", "dry-run"),
+        (("--extraction.poolngs", "[mean]"), "extraction.poolngs", "extraction.poolings"),
+        (("--extraction.template.boss", "x"), "extraction.template.boss", "extraction.template.bos"),
+        (("--task.optoins.files", "x"), "task.optoins.files", "task.options"),
+    ],
+)
+def test_an_unknown_key_on_the_command_line(base: str, argv: tuple[str, ...], key: str, near: str) -> None:
+    assert refusal(base, *argv).startswith(f"unknown key {key!r}. Did you mean {near!r}? Allowed: bootstrap, caches")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "near"),
+    [
+        ("seedz: [1]", "seedz", "seeds"),
+        ("name: x\nheadz: {}", "headz", "heads"),  # an empty mapping is dropped by the parser, name and all
+        ("name: x\nextraction:\n  templat: {}", "extraction.templat", "extraction.template"),
+        ("extraction:\n  planned: causal", "extraction.planned", "extraction.plan"),
+        ("extraction:\n  template:\n    instructon: a", "extraction.template.instructon", "extraction.template.instruction"),
+        ("task:\n  nme: stsb", "task.nme", "task.name"),
+        ("decoder:\n  nam: x", "decoder.nam", "decoder.name"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_in_the_file(tmp_path: Path, text: str, key: str, near: str) -> None:
+    assert refusal(write(tmp_path, text + "\n")).startswith(f"unknown key {key!r}. Did you mean {near!r}? Allowed: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (("--heads.cosine-mlp.hiden", "3"), "unknown cosine-mlp option 'hiden': did you mean 'hidden'?"),
+        (("--heads.cosine-mpl.hidden", "3"), "unknown head 'cosine-mpl': did you mean 'cosine-mlp'?"),
+        (("--heads.cosine-mlp.loss", "mze"), "unknown loss 'mze': did you mean 'mse'?"),
+        (("--task.name", "sts-sampel"), "unknown task 'sts-sampel': did you mean 'sts-sample'?"),
+        (("--extraction.plan", "causl"), "unknown mask "),
+        (("--extraction.poolings", "[meen]"), "unknown pooling 'meen': did you mean 'mean'?"),
+        (("--extraction.storage_dtype", "float17"), "unknown storage dtype 'float17': did you mean 'float16'?"),
+        (("--decoder.dtype", "float33"), "unknown decoder.dtype 'float33': did you mean 'float32'? Allowed: auto, "),
+        (("--extraction.template.bos", "forse"), "unknown extraction.template.bos 'forse': did you mean 'force'?"),
+    ],
+)
+def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(UnknownNameError):
+        read(base, *argv)
+    assert refusal(base, *argv).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (("--seeds", "[a]"), '"seeds": Expected a int. Got value: a.'),
+        (("--seeds", "3"), '"seeds": Expected a tuple. Got value: 3.'),
+        (("--seeds", "[]"), "seeds are []; allowed: at least one, each once."),
+        (("--seeds", "[1,1]"), "seeds are [1, 1]; allowed"),
+        (("--bootstrap", "10"), "bootstrap is 10; allowed: 100 resamples or more."),
+        (("--name", "a/b"), "the run name is 'a/b'; allowed"),
+        (("--heads", "{}"), "no head was named"),
+        (("--heads.cosine-mlp.hidden", "[1"), "expected ',' or ']'"),
+        (("--heads.cosine-mlp.hidden", "1.5"), "option hidden of head 'cosine-mlp' is 1.5; allowed: a whole number"),
+        (("--heads.cosine-mlp.hidden",), "option hidden of head 'cosine-mlp' is None"),
+        (("--heads.cosine-mlp.hidden.x", "3"), "option hidden of head 'cosine-mlp' is {'x': 3}"),
+        (("--heads.cosine-mlp.layers", "3"), "option layers of head 'cosine-mlp' is 3"),
+        (("--heads.cosine-mlp.pooling", "max"), "reads the pooling 'max', which is not extracted; allowed: mean, last"),
+        (("--heads.cosine-mlp", "3"), '"heads"'),
+        (("spare.yaml",), "unrecognized arguments: spare.yaml"),
+        (("--extraction.batch_tokens", "0"), "batch_tokens is 0; allowed"),
+    ],
+)
+def test_a_value_that_cannot_be_used(base: str, argv: tuple[str, ...], part: str) -> None:
+    assert part in refusal(base, *argv)
+
+
+@pytest.mark.parametrize("text", ["name: [a\n", "- a\n", "hello\n", "", "seeds: hello\n", "heads: [cosine-mlp]\n", "\0"])
+def test_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
+    assert refusal(write(tmp_path, text)).startswith("the configuration cannot be used: ")
+
+
+def test_a_missing_file_names_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "demo.yaml").write_text("name: x\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    expected = "there is no config file 'configs/dmo.yaml'. Did you mean 'configs/demo.yaml'?"
+    assert refusal("configs/dmo.yaml").startswith(expected)
+    assert refusal("zzz").startswith("there is no config file 'zzz'. Give a YAML file")
+
+
+def test_errors_are_config_errors(base: str) -> None:
+    with pytest.raises(ConfigError):
+        read(base, "--nam", "x")

@@ -1,0 +1,55 @@
+"""The configuration as Python objects: what contradicts itself is refused when it is built."""
+
+from typing import Any
+
+import pytest
+
+import probes
+from extract.errors import ConfigError, UnknownNameError
+from extract.spec import ExtractionSpec
+from probes.config import RunConfig, TaskSpec
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"name": ""}, "the run name is ''"),
+        ({"name": "a/b"}, "the run name is 'a/b'; allowed: a folder name"),
+        ({"name": ".hidden"}, r"the run name is '\.hidden'"),
+        ({"seeds": ()}, r"seeds are \[\]; allowed"),
+        ({"seeds": (1, 2, 1)}, r"seeds are \[1, 2, 1\]; allowed: at least one, each once"),
+        ({"bootstrap": 99}, "bootstrap is 99; allowed: 100 resamples or more"),
+        ({"heads": {}}, "no head was named"),
+        ({"heads": {"cosine-mlp": {"pooling": "last"}}}, "head 'cosine-mlp' reads the pooling 'last', .* allowed: mean, or"),
+        ({"heads": {"cosine-mlp": {"pooling": 3}}}, "head 'cosine-mlp' reads the pooling 3"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_itself_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        RunConfig(**fields)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown task 'stbs': did you mean 'stsb'\?"):
+        TaskSpec("stbs")
+    with pytest.raises(UnknownNameError, match=r"unknown head 'cosine': did you mean"):
+        RunConfig(heads={"cosine": {}})
+
+
+def test_plain_values_hold_every_field() -> None:
+    config = RunConfig(seeds=(1, 2), extraction=ExtractionSpec(poolings=("last",)), heads={"cosine-mlp": None})
+    values = config.to_dict()
+    assert set(values) == set(RunConfig.__dataclass_fields__)
+    assert values["seeds"] == [1, 2]
+    assert values["extraction"]["poolings"] == ["last"]
+    assert values["heads"] == {"cosine-mlp": None}
+
+
+@pytest.mark.parametrize("name", probes.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(probes, name).__name__ == name
+
+
+def test_other_public_names_are_unknown() -> None:
+    with pytest.raises(AttributeError, match="module 'probes' has no attribute 'load_hat'"):
+        _ = probes.load_hat
