@@ -17,7 +17,7 @@ from extract.loading import load_decoder
 from extract.locate import locate_decoder
 from extract.quiet import quiet_loading
 from extract.spec import DecoderSpec
-from probes.run import describe_program
+from probes.record import describe_program
 
 
 def main() -> None:

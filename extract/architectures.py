@@ -108,7 +108,8 @@ def skip_in_force(blocks: tuple[nn.Module, ...], *, stride: int, first: int) -> 
         return hook
 
     handles = [
-        blocks[index].register_forward_pre_hook(before(index), with_kwargs=True)
+        # In front of other hooks: a block that an architecture runs again starts from the same input.
+        blocks[index].register_forward_pre_hook(before(index), with_kwargs=True, prepend=True)
         for index in range(first, len(blocks), stride)
     ]
     handles.append(blocks[-1].register_forward_hook(_changing(lambda hidden: hidden + kept["s"])))

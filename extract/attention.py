@@ -7,9 +7,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from extract.masks import additive
 
-# What an attention layer passes along that changes its result; anything else of the kind is refused, never ignored.
-UNDERSTOOD = {"sliding_window", "softcap", "s_aux", "position_ids", "past_key_values", "use_cache", "cache_position"}
-DECIDING = {"position_bias", "head_mask", "attention_sink", "logit_softcapping", "alibi"}
+# What an attention layer may pass along that changes its result and that is not computed here: refused, never ignored.
+DECIDING = {
+    "position_bias", "head_mask", "attention_sink", "sinks", "logit_softcapping", "alibi", "indices", "block_indices",
+}  # fmt: skip
 
 
 def attend(

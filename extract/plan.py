@@ -96,7 +96,7 @@ class MaskPlan:
             UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
         """
         if self.skip is not None and self.skip[1] >= n_blocks:
-            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks)
+            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, most=n_blocks - 1)
         if self.architecture != "inplace":
             if self.converted[1] > n_blocks:
                 raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks)
@@ -122,9 +122,10 @@ class MaskPlan:
                 kinds[block] = segment.kind
         return tuple(kinds)
 
-    def _misfit(self, what: str, n_blocks: int) -> UnknownNameError:
+    def _misfit(self, what: str, n_blocks: int, *, most: int | None = None) -> UnknownNameError:
+        allowed = n_blocks if most is None else most
         return UnknownNameError(
-            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {n_blocks}."
+            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {allowed}."
         )
 
 
@@ -146,8 +147,8 @@ def parse_plan(text: str) -> MaskPlan:
         >>> parse_plan("backward@2-3").kinds(4)
         ('causal', 'backward', 'backward', 'causal')
     """
-    bare, _, tail = re.sub(r"\s", "", text).partition("~")
-    skip = _skip(tail, text) if tail else None
+    bare, tilde, tail = re.sub(r"\s", "", text).partition("~")
+    skip = _skip(tail, text) if tilde else None
     architecture, slash, rest = bare.partition("/")
     if slash:
         return replace(_converted(architecture, rest, text), skip=skip)
@@ -164,12 +165,13 @@ def _skip(tail: str, text: str) -> tuple[int, int]:
 def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
     if architecture not in ARCHITECTURES:
         raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It stands in the plan {text!r}.")
-    plan = _inplace(rest, text)
-    if architecture == "inplace" or plan.is_untouched:
-        return plan
-    if plan.is_list or len(plan.segments) != 1 or plan.segments[0].first is None or plan.segments[0].last is not None:
-        raise _refuse(text, f"gives the architecture {architecture!r} more than one kind with a count, as backward:2")
-    return replace(plan, architecture=architecture)
+    if architecture == "inplace":
+        return _inplace(rest, text)
+    segments = [] if rest.startswith("[") else [_segment(part, text) for part in rest.split("+")]
+    if len(segments) != 1 or segments[0].first is None or segments[0].last is not None:
+        raise _refuse(text, f"must give the architecture {architecture!r} one kind with a count, as backward:2")
+    # Causal copies change the decoder too; only none at all leave it as it was trained.
+    return MaskPlan(tuple(segments), architecture=architecture) if segments[0].first else MaskPlan()
 
 
 def _inplace(bare: str, text: str) -> MaskPlan:
@@ -187,7 +189,7 @@ def _inplace(bare: str, text: str) -> MaskPlan:
 
 
 def _segment(part: str, text: str) -> Segment:
-    found = re.fullmatch(r"([a-z0-9-]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
+    found = re.fullmatch(r"([^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
     if not found:
         raise _refuse(text, f"has the part {part!r}")
     kind = _kind(found[1], text)
@@ -226,10 +228,14 @@ def _joined(segments: list[Segment]) -> list[Segment]:
 
 def _windows(windows: list[Segment], text: str) -> MaskPlan:
     ordered = sorted(windows, key=lambda window: window.first or 0)
-    for below, above in pairwise(ordered):
+    kept: list[Segment] = []
+    for below, above in pairwise([Segment(CAUSAL, 0, 0), *ordered]):
         if (below.last or 0) >= (above.first or 0):
             raise _refuse(text, f"has windows that overlap at block {above.first}")
-    kept = [window for window in ordered if window.kind != CAUSAL]
+        if kept and kept[-1].kind == above.kind and kept[-1].last == (above.first or 0) - 1:
+            kept[-1] = replace(kept[-1], last=above.last)
+        elif above.kind != CAUSAL:
+            kept.append(above)
     return MaskPlan(tuple(kept) or (Segment(CAUSAL),))
 
 

@@ -22,6 +22,7 @@ from extract.masks import CONTEXT, MaskKind, batch_mask, parse_kind
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
 _WIRED: "WeakKeyDictionary[nn.Module, tuple[Wiring, int]]" = WeakKeyDictionary()
+_BY_CONFIG: "dict[int, Wiring]" = {}  # by identity of the configuration, while it is wired
 
 
 @dataclass(eq=False)
@@ -32,11 +33,13 @@ class Wiring:
         kinds: Mask kind per block, bottom up.
         calls: How often each block has asked for its mask since the batch began.
         windows: Sliding window of each block that has asked, in tokens; None for none.
+        asked_windows: Windows for which the decoder asked the library to build a mask, in tokens.
     """
 
     kinds: list[MaskKind]
     calls: list[int] = field(default_factory=list)
     windows: dict[int, int | None] = field(default_factory=dict)
+    asked_windows: set[int] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
     _spans: Tensor | None = None
@@ -112,7 +115,6 @@ def wired_attention(
     Raises:
         DecoderError: The layer passes something that changes attention and that is not understood here.
     """
-    del attention_mask  # built by the decoder for causal attention; ours comes from the plan
     if module not in _WIRED:
         raise DecoderError(
             f"a {type(module).__name__} that was never wired is called with our attention: it shares its configuration "
@@ -120,6 +122,8 @@ def wired_attention(
         )
     wiring, block = _WIRED[module]
     unknown = sorted(name for name in DECIDING if options.get(name) is not None)
+    if attention_mask is not None:  # `no_mask` gave the decoder none
+        unknown.append("a mask of its own making")
     if unknown:
         raise DecoderError(
             f"attention of {type(module).__name__} uses {', '.join(unknown)}, which mask plans do not know; "
@@ -133,8 +137,12 @@ def wired_attention(
     return mixed, None
 
 
-def no_mask(*_: Any, **__: Any) -> None:
-    """Stand in for the library's mask builder: the wired attention builds its own."""
+def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:
+    """Stand in for the library's mask builder, as the wired attention builds its own; note windows that are asked for."""
+    wiring = _BY_CONFIG.get(id(config))
+    is_windowed = set(getattr(config, "layer_types", None) or ("windowed",)) != {"full_attention"}
+    if wiring is not None and local_size is not None and is_windowed:
+        wiring.asked_windows.add(local_size)
 
 
 @contextmanager
@@ -161,11 +169,13 @@ def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], 
     for index, block in enumerate(blocks):
         for part in block.modules():
             _WIRED[part] = (wiring, index)
+    _BY_CONFIG[id(config)] = wiring
     try:
         _choose(model, NAME, family)
         yield wiring
     finally:
         _choose(model, before, family)
+        _BY_CONFIG.pop(id(config), None)
         for block in blocks:
             for part in block.modules():
                 _WIRED.pop(part, None)
@@ -178,16 +188,23 @@ def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
 
 
 def require_obedient(wiring: Wiring, *, family: str) -> None:
-    """Check after a forward call that every block asked for its mask.
+    """Check after a forward call that every block asked for its mask, and that no window is lost.
 
     Raises:
-        DecoderError: A block did not: its attention goes another way.
+        DecoderError: A block did not: its attention goes another way. Or the family puts its sliding window or chunks
+            into the mask alone, which ours replaces.
     """
     silent = [block + 1 for block, n_calls in enumerate(wiring.calls) if n_calls == 0]
     if silent:
         raise DecoderError(
             f"the family {family!r} computes attention past the library's interface (block {silent[0]} did not ask "
             "for its mask), so a mask plan would be ignored; only the plan 'causal' works for it."
+        )
+    lost = sorted(wiring.asked_windows - set(wiring.windows.values()))
+    if lost:
+        raise DecoderError(
+            f"the family {family!r} does not tell its attention of its window of {lost[0]} tokens, so a mask plan "
+            "would lose it; only the plan 'causal' works for it."
         )
 
 

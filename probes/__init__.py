@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from probes.config import RunConfig
     from probes.heads.saved import load_head
-    from probes.run import run
+    from probes.runs import run
     from probes.scorer import load_scorer
     from probes.tasks import load_task
 
@@ -18,7 +18,7 @@ _HOMES = {
     "load_head": "probes.heads.saved",
     "load_scorer": "probes.scorer",
     "load_task": "probes.tasks",
-    "run": "probes.run",
+    "run": "probes.runs",
 }
 
 __all__ = ["RunConfig", "load_head", "load_scorer", "load_task", "run"]

@@ -118,7 +118,7 @@ def _validation(scores: dict[str, Any], head: str) -> float:
     return -math.inf if mean is None else float(mean)
 
 
-def _require_decoder(folder: Path, scores: dict[str, dict[str, object]], decoder: Decoder) -> None:
+def _require_decoder(folder: Path, scores: dict[str, Any], decoder: Decoder) -> None:
     keys = ("weight_digest", "tokenizer_digest", "dtype")
     found, now = scores["decoder"], decoder.description.to_dict()
     require_same({k: now[k] for k in keys}, {k: found[k] for k in keys}, where=f"of the decoder for {str(folder)!r}")

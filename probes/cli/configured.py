@@ -17,8 +17,9 @@ from extract.spec import DecoderSpec, ExtractionSpec
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.config import RunConfig
+from probes.record import command_line
 from probes.report.table import screen_table
-from probes.run import RunResult, command_line, obtain_cache, run
+from probes.runs import RunResult, obtain_cache, run
 from probes.tasks import PairTask, load_task
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")

@@ -9,6 +9,7 @@ from extract.errors import IcecoreError, unknown_name
 COMMANDS = {
     "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
     "extract": ("probes.cli.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
+    "sweep": ("probes.cli.sweep", "sweep_command", "one config under many mask plans, shared blocks computed once"),
     "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
     "score": ("probes.cli.score", "score_command", "score new pairs of texts with a finished run"),
     "inspect": ("probes.cli.inspect", "inspect_command", "say what a cache is and how complete"),

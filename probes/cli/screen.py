@@ -4,7 +4,7 @@ from rich.console import Console
 
 from extract.progress import BarProgress, ExtractionProgress
 from probes.fit import EpochReport
-from probes.run import Watcher
+from probes.runs import Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal
 

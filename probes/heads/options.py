@@ -71,10 +71,13 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
     layers = options.get("layers", "all")
     if not isinstance(layers, str | list | tuple):
         raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
+    pooling = options.get("pooling")
+    if not isinstance(pooling, str | None):
+        raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
     return HeadOptions(
         arguments=arguments,
         fit=replace(entry.options, **fit),
-        pooling=options.get("pooling"),
+        pooling=pooling,
         layers=(layers,) if isinstance(layers, str) else tuple(layers),
     )
 

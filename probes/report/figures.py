@@ -8,7 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 
-def _figure(width: float = 8.0, height: float = 4.2) -> tuple[Figure, Axes]:
+def new_figure(width: float = 8.0, height: float = 4.2) -> tuple[Figure, Axes]:
+    """Make an empty figure, sizes in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.add_subplot()
@@ -29,7 +30,7 @@ def draw_layer_curve(result: dict[str, Any], path: Path, *, title: str) -> None:
         path: Where the PNG goes.
         title: Title.
     """
-    figure, axes = _figure()
+    figure, axes = new_figure()
     layers = result["layers"]
     for split, style in (("validation", "-"), ("test", ":")):
         for kind, colour in (("raw", "tab:blue"), ("standardised", "tab:orange")):
@@ -56,7 +57,7 @@ def draw_contributions(contributions: dict[str, Any], path: Path, *, title: str)
         path: Where the PNG goes.
         title: Title.
     """
-    figure, axes = _figure()
+    figure, axes = new_figure()
     layers = contributions["layers"]
     axes.plot([100 * value for value in contributions["alone"]], marker=".", color="tab:blue", label="alone")
     axes.set_ylabel("Pearson x 100, layer alone", color="tab:blue")
@@ -78,7 +79,7 @@ def draw_history(result: dict[str, Any], path: Path, *, title: str) -> None:
         path: Where the PNG goes.
         title: Title.
     """
-    figure, axes = _figure()
+    figure, axes = new_figure()
     other = axes.twinx()
     for entry in result["seeds"]:
         epochs = range(1, len(entry["history"]) + 1)

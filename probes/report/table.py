@@ -1,5 +1,6 @@
 """The table of a run, for the screen and for Markdown."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE
@@ -52,7 +53,7 @@ def screen_table(scores: dict[str, Any]) -> Table:
     return table
 
 
-def markdown_table(rows: list[tuple[str, ...]], columns: tuple[str, ...]) -> str:
+def markdown_table(rows: Sequence[tuple[str, ...]], columns: tuple[str, ...]) -> str:
     """Make a Markdown table."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join("---" for _ in columns) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

@@ -16,12 +16,12 @@ from PIL import Image
 
 import extract.runner
 import probes.evaluate
-import probes.run
+import probes.runs
 from extract.cache import LatentCache
 from extract.errors import CacheIdentityError, HeadError, InputError, TaskError, UnknownNameError
 from probes.cli.main import main
 from probes.config import RunConfig, TaskSpec
-from probes.run import run
+from probes.runs import run
 from probes.scorer import load_scorer
 from probes.tasks import load_task
 from tests.extract.tiny_decoders import make_decoder
@@ -53,7 +53,8 @@ def write_config(base: Path, decoder: Path) -> Path:
     for split, n in SIZES.items():
         part = sample.splits[split].select(range(n))
         lines += [
-            f"{split}\t{a}\t{b}\t{s}" for a, b, s in zip(part["sentence1"], part["sentence2"], part["score"], strict=True)
+            f"{split}\t{a}\t{b}\t{s}"
+            for a, b, s in zip(part["sentence1"], part["sentence2"], part["score"], strict=True)
         ]
     (base / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     config: dict[str, Any] = {
@@ -146,10 +147,16 @@ def test_scores_say_where_they_come_from(finished: Finished) -> None:
 
 def test_every_head_reads_its_own_pooling_and_layers(finished: Finished) -> None:
     heads = finished.scores["heads"]
-    assert [heads[name]["pooling"] for name in ("layer-cosine", "cosine-mlp", "siamese-cosine")] == ["last", "mean", "mean"]
+    assert [heads[name]["pooling"] for name in ("layer-cosine", "cosine-mlp", "siamese-cosine")] == [
+        "last",
+        "mean",
+        "mean",
+    ]
     assert heads["siamese-cosine"]["layers"] == ["block_01", "block_02", "block_03"]
     assert heads["cosine-mlp"]["layers"] == ["embedding", "block_01", "block_02", "block_03", "final_norm"]
-    record = json.loads((finished.folder / "heads" / "layer-cosine" / "seed_0" / "head.json").read_text(encoding="utf-8"))
+    record = json.loads(
+        (finished.folder / "heads" / "layer-cosine" / "seed_0" / "head.json").read_text(encoding="utf-8")
+    )
     assert record["pooling"] == "last"
 
 
@@ -233,7 +240,7 @@ def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: p
     config["decoder"]["name"] = str(tmp_path / "gone" / "tiny-llama")  # removed since
     config["runs"] = str(tmp_path / "runs")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    forbid(monkeypatch, probes.run, "load_decoder")
+    forbid(monkeypatch, probes.runs, "load_decoder")
     argv = ["fit", str(tmp_path / "c.yaml"), *(["--cache", str(finished.cache)] if how == "named" else [])]
     assert main(argv) == 0
     scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))
@@ -254,7 +261,9 @@ def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: p
 def test_fit_takes_no_other_cache(finished: Finished, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", str(finished.config), *argv]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"icecore: 0 caches in {str(finished.base / 'caches')!r} fit this configuration (none); allowed")
+    assert err.startswith(
+        f"icecore: 0 caches in {str(finished.base / 'caches')!r} fit this configuration (none); allowed"
+    )
 
 
 def test_fit_with_a_cache_of_other_texts_names_the_text(
@@ -271,7 +280,9 @@ def test_score_two_texts(finished: Finished, capsys: pytest.CaptureFixture[str])
     score, left, right = captured.out.rstrip("\n").split("\t")
     assert 0 <= float(score) <= 5
     assert (left, right) == ("A cat sleeps.", "The cat is asleep.")
-    best = max(finished.scores["heads"], key=lambda n: finished.scores["heads"][n]["summary"]["validation"]["pearson"]["mean"])
+    best = max(
+        finished.scores["heads"], key=lambda n: finished.scores["heads"][n]["summary"]["validation"]["pearson"]["mean"]
+    )
     assert captured.err.startswith(f"head {best}, mean of ")
 
 
@@ -336,7 +347,9 @@ def test_scores_of_test_pairs_are_those_of_the_run(finished: Finished) -> None:
 
 
 def test_another_decoder_is_refused_by_its_digest(finished: Finished) -> None:
-    with pytest.raises(CacheIdentityError, match=r"of the decoder for '.*tiny' holds something else: .*weight_digest is"):
+    with pytest.raises(
+        CacheIdentityError, match=r"of the decoder for '.*tiny' holds something else: .*weight_digest is"
+    ):
         load_scorer(finished.folder, decoder=make_decoder("llama", seed=5, adds_bos=True, max_position_embeddings=256))
 
 
@@ -408,7 +421,7 @@ def test_a_task_without_validation_is_told_before_anything_is_extracted(
 ) -> None:
     lines = (finished.base / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "p.tsv").write_text("".join(line for line in lines if not line.startswith("val")), encoding="utf-8")
-    forbid(monkeypatch, probes.run, "load_decoder")
+    forbid(monkeypatch, probes.runs, "load_decoder")
     task = TaskSpec("pair-files", {"files": str(tmp_path / "p.tsv")})
     with pytest.raises(TaskError, match="task 'pair-files' has no split 'validation', which every head needs"):
         run(RunConfig(task=task))
@@ -422,7 +435,7 @@ def test_a_run_folder_that_cannot_be_written_is_named(
     assert f"the run folder '{tmp_path}/runs/tiny' cannot be written" in capsys.readouterr().err
 
 
-def test_the_python_interface_equals_the_command(finished: Finished, tmp_path: Path, task: Any, cache: Any) -> None:
+def test_the_python_interface_equals_the_command(finished: Finished, tmp_path: Path) -> None:
     config = RunConfig(
         name="direct", heads={"layer-cosine": {}}, bootstrap=100, runs=str(tmp_path),
         task=TaskSpec("pair-files", {"files": str(finished.base / "pairs.tsv")}),

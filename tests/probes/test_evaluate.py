@@ -66,20 +66,18 @@ def test_a_kept_head_is_loaded_and_gives_the_same(setting: Setting, monkeypatch:
 
 
 @pytest.mark.parametrize("change", ["option", "fit", "pooling", "layers", "gold", "device"])
-def test_a_head_fitted_otherwise_is_not_reused(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_a_head_fitted_otherwise_is_not_reused(setting: Setting, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     evaluate_head("cosine-mlp", QUICK, setting)
     forbid_fitting(monkeypatch)
-    options: dict[str, Any] = {
+    changes: dict[str, dict[str, Any]] = {
         "option": {"hidden": 9}, "fit": {"patience": 2}, "pooling": {"pooling": "last"}, "layers": {"layers": "blocks"},
-    }.get(change, {})  # fmt: skip
+    }  # fmt: skip
     if change == "gold":
         setting = replace(setting, task=make_task(shuffled=["train"]))
     if change == "device":
         setting = replace(setting, device="cuda:0")
     with pytest.raises(AssertionError, match="fitted again"):
-        evaluate_head("cosine-mlp", {**QUICK, **options}, setting)
+        evaluate_head("cosine-mlp", {**QUICK, **changes.get(change, {})}, setting)
 
 
 def test_a_head_cut_short_is_fitted_anew(setting: Setting) -> None:

@@ -38,7 +38,7 @@ class Scripted(CosineMLP):
 
     def on_validation_epoch_end(self) -> None:
         self._collected.clear()
-        self.seen.append(self.network[0].weight.detach().clone())  # type: ignore[operator,union-attr]
+        self.seen.append(self.state_dict()["network.0.weight"].clone())
         self.log("validation_pearson", next(self.script))
 
 
@@ -60,7 +60,7 @@ def test_the_best_epoch_is_restored(
     options = FitOptions(batch_size=40, max_epochs=5, patience=patience)
     result = fit_head(head, data, options=options, report=lambda epoch, _: told.append(epoch))
     assert (result.best_epoch, len(result.history), told) == (best, n_epochs, list(range(1, n_epochs + 1)))
-    assert torch.equal(head.network[0].weight, head.seen[best - 1])
+    assert torch.equal(head.state_dict()["network.0.weight"], head.seen[best - 1])
     assert not head.training
     assert [step["validation_pearson"] for step in result.history] == pytest.approx(script[:n_epochs], nan_ok=True)
 
@@ -147,7 +147,7 @@ def test_a_missing_split_is_named(cache: LatentCache, missing: str) -> None:
 class Interrupted(CosineMLP):
     """Ctrl-C comes in the first step."""
 
-    def training_step(self, batch: Any, _: int) -> Tensor:
+    def training_step(self, batch: Any, _: int) -> Tensor:  # noqa: ARG002
         raise KeyboardInterrupt
 
 
@@ -162,7 +162,7 @@ def test_ctrl_c_stays_ctrl_c(data: PairLatents) -> None:
 class Exiting(CosineMLP):
     """Something inside asks the process to end."""
 
-    def training_step(self, batch: Any, _: int) -> Tensor:
+    def training_step(self, batch: Any, _: int) -> Tensor:  # noqa: ARG002
         raise SystemExit(7)
 
 

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from probes.heads.registry import HEADS
 from probes.losses import LOSSES
 from probes.tasks import TASKS
 
-TABLES = {
+NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": POOLINGS, "tasks": TASKS, "heads": HEADS, "losses": LOSSES,
 }  # fmt: skip
 
@@ -48,7 +49,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_command_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rnu"]) == 2
-    assert capsys.readouterr().err.startswith("icecore: unknown command 'rnu': did you mean 'run'? Allowed: run, extract")
+    assert capsys.readouterr().err.startswith(
+        "icecore: unknown command 'rnu': did you mean 'run'? Allowed: run, extract"
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -121,15 +124,15 @@ def test_a_table_lists_every_name(table: str, capsys: pytest.CaptureFixture[str]
     assert main(["list", table]) == 0
     out = capsys.readouterr().out
     assert out.startswith(table)
-    for name in TABLES[table]:
+    for name in NAMES[table]:
         assert f"{name} " in out
 
 
 def test_all_tables_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    assert set(TABLES) == set(listing.TABLES)
-    assert all(f"\n{table}" in f"\n{out}" for table in TABLES)
+    assert set(NAMES) == set(listing.TABLES)
+    assert all(f"\n{table}" in f"\n{out}" for table in NAMES)
 
 
 def test_an_unknown_table_raises_before_anything_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_an_unknown_key_on_the_command_line(base: str, argv: tuple[str, ...], ke
         ("name: x\nheadz: {}", "headz", "heads"),  # an empty mapping is dropped by the parser, name and all
         ("name: x\nextraction:\n  templat: {}", "extraction.templat", "extraction.template"),
         ("extraction:\n  planned: causal", "extraction.planned", "extraction.plan"),
-        ("extraction:\n  template:\n    instructon: a", "extraction.template.instructon", "extraction.template.instruction"),
+        ("extraction:\n  template:\n    bso: a", "extraction.template.bso", "extraction.template.bos"),
         ("task:\n  nme: stsb", "task.nme", "task.name"),
         ("decoder:\n  nam: x", "decoder.nam", "decoder.name"),
     ],
@@ -211,7 +211,9 @@ def test_a_value_that_cannot_be_used(base: str, argv: tuple[str, ...], part: str
     assert part in refusal(base, *argv)
 
 
-@pytest.mark.parametrize("text", ["name: [a\n", "- a\n", "hello\n", "", "seeds: hello\n", "heads: [cosine-mlp]\n", "\0"])
+@pytest.mark.parametrize(
+    "text", ["name: [a\n", "- a\n", "hello\n", "", "seeds: hello\n", "heads: [cosine-mlp]\n", "\0"]
+)
 def test_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
     assert refusal(write(tmp_path, text)).startswith("the configuration cannot be used: ")
 

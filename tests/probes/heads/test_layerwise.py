@@ -83,7 +83,5 @@ def test_fresh_weights_spread_as_those_of_linear() -> None:
 
 
 def test_an_unknown_encoder_is_named() -> None:
-    with pytest.raises(
-        UnknownNameError, match=r"unknown encoder 'linaer': did you mean 'linear'\?"
-    ):
+    with pytest.raises(UnknownNameError, match=r"unknown encoder 'linaer': did you mean 'linear'\?"):
         build_encoder("linaer", L, D, bottleneck=H, dropout=0.0)

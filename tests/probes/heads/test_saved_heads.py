@@ -82,9 +82,7 @@ def lose_a_weight(folder: Path) -> None:
 def test_what_cannot_be_read_is_refused_by_folder(folder: Path, spoil: object) -> None:
     assert callable(spoil)
     spoil(folder)
-    with pytest.raises(
-        HeadError, match=r"folder '.*seed_0' holds no readable head \(\w+: .+\); allowed: a folder"
-    ):
+    with pytest.raises(HeadError, match=r"folder '.*seed_0' holds no readable head \(\w+: .+\); allowed: a folder"):
         load_head(folder)
 
 

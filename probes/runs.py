@@ -1,20 +1,14 @@
 """A run: extract what is missing, fit, report, all into one folder."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from extract.cache import LatentCache
-from extract.digest import digest_json
-from extract.errors import ConfigError, TaskError
+from extract.errors import TaskError
 from extract.loading import choose_device, load_decoder
 from extract.progress import ExtractionProgress
 from extract.runner import extract_latents
@@ -22,11 +16,11 @@ from extract.workers import Workers, join_workers
 from probes.config import RunConfig
 from probes.evaluate import Setting, evaluate_head
 from probes.fit import EpochReport
+from probes.record import describe_cache, describe_program, describe_task, open_folder
 from probes.report.write import write_report
 from probes.tasks import PairTask, load_task
 
 SCORES_SCHEMA = 1
-PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
 
 @dataclass(frozen=True)
@@ -44,6 +38,9 @@ class Watcher:
     epochs: Callable[[str, int], EpochReport] | None = None
 
 
+SILENT = Watcher()
+
+
 @dataclass(frozen=True)
 class RunResult:
     """A finished run.
@@ -57,7 +54,7 @@ class RunResult:
     scores: dict[str, Any]
 
 
-def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watcher()) -> LatentCache:
+def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = SILENT) -> LatentCache:
     """Find the cache a run needs, or extract it.
 
     Args:
@@ -81,7 +78,7 @@ def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = Watche
 
 
 def run(
-    config: RunConfig, *, cache: LatentCache | None = None, watcher: Watcher = Watcher(), command: str = ""
+    config: RunConfig, *, cache: LatentCache | None = None, watcher: Watcher = SILENT, command: str = ""
 ) -> RunResult:
     """Run a configuration: extract what is missing, fit every head, report.
 
@@ -111,8 +108,9 @@ def run(
         cache = obtain_cache(config, task, watcher=watcher)
     extracted = time.monotonic()
     watcher.say(f"latents: {cache.path} ({len(cache):,} texts, {len(cache.layers)} layers)")
-    folder = _open_folder(config)
-    setting = Setting(cache, task, config.seeds, config.bootstrap, _device(config), folder / "heads")
+    folder = open_folder(config.runs, config.name, config.to_dict())
+    device = str(choose_device(config.decoder.device))
+    setting = Setting(cache, task, config.seeds, config.bootstrap, device, folder / "heads")
     heads = {}
     for name, options in config.heads.items():
         watch = partial(watcher.epochs, name) if watcher.epochs else None
@@ -123,11 +121,11 @@ def run(
         "protocol": config.protocol,
         "command": command,
         **describe_program(),
-        "device": _device(config),
+        "device": device,
         "n_resamples": config.bootstrap,
         "decoder": cache.manifest.provenance["decoder"],
-        "cache": _describe_cache(cache),
-        "task": _describe_task(task),
+        "cache": describe_cache(cache),
+        "task": describe_task(task),
         "heads": heads,
         "seconds": {
             "extraction": round(extracted - started, 2),
@@ -136,73 +134,3 @@ def run(
     }
     write_report(folder, scores, cache)
     return RunResult(folder, scores)
-
-
-def _open_folder(config: RunConfig) -> Path:
-    """Open the folder of a run; another configuration of the same name keeps its own folder, nothing is overwritten."""
-    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
-    folder = Path(config.runs) / config.name
-    taken = folder / "config.yaml"
-    if taken.is_file() and taken.read_text(encoding="utf-8") != text:
-        folder = folder.with_name(f"{config.name}-{digest_json(config.to_dict())[:8]}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"the run folder {str(folder)!r} cannot be written ({error}); set `runs`.") from error
-    return folder
-
-
-def _device(config: RunConfig) -> str:
-    return str(choose_device(config.decoder.device))
-
-
-def _describe_cache(cache: LatentCache) -> dict[str, Any]:
-    identity = cache.identity
-    return {
-        "file": cache.path.name,
-        "id": cache.manifest.id,
-        "plan": identity["plan"],
-        "template": identity["template"],
-        "poolings": list(cache.poolings),
-        "storage_dtype": cache.storage_dtype,
-        "n_rows": len(cache),
-        "n_truncated": int(cache.is_truncated.sum()),
-        "certificate": cache.certificate,
-    }
-
-
-def _describe_task(task: PairTask) -> dict[str, Any]:
-    return {
-        "name": task.name,
-        "source": task.source,
-        "is_sample": task.is_sample,
-        "score_range": list(task.score_range),
-        "n_pairs": {split: len(rows) for split, rows in task.splits.items()},
-        "digest": task.digest(),
-        "notes": list(task.notes),
-    }
-
-
-def describe_program() -> dict[str, Any]:
-    """Give commit and versions, for a record of results."""
-    return {"commit": _commit(), "versions": {package: version(package) for package in PACKAGES}}
-
-
-def _commit() -> str:
-    """Commit of the checkout this code runs from; empty when installed from a wheel."""
-    if not (Path(__file__).parents[1] / ".git").exists():  # a wheel may lie inside somebody else's checkout
-        return ""
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return found.stdout.strip()
-
-
-def command_line() -> str:
-    """Give this process's command line, the program by its name alone."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -1,0 +1,78 @@
+"""`icecore sweep`: one configuration under many plans."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from extract.errors import ConfigError
+from extract.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
+from extract.plan import MaskPlan, parse_plan
+from probes.cli.parsing import Flags, read_arguments
+from probes.cli.screen import screen_watcher
+from probes.record import command_line
+from probes.sweeping import run_sweep
+
+FLAGS: Flags = {
+    "plans": (str, "", "plans themselves, with ';' between them"),
+    "kinds": (str, "", "mask kinds with ',' between them, each swept over --k"),
+    "k": (str, "", "converted blocks from the top, as 0-30 or 2,4,8"),
+    "k0": (str, "", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
+    "windows": (str, "", "window sizes; with --kinds and --read: blocks (r - size, r] converted"),
+    "read": (str, "", "blocks r at which windows end"),
+    "pairs": (int, 0, "pairs per split, drawn with a fixed seed; all when 0"),
+    "dry_run": (bool, False, "list the plans and what they cost; compute nothing"),
+}
+
+
+def sweep_command(argv: Sequence[str]) -> int:
+    """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
+    parsed = read_arguments("sweep", argv, description=sweep_command.__doc__ or "", flags=FLAGS)
+    plans = choose_plans(parsed.flags)
+    if parsed.flags["dry_run"]:
+        Console().print("\n".join(plan.text for plan in plans), highlight=False, markup=False)
+        return 0
+    watcher = screen_watcher(Console(stderr=True))
+    result = run_sweep(parsed.config, plans, n_pairs=parsed.flags["pairs"], watcher=watcher, command=command_line())
+    for name, found in result.scores["chosen"].items():
+        summary = found["summary"]
+        line = (
+            f"{name}: best on validation {found['plan']}, Pearson {100 * summary['validation']['pearson']['mean']:.1f}"
+        )
+        if "test" in summary:
+            line += f", test {100 * summary['test']['pearson']['mean']:.1f}"
+        Console().print(line, highlight=False, markup=False)
+    Console().print(f"{result.folder}/summary.md holds every plan, sweep.png the curve.", soft_wrap=True)
+    return 0
+
+
+def choose_plans(flags: dict[str, str]) -> list[MaskPlan]:
+    """Work out the plans that the flags of the command ask for.
+
+    Args:
+        flags: Values by flag; empty where not given.
+
+    Returns:
+        The plans, each once.
+
+    Raises:
+        ConfigError: Flags that do not say which plans, or contradict each other.
+        UnknownNameError: A kind or plan that stands in no table.
+    """
+    kinds = [kind.strip() for kind in flags["kinds"].split(",") if kind.strip()]
+    if flags["plans"]:
+        return list(dict.fromkeys(parse_plan(text) for text in flags["plans"].split(";") if text.strip()))
+    if flags["windows"] and flags["read"] and kinds:
+        sizes, reads = parse_counts(flags["windows"]), parse_counts(flags["read"])
+        found = [plan for kind in kinds for plan in plans_over_windows(kind, sizes, reads)]
+    elif flags["k0"] and flags["k"]:
+        found = plans_over_k_and_k0(parse_counts(flags["k"]), parse_counts(flags["k0"]))
+    elif kinds and flags["k"]:
+        found = plans_over_k(kinds, parse_counts(flags["k"]))
+    else:
+        raise ConfigError(
+            "the sweep does not say its plans; allowed: --kinds with --k, --k with --k0, --kinds with --windows and "
+            "--read, or --plans 'PLAN;PLAN'."
+        )
+    if not found:
+        raise ConfigError("the sweep has no plan left: every k0 is above k, or every window larger than its block.")
+    return found

@@ -1,0 +1,112 @@
+"""A run over many plans: one cache per plan, the same heads on each, the plan chosen on validation."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from extract.cache import LatentCache
+from extract.layers import FINAL_NORM
+from extract.loading import choose_device, load_decoder
+from extract.plan import MaskPlan
+from extract.runner import unique_texts
+from extract.sweep import sweep_cost, sweep_latents
+from probes.config import RunConfig
+from probes.evaluate import Setting, evaluate_head
+from probes.record import describe_program, describe_task, open_folder
+from probes.report.sweeps import draw_sweep, sweep_summary
+from probes.runs import RunResult, Watcher
+from probes.tasks import PairTask, load_task
+
+ZERO_SHOT = "layer-cosine"
+
+
+def run_sweep(
+    config: RunConfig,
+    plans: Sequence[MaskPlan],
+    *,
+    n_pairs: int = 0,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult:
+    """Extract a task under many plans and fit the heads of a configuration on each.
+
+    Args:
+        config: The run; its own plan does not count.
+        plans: The plans.
+        n_pairs: Pairs per split, drawn with a fixed seed; all when 0.
+        watcher: Is told what happens.
+        command: The command line, for the record.
+
+    Returns:
+        The folder and its scores: per plan the heads and the zero-shot correlations of the final norm, and for each
+        head the plan with the best validation Pearson.
+
+    Raises:
+        IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
+    """
+    task = load_task(config.task.name, **config.task.options)
+    task = task.subset(n_pairs) if n_pairs else task
+    decoder = load_decoder(config.decoder, report=watcher.say)
+    cost = sweep_cost(plans, decoder.description.n_layers)
+    texts = unique_texts(task.texts())
+    watcher.say(
+        f"{cost.n_plans} plans over {len(texts):,} texts: {cost.n_blocks} block passes per batch instead of "
+        f"{cost.n_blocks_apart} ({cost.ratio:.2f} of separate extractions)"
+    )
+    progress = watcher.extraction(f"sweeping {task.name}") if watcher.extraction else None
+    caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
+    settings = {**config.to_dict(), "plans": [plan.text for plan in plans], "pairs": n_pairs}
+    folder = open_folder(config.runs, f"{config.name}-sweep", settings)
+    rows = []
+    for plan, cache in zip(plans, caches, strict=True):
+        rows.append(_evaluate(config, task, plan, cache, folder))
+        watcher.say(f"{plan.text}: {_headline(rows[-1])}")
+    scores = {
+        "name": folder.name,
+        "command": command,
+        **describe_program(),
+        "device": str(choose_device(config.decoder.device)),
+        "decoder": decoder.description.to_dict(),
+        "task": describe_task(task),
+        "cost": {"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
+        "plans": rows,
+        "chosen": {name: _choose(rows, name) for name in config.heads},
+    }
+    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    draw_sweep(rows, folder / "sweep.png", title=f"Zero-shot, final norm: {task.name} on {decoder.description.name}")
+    (folder / "summary.md").write_text(sweep_summary(scores), encoding="utf-8")
+    return RunResult(folder, scores)
+
+
+def _evaluate(config: RunConfig, task: PairTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> dict[str, Any]:
+    place = folder / "heads" / cache.manifest.short_id
+    setting = Setting(cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), place)
+    names = {ZERO_SHOT: config.heads.get(ZERO_SHOT), **config.heads}
+    heads = {name: evaluate_head(name, options or {}, setting) for name, options in names.items()}
+    curves, layers = heads[ZERO_SHOT]["curves"], heads[ZERO_SHOT]["layers"]
+    top = layers.index(FINAL_NORM) if FINAL_NORM in layers else len(layers) - 1
+    return {
+        "plan": plan.text,
+        "cache": cache.path.name,
+        "certificate": cache.certificate,
+        "zero_shot": {
+            split: {metric: values["raw"][top] for metric, values in found.items()} for split, found in curves.items()
+        },
+        "heads": heads,
+    }
+
+
+def _choose(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
+    """Choose the plan with the best validation Pearson of a head; its test score is told, never asked."""
+    best = max(rows, key=lambda row: float(row["heads"][head]["summary"]["validation"]["pearson"]["mean"]))
+    return {"plan": best["plan"], "summary": best["heads"][head]["summary"]}
+
+
+def _headline(row: dict[str, Any]) -> str:
+    parts = [f"zero-shot validation Spearman {100 * row['zero_shot']['validation']['spearman']:.1f}"]
+    parts += [
+        f"{name} {100 * result['summary']['validation']['pearson']['mean']:.1f}"
+        for name, result in row["heads"].items()
+    ]
+    return ", ".join(parts)
