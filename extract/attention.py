@@ -59,6 +59,24 @@ def _fast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | str, scaling
     return scaled_dot_product_attention(query, key, value, is_causal=mask == "causal", scale=scaling)
 
 
+def attention_weights(
+    query: Float[Tensor, "B Q T H"],
+    key: Float[Tensor, "B K T H"],
+    *,
+    mask: Tensor | str,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Float[Tensor, "B Q T T"]:
+    """Compute attention weights, arguments as in `attend`.
+
+    Returns:
+        `(B, heads, T, T)` float32; rows sum to 1, or to less where learned sinks take their share.
+    """
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    return _softmax(attention_scores(query, key, mask=mask, scaling=scaling, softcap=softcap), sinks)
+
+
 def attention_scores(
     query: Float[Tensor, "B Q T H"],
     key: Float[Tensor, "B Q T H"],

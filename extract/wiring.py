@@ -5,7 +5,7 @@ its own name and chosen on one decoder's configuration; each block then attends 
 class is copied, subclassed or rebound, and other models of the process keep theirs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from extract.attention import DECIDING, attend
+from extract.attention import DECIDING, attend, attention_weights
 from extract.errors import DecoderError
 from extract.masks import CONTEXT, MaskKind, batch_mask, parse_kind
 
@@ -33,12 +33,14 @@ class Wiring:
         kinds: Mask kind per block, bottom up.
         calls: How often each block has asked for its mask since the batch began.
         windows: Sliding window of each block that has asked, in tokens; None for none.
+        watch: Told of every block's attention weights `(B, heads, T, T)`; None for nobody, which costs nothing.
         asked_windows: Windows for which the decoder asked the library to build a mask, in tokens.
     """
 
     kinds: list[MaskKind]
     calls: list[int] = field(default_factory=list)
     windows: dict[int, int | None] = field(default_factory=dict)
+    watch: Callable[[int, Tensor], None] | None = None
     asked_windows: set[int] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
@@ -129,12 +131,15 @@ def wired_attention(
             f"attention of {type(module).__name__} uses {', '.join(unknown)}, which mask plans do not know; "
             "only the plan 'causal' works for this decoder."
         )
-    mixed = attend(
-        query, key, value,
-        mask=wiring.mask(block, options.get("sliding_window")), scaling=options.get("scaling"),
-        softcap=options.get("softcap"), sinks=options.get("s_aux"),
-    )  # fmt: skip
-    return mixed, None
+    how: dict[str, Any] = {
+        "mask": wiring.mask(block, options.get("sliding_window")),
+        "scaling": options.get("scaling"),
+        "softcap": options.get("softcap"),
+        "sinks": options.get("s_aux"),
+    }
+    if wiring.watch is not None:
+        wiring.watch(block, attention_weights(query, key, **how))
+    return attend(query, key, value, **how), None
 
 
 def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:

@@ -15,7 +15,7 @@ from probes.config import RunConfig
 from probes.evaluate import Setting, evaluate_head
 from probes.record import describe_program, describe_task, open_folder
 from probes.report.sweeps import draw_sweep, sweep_summary
-from probes.runs import RunResult, Watcher
+from probes.runs import SILENT, RunResult, Watcher
 from probes.tasks import PairTask, load_task
 
 ZERO_SHOT = "layer-cosine"

@@ -40,7 +40,7 @@ def extract_command(argv: Sequence[str]) -> int:
     if parsed.flags["dry_run"]:
         return _dry_run(parsed.config)
     cache = obtain_cache(parsed.config, _task(parsed.config), watcher=screen_watcher(Console(stderr=True)))
-    Console().print(f"{cache.path}", soft_wrap=True, highlight=False)
+    Console(markup=False).print(f"{cache.path}", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -103,7 +103,7 @@ def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
 
 
 def _show(result: RunResult) -> None:
-    console = Console()
+    console = Console(markup=False)
     console.print(screen_table(result.scores))
     if result.scores["task"]["is_sample"]:
         console.print("The task is a sample shipped with icecore: these scores are no benchmark result.")
@@ -115,7 +115,9 @@ def _dry_run(config: RunConfig) -> int:
     decoder = load_decoder(config.decoder, report=screen_watcher(Console(stderr=True)).say)
     manifest = describe_extraction(decoder, texts, config.extraction)
     estimate = estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest)
-    Console().print(dry_run_text(estimate, len(manifest.identity["layers"])), highlight=False, soft_wrap=True)
+    Console(markup=False).print(
+        dry_run_text(estimate, len(manifest.identity["layers"])), highlight=False, soft_wrap=True
+    )
     return 0
 
 

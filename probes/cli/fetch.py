@@ -21,7 +21,9 @@ def fetch_command(argv: Sequence[str]) -> int:
         raise ConfigError(
             f"fetch cannot be done: {' '.join(str(error).split())}. Usage: icecore fetch NAME."
         ) from error
-    screen = Console(stderr=True)
+    screen = Console(stderr=True, markup=False)
     fetched = fetch_decoder(found.name, source=found.source, report=lambda line: screen.print(line, highlight=False))
-    Console().print(f"{fetched.folder} ({fetched.source}, {fetched.revision})", highlight=False, soft_wrap=True)
+    Console(markup=False).print(
+        f"{fetched.folder} ({fetched.source}, {fetched.revision})", highlight=False, soft_wrap=True
+    )
     return 0

@@ -62,7 +62,7 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
 def list_command(argv: Sequence[str]) -> int:
     """List one table, or all of them."""
     if argv and argv[0] in ("-h", "--help"):
-        Console().print(f"usage: icecore list [{' | '.join(TABLES)}]", markup=False)
+        Console(markup=False).print(f"usage: icecore list [{' | '.join(TABLES)}]")
         return 0
     for name in argv:
         if name not in TABLES:
@@ -73,5 +73,5 @@ def list_command(argv: Sequence[str]) -> int:
         table.add_column()
         for row in TABLES[name]():
             table.add_row(*row)
-        Console().print(table)
+        Console(markup=False).print(table)
     return 0

@@ -10,6 +10,8 @@ COMMANDS = {
     "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
     "extract": ("probes.cli.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
     "sweep": ("probes.cli.sweep", "sweep_command", "one config under many mask plans, shared blocks computed once"),
+    "verify": ("probes.cli.verify", "verify_command", "prove a mask plan on a decoder: influence matrix per layer"),
+    "attention": ("probes.cli.verify", "attention_command", "attention maps and sink mass under a plan"),
     "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
     "score": ("probes.cli.score", "score_command", "score new pairs of texts with a finished run"),
     "inspect": ("probes.cli.inspect", "inspect_command", "say what a cache is and how complete"),
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Give the text of `icecore --help`."""
-    lines = [f"  {name:8} {text}" for name, (_, _, text) in COMMANDS.items()]
+    lines = [f"  {name:9} {text}" for name, (_, _, text) in COMMANDS.items()]
     return (
         "usage: icecore COMMAND [options]\n\n"
         "Drill a core through a frozen decoder: cache every layer once, then probe it with light heads.\n\n"

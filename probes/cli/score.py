@@ -25,7 +25,7 @@ def score_command(argv: Sequence[str]) -> int:
         raise ConfigError(f"score cannot be done: {text}. Usage: icecore score RUN TEXT TEXT.") from error
     pairs = _read_pairs(found.pairs) if found.pairs else [_two(found.texts)]
     scorer = load_scorer(found.run, head=found.head or None)
-    Console(stderr=True).print(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds", highlight=False)
+    Console(stderr=True, markup=False).print(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds", highlight=False)
     for score, (left, right) in zip(scorer.score(pairs), pairs, strict=True):
         sys.stdout.write(f"{score:.3f}\t{left}\t{right}\n")
     return 0

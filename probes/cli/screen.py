@@ -12,7 +12,7 @@ EVERY = 10  # epochs between two lines on a screen that is no terminal
 def screen_watcher(console: Console) -> Watcher:
     """Make a watcher that shows remarks, the extraction's bar and the epochs of every head."""
     return Watcher(
-        say=lambda line: console.print(line, highlight=False, soft_wrap=True),
+        say=lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False),
         extraction=lambda title: _bar(console, title),
         epochs=lambda head, seed: _epochs(console, head, seed),
     )
@@ -33,8 +33,8 @@ def _epochs(console: Console, head: str, seed: int) -> EpochReport:
             f"validation Pearson {100 * values['validation_pearson']:.2f} (best {100 * best:.2f})"
         )
         if console.is_terminal:
-            console.print(line, end="\r", highlight=False, soft_wrap=True)
+            console.print(line, end="\r", highlight=False, soft_wrap=True, markup=False)
         elif epoch == 1 or epoch % EVERY == 0:
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     return report

@@ -147,3 +147,10 @@ def test_the_installed_command_runs() -> None:
         pytest.skip("icecore is not installed beside this Python")
     done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"icecore {version('icecore')}\n")
+
+
+def test_brackets_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Plans are written in brackets, which Rich would take for markup."""
+    monkeypatch.setitem(listing.TABLES, "plans", lambda: [("[causal,backward]", "every [bold]block[/bold]")])
+    assert main(["list", "plans"]) == 0
+    assert "[causal,backward]  every [bold]block[/bold]" in capsys.readouterr().out

@@ -43,10 +43,12 @@ def make_scores(test: float = 0.5) -> dict[str, Any]:
             "file": "c.h5", "id": "i" * 64, "plan": "causal", "poolings": ["mean"], "n_rows": 7, "n_truncated": 0,
             "template": {"bos": "auto", "instruction": ""},
         },
-        "task": {"name": "pairs", "source": "made up", "is_sample": True, "n_pairs": {"test": 8}, "notes": ["mind this"]},
+        "task": {"name": "pairs", "source": "made up", "is_sample": True, "n_pairs": {"test": 8},
+            "notes": ["mind this"]},
         "heads": {
             "layer-cosine": {
-                "pooling": "mean", "layers": ["block_01", "final_norm"], "chosen": {"kind": "raw", "layer": "final_norm"},
+                "pooling": "mean", "layers": ["block_01", "final_norm"],
+                "chosen": {"kind": "raw", "layer": "final_norm"},
                 "curves": {"validation": {"pearson": curve}, "test": {"pearson": curve}},
                 "seeds": [{"best_epoch": 0, "history": [], "identical_similarity": 1.0, "seed": 0}],
                 "summary": {"validation": metrics(0.4, 1), "test": metrics(test, 1)},
@@ -54,7 +56,8 @@ def make_scores(test: float = 0.5) -> dict[str, Any]:
             "cosine-mlp": {
                 "pooling": "mean", "layers": ["block_01", "final_norm"], "seeds": seeds,
                 "contributions": {
-                    "split": "validation", "layers": ["block_01", "final_norm"], "alone": [0.1, NAN], "without": [0.0, NAN],
+                    "split": "validation", "layers": ["block_01", "final_norm"],
+                    "alone": [0.1, NAN], "without": [0.0, NAN],
                 },
                 "summary": {"validation": metrics(0.6, 2), "test": metrics(0.55, 2)},
             },

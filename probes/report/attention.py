@@ -1,0 +1,72 @@
+"""Figures of influence and attention."""
+
+from pathlib import Path
+
+from jaxtyping import Bool
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from extract.attention_maps import AttentionMaps
+from probes.report.figures import new_figure
+
+SHOWN = 12  # panels at most
+
+
+def draw_influence(moved: Bool[Tensor, "L T T"], layers: tuple[str, ...], path: Path, *, title: str) -> None:
+    """Draw influence matrices, a panel per layer: dark where output i moves with input j.
+
+    Args:
+        moved: `(L, T, T)` as from `influence`.
+        layers: Names of the layers.
+        path: Where the PNG goes.
+        title: Title.
+    """
+    _panels([matrix.float().tolist() for matrix in moved], layers, path, title=title)
+
+
+def draw_attention(found: AttentionMaps, path: Path, *, title: str) -> None:
+    """Draw mean attention, a panel per block (LBW Figures 3 and 8).
+
+    Args:
+        found: The maps.
+        path: Where the PNG goes.
+        title: Title.
+    """
+    _panels([matrix.tolist() for matrix in found.maps], found.blocks, path, title=title)
+
+
+def draw_sink_mass(found: AttentionMaps, path: Path, *, title: str) -> None:
+    """Draw the attention on the first token, block by block (LBW Figure 9).
+
+    Args:
+        found: The maps.
+        path: Where the PNG goes.
+        title: Title.
+    """
+    figure, axes = new_figure()
+    axes.bar(range(1, len(found.blocks) + 1), found.sink_mass.tolist())
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("block")
+    axes.set_ylabel("attention on the first token")
+    axes.set_title(title)
+    figure.savefig(path, dpi=130)
+
+
+def _panels(matrices: list[list[list[float]]], names: tuple[str, ...], path: Path, *, title: str) -> None:
+    step = max(1, -(-len(names) // SHOWN))
+    picks = sorted({*range(0, len(names), step), len(names) - 1})
+    columns = min(6, len(picks))
+    rows = -(-len(picks) // columns)
+    figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, pick in enumerate(picks, start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        axes.imshow(
+            matrices[pick], cmap="Blues", vmin=0, vmax=max(1e-6, *(cell for row in matrices[pick] for cell in row))
+        )
+        axes.set_title(names[pick], fontsize=8)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=130)
