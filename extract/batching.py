@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.spans import CONTEXT
 from extract.template import TEXT, EncodedText
 
 
@@ -114,12 +115,16 @@ def collate(
     ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
     is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
     is_text = torch.zeros(len(texts), columns, dtype=torch.bool)
+    has_spans = any(text.spans is not None for text in texts)
+    spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
     for b, text in enumerate(texts):
         start = 0 if side == "right" else columns - lengths[b]
         span = slice(start, start + lengths[b])
         ids[b, span] = torch.from_numpy(text.ids)
         is_real[b, span] = True
         is_text[b, span] = torch.from_numpy(text.roles == TEXT)
+        if spans is not None and text.spans is not None:
+            spans[b, span] = torch.from_numpy(text.spans)
     return Batch(
         rows=np.asarray(rows, np.int64),
         positions=np.asarray(rows if positions is None else positions, np.int64),
@@ -128,4 +133,5 @@ def collate(
         is_text=is_text,
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
+        spans=spans,
     )

@@ -12,9 +12,9 @@ from extract.batching import Batch, collate
 from extract.capture import pool_batch, run_batch
 from extract.decoder import Decoder
 from extract.errors import CertificateError
-from extract.masks import CONTEXT
 from extract.plan import MaskPlan
 from extract.reach import expected_reach
+from extract.spans import CONTEXT
 from extract.template import TEXT, EncodedText
 from extract.wiring import require_obedient, wiring_of
 

@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.errors import unknown_name
+from extract.spans import CONTEXT
 
-CONTEXT = -1  # span number of a token that belongs to no span
 Positions = Int[Tensor, "*B T T"]
 
 

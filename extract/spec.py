@@ -54,7 +54,11 @@ class ExtractionSpec:
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
-        parse_plan(self.plan)
+        plan = parse_plan(self.plan)
+        if any(segment.kind == "hybrid" for segment in plan.segments) and not self.template.spans:
+            raise InputError(
+                f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
+            )
         from extract.pooling import select_poolings  # the table holds functions of torch
 
         select_poolings(self.poolings)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import InputError, unknown_name
+from extract.spans import CONTEXT, read_spans
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,6 +41,9 @@ class InputTemplate:
     on_long: LongPolicy = "truncate"
     """What happens to a longer text: `truncate` (flagged in the cache) or `error`."""
 
+    spans: str = ""
+    """Spans for the hybrid mask: `random:SEED`, or a JSON Lines file with `text` and `spans`; empty for none."""
+
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
         if self.bos not in BOS_POLICIES:
@@ -51,7 +55,8 @@ class InputTemplate:
 
     def to_dict(self) -> dict[str, object]:
         """Return the template as plain values, for a manifest."""
-        return asdict(self)
+        source = read_spans(self.spans)
+        return {**asdict(self), "spans": source.identity if source else ""}
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,13 @@ class EncodedText:
         ids: `(T,)` int64 token ids.
         roles: `(T,)` int8, one of `SPECIAL`, `INSTRUCTION`, `TEXT`.
         is_truncated: Text tokens were dropped from the end.
+        spans: `(T,)` int64 span number per token, `CONTEXT` outside spans; None where the template has none.
     """
 
     ids: NDArray[np.int64]
     roles: NDArray[np.int8]
     is_truncated: bool
+    spans: NDArray[np.int64] | None = None
 
 
 class TextEncoder:
@@ -91,6 +98,7 @@ class TextEncoder:
             raise InputError("the BOS policy is 'force' but this tokenizer has no BOS token; use 'auto' or 'none'.")
         self.tokenizer = tokenizer
         self.template = template
+        self.spans = read_spans(template.spans)
         self.max_tokens = min(window, template.max_tokens or window)
 
     def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
@@ -129,44 +137,55 @@ class TextEncoder:
         )
         rows = zip(encoded["input_ids"], encoded["special_tokens_mask"], encoded["offset_mapping"], texts, strict=True)
         return [
-            self._finish(ids, special, offsets, label=f"text {first_index + i} ({_shorten(text)})")
+            self._finish(ids, special, offsets, text=text, label=f"text {first_index + i} ({_shorten(text)})")
             for i, (ids, special, offsets, text) in enumerate(rows)
         ]
 
-    def _finish(self, ids: list[int], special: list[int], offsets: list[tuple[int, int]], *, label: str) -> EncodedText:
+    def _finish(
+        self, ids: list[int], special: list[int], offsets: list[tuple[int, int]], *, text: str, label: str
+    ) -> EncodedText:
         roles = [
             _role(bool(s), end, len(self.template.instruction)) for s, (_, end) in zip(special, offsets, strict=True)
         ]
         bos = self.tokenizer.bos_token_id
         if self.template.bos == "force" and (not ids or ids[0] != bos):
-            ids, roles = [int(bos), *ids], [SPECIAL, *roles]
+            ids, roles, offsets = [int(bos), *ids], [SPECIAL, *roles], [(0, 0), *offsets]
         if bos is not None and ids[:2] == [bos, bos]:
             raise InputError(
                 f"{label} begins with two BOS tokens {self.tokenizer.bos_token!r}: the instruction or text brings one "
                 "and the tokenizer adds another; take it out, or set bos to 'none'."
             )
         n_excess = len(ids) - self.max_tokens
-        if n_excess > 0:
-            ids, roles = self._truncate(ids, roles, n_excess, label=label)
+        kept = self._truncate(roles, n_excess, label=label) if n_excess > 0 else list(range(len(ids)))
+        ids, roles, offsets = [ids[i] for i in kept], [roles[i] for i in kept], [offsets[i] for i in kept]
         if TEXT not in roles:
             raise InputError(f"{label} has no token to pool over; give a text with at least one visible character.")
-        return EncodedText(np.array(ids, np.int64), np.array(roles, np.int8), n_excess > 0)
+        spans = self._assign_spans(text, roles, offsets) if self.spans is not None else None
+        return EncodedText(np.array(ids, np.int64), np.array(roles, np.int8), n_excess > 0, spans)
 
-    def _truncate(self, ids: list[int], roles: list[int], n_excess: int, *, label: str) -> tuple[list[int], list[int]]:
+    def _assign_spans(self, text: str, roles: list[int], offsets: list[tuple[int, int]]) -> NDArray[np.int64]:
+        """Number the spans of the text's own tokens; specials and instruction are context."""
+        assert self.spans is not None
+        columns = [i for i, role in enumerate(roles) if role == TEXT]
+        shift = len(self.template.instruction)
+        numbers = np.full(len(roles), CONTEXT, np.int64)
+        numbers[columns] = self.spans.assign(text, [(offsets[i][0] - shift, offsets[i][1] - shift) for i in columns])
+        return numbers
+
+    def _truncate(self, roles: list[int], n_excess: int, *, label: str) -> list[int]:
         if self.template.on_long == "error":
             raise InputError(
-                f"{label} has {len(ids)} tokens; at most {self.max_tokens} fit. "
+                f"{label} has {len(roles)} tokens; at most {self.max_tokens} fit. "
                 "Shorten it, or set on_long to 'truncate'."
             )
         text_columns = [i for i, role in enumerate(roles) if role == TEXT]
         if len(text_columns) <= n_excess:
             raise InputError(
-                f"{label}: instruction and specials take {len(ids) - len(text_columns)} of {self.max_tokens} tokens "
+                f"{label}: instruction and specials take {len(roles) - len(text_columns)} of {self.max_tokens} tokens "
                 "and leave no room for the text; shorten the instruction or raise max_tokens."
             )
         cut = set(text_columns[-n_excess:])
-        kept = [i for i in range(len(ids)) if i not in cut]
-        return [ids[i] for i in kept], [roles[i] for i in kept]
+        return [i for i in range(len(roles)) if i not in cut]
 
 
 def _role(is_special: bool, end: int, n_instruction: int) -> int:

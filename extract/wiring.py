@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from extract.attention import DECIDING, attend, attention_weights
 from extract.errors import DecoderError
-from extract.masks import CONTEXT, MaskKind, batch_mask, parse_kind
+from extract.masks import MaskKind, batch_mask, parse_kind
+from extract.spans import CONTEXT
 
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}

@@ -1,0 +1,131 @@
+"""Spans for the hybrid mask: parts of a text that see the context and, causally, themselves (MAGNET)."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.digest import digest_json
+from extract.errors import ConfigError, InputError
+
+CONTEXT = -1
+FEWEST, MOST = 1, 2  # random spans per text (MAGNET)
+SHORTEST, LONGEST = 4, 128  # tokens of a random span (MAGNET)
+CharSpans = Mapping[str, Sequence[tuple[int, int]]]
+
+
+class SpanSource(Protocol):
+    """Gives the tokens of a text their span numbers."""
+
+    identity: str
+
+    def assign(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Number the spans of a text.
+
+        Args:
+            text: The text.
+            offsets: First and one past the last character of each of its `T` tokens.
+
+        Returns:
+            `(T,)` span number per token, `CONTEXT` outside spans.
+        """
+        ...
+
+
+class GivenSpans:
+    """Character spans given per text; a text that is not named has none.
+
+    Args:
+        spans: Text to its spans `(first character, one past the last)`, which must not overlap.
+
+    Raises:
+        InputError: A span outside its text, an empty one, or two that overlap; names the text.
+    """
+
+    def __init__(self, spans: CharSpans) -> None:
+        self._spans = {text: sorted((int(a), int(b)) for a, b in found) for text, found in spans.items()}
+        for text, found in self._spans.items():
+            ends = [0, *(end for _, end in found)]
+            for (start, end), before in zip(found, ends, strict=False):
+                if not 0 <= start < end <= len(text) or start < before:
+                    raise InputError(
+                        f"the span {start}-{end} of {text[:40]!r} cannot be used; allowed: non-empty spans inside its "
+                        f"{len(text)} characters that do not overlap."
+                    )
+        self.identity = f"given:{digest_json(self._spans)}"
+
+    def assign(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Number spans by the characters a token covers; a token that touches a span belongs to it."""
+        numbers = np.full(len(offsets), CONTEXT, np.int64)
+        for number, (start, end) in enumerate(self._spans.get(text, ())):
+            for column, (first, last) in enumerate(offsets):
+                if first < end and last > start and numbers[column] == CONTEXT:
+                    numbers[column] = number
+        return numbers
+
+
+class RandomSpans:
+    """One or two random spans of 4 to 128 tokens per text, the same for a text wherever it stands.
+
+    Args:
+        seed: Seed; each text draws from it and its own digest.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.identity = f"random:{seed}"
+
+    def assign(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Draw spans over the tokens; a text shorter than 4 tokens has none."""
+        n_tokens = len(offsets)
+        numbers = np.full(n_tokens, CONTEXT, np.int64)
+        own = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        draw = np.random.default_rng([self.seed, int.from_bytes(own[:8], "little")])
+        for number in range(int(draw.integers(FEWEST, MOST + 1))):
+            length = int(draw.integers(SHORTEST, LONGEST + 1))
+            length = min(length, max(SHORTEST, n_tokens // 2))  # some context must be left
+            starts = [s for s in range(n_tokens - length + 1) if (numbers[s : s + length] == CONTEXT).all()]
+            if starts:
+                start = starts[int(draw.integers(len(starts)))]
+                numbers[start : start + length] = number
+        return numbers
+
+
+def read_spans(text: str) -> SpanSource | None:
+    """Read where spans come from.
+
+    Args:
+        text: Empty for no spans, `random:SEED`, or a JSON Lines file with `text` and `spans` per line.
+
+    Returns:
+        The source; None for no spans.
+
+    Raises:
+        ConfigError: Anything else, or a line that cannot be read; names file and line.
+        InputError: A span that cannot be used.
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"random:(\d+)", text)
+    if found:
+        return RandomSpans(int(found[1]))
+    path = Path(text)
+    if not path.is_file():
+        raise ConfigError(f"spans are {text!r}; allowed: 'random:SEED', or a JSON Lines file with text and spans.")
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+                spans[row["text"]] = [(int(a), int(b)) for a, b in row["spans"]]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(
+                    f"line {number} of {text!r} cannot be read ({type(error).__name__}: {error}); allowed: "
+                    '{"text": "...", "spans": [[0, 5]]}.'
+                ) from error
+    return GivenSpans(spans)
