@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ SHORTEST, LONGEST = 4, 128  # tokens of a random span (MAGNET)
 CharSpans = Mapping[str, Sequence[tuple[int, int]]]
 
 
+@runtime_checkable
 class SpanSource(Protocol):
     """Gives the tokens of a text their span numbers."""
 
