@@ -103,7 +103,12 @@ class LatentCache:
     def certificate(self) -> dict[str, Any]:
         """The certificate written when the extraction ended; empty before that."""
         text = self._map("/certificate").tobytes().rstrip(b"\0")
-        return dict(json.loads(text)) if text else {}
+        try:
+            return dict(json.loads(text)) if text else {}
+        except ValueError as error:
+            raise CacheError(
+                f"the certificate of cache {str(self.path)!r} is damaged ({error}); delete the file and extract anew."
+            ) from error
 
     @property
     def n_tokens(self) -> NDArray[np.int32]:

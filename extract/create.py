@@ -44,7 +44,8 @@ def create_store(path: Path, manifest: Manifest) -> None:
             except FileExistsError:
                 pass
             except OSError:  # a file system without hard links
-                draft.replace(path)
+                if not path.exists():
+                    draft.replace(path)
     except (OSError, RuntimeError) as error:  # HDF5 raises either
         raise explain_write_error(error, path, needed=needed) from error
     finally:
@@ -75,7 +76,8 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
 
 def _reserve(draft: Path) -> None:
     with draft.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk is told when it is met, and the rows stay
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
         os.fsync(file.fileno())
 
 

@@ -29,7 +29,7 @@ def digest_texts(texts: Sequence[str]) -> NDArray[np.uint8]:
         texts: `N` texts.
 
     Returns:
-        `(N, 16)` uint8, the first 16 bytes of BLAKE2b over the UTF-8 bytes; lone surrogates are kept as they are.
+        `(N, 16)` uint8, BLAKE2b with a digest of 16 bytes over the UTF-8 bytes; lone surrogates are kept as they are.
     """
     joined = b"".join(
         hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest() for text in texts

@@ -21,6 +21,8 @@ from extract.disk import explain_write_error
 from extract.errors import CacheError, CacheLockedError
 from extract.layout import CERTIFICATE_BYTES, read_layout
 
+_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+
 
 class StoreWriter:
     """Writes rows into a laid-out store with positioned writes.
@@ -92,7 +94,7 @@ class StoreWriter:
                     self._write(f"/latents/{pooling}/{layer}", first, latents[k, p])
             for name, values in rows.items():
                 self._write(f"/rows/{name}", first, values)
-            os.fdatasync(self._fd)
+            _sync(self._fd)
             self._write("/rows/is_done", first, np.ones(latents.shape[2], np.uint8))
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
@@ -109,7 +111,7 @@ class StoreWriter:
             raise CacheError(f"the certificate has {len(text)} bytes; at most {CERTIFICATE_BYTES} fit.")
         try:
             self._write("/certificate", 0, np.frombuffer(text.ljust(CERTIFICATE_BYTES, b"\0"), np.uint8))
-            os.fdatasync(self._fd)
+            _sync(self._fd)
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
 
@@ -120,7 +122,7 @@ class StoreWriter:
             rows: `(N,)` true at the rows to mark.
         """
         self._write("/rows/is_done", 0, (self.done_rows() & ~rows).astype(np.uint8))
-        os.fdatasync(self._fd)
+        _sync(self._fd)
 
     def _write(self, name: str, first: int, values: NDArray[Any]) -> None:
         place = self._places[name]

@@ -144,7 +144,7 @@ def wired_attention(
 
 
 def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:
-    """Stand in for the library's mask builder, as the wired attention builds its own; note windows that are asked for."""
+    """Stand in for the library's mask builder, as ours come from the plan; note the windows that are asked for."""
     wiring = _BY_CONFIG.get(id(config))
     is_windowed = set(getattr(config, "layer_types", None) or ("windowed",)) != {"full_attention"}
     if wiring is not None and local_size is not None and is_windowed:

@@ -1,5 +1,6 @@
 """What each layer contributes to a head."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,3 +34,16 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
             losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
     alone = pearson(similarities.numpy(), np.broadcast_to(gold, tuple(similarities.shape)))
     return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
+
+
+def average_contributions(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Average the contributions of several seeds.
+
+    Args:
+        found: Results of `layer_contributions` on the same layers and split, at least one.
+
+    Returns:
+        The same, with means.
+    """
+    means = {key: np.mean([each[key] for each in found], axis=0).tolist() for key in ("alone", "without")}
+    return {**found[0], **means}

@@ -12,7 +12,7 @@ from extract.cache import LatentCache
 from extract.digest import digest_json
 from extract.errors import HeadError
 from probes.calibration import fit_linear
-from probes.contributions import layer_contributions
+from probes.contributions import average_contributions, layer_contributions
 from probes.data import PairLatents
 from probes.fit import EpochReport, FitResult, fit_head, ignore_epoch, predict_pairs
 from probes.heads.base import PairHead
@@ -68,39 +68,61 @@ def evaluate_head(
         TaskError: The task has no training or validation split.
     """
     resolved = resolve_options(name, options)
-    pooling = resolved.pooling or setting.cache.poolings[0]
-    seeds = setting.seeds if head_entry(name).head.is_trained else setting.seeds[:1]
-    predictions: dict[str, list[np.ndarray]] = {split: [] for split in setting.task.splits}
-    fitted: list[dict[str, Any]] = []
-    for seed in seeds:
-        data = PairLatents(
-            setting.cache, setting.task, pooling=pooling, layers=resolved.layers,
-            batch_size=min(resolved.fit.batch_size, _n_train(setting.task)), seed=seed,
-        )  # fmt: skip
-        folder = setting.folder / name / f"seed_{seed}"
-        head, record = _fit_or_load(name, resolved, data, setting, folder=folder, seed=seed, watch=watch)
-        for split, rows in predictions.items():
-            rows.append(predict_pairs(head, data, split))
-        scores = {split: correlations(rows[-1], data.split(split).gold.numpy()) for split, rows in predictions.items()}
-        fitted.append({**{key: record[key] for key in ("seed", "best_epoch", "seconds", "history")}, "scores": scores})
-        fitted[-1]["identical_similarity"] = head.identical_similarity()
+    entry = head_entry(name)
+    seeds = setting.seeds if entry.head.is_trained else setting.seeds[:1]
+    fitted = [_fit_seed(name, resolved, setting, seed, watch=watch) for seed in seeds]
+    first = fitted[0]
     result: dict[str, Any] = {
-        "pooling": pooling,
-        "layers": list(data.layers),
-        "options": {**resolved.arguments, **vars(resolved.fit)} if head_entry(name).head.is_trained else {},
-        "seeds": fitted,
+        "pooling": first.data.pooling,
+        "layers": list(first.data.layers),
+        "options": {**resolved.arguments, **vars(resolved.fit)} if entry.head.is_trained else {},
+        "seeds": [each.describe() for each in fitted],
         "summary": {
-            split: {metric: _summarise(rows, setting, split, metric) for metric in METRICS}
-            for split, rows in predictions.items()
+            split: {
+                metric: _summarise([each.predictions[split] for each in fitted], setting, split, metric)
+                for metric in METRICS
+            }
+            for split in setting.task.splits
         },
     }
-    if isinstance(head, LayerCosine):
-        result["curves"] = _curves(head, data)
-        kind, layer = head.chosen.tolist()
-        result["chosen"] = {"kind": KINDS[kind], "layer": data.layers[layer]}
+    if isinstance(first.head, LayerCosine):
+        result["curves"] = _curves(first.head, first.data)
+        kind, layer = first.head.chosen.tolist()
+        result["chosen"] = {"kind": KINDS[kind], "layer": first.data.layers[layer]}
     else:
-        result["contributions"] = layer_contributions(head, data)
+        result["contributions"] = average_contributions([layer_contributions(each.head, each.data) for each in fitted])
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A head fitted with one seed, and what it predicts."""
+
+    head: PairHead
+    record: dict[str, Any]
+    data: PairLatents
+    predictions: dict[str, np.ndarray]
+
+    def describe(self) -> dict[str, Any]:
+        """Give what scores.json tells of this seed."""
+        gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
+        return {
+            **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
+            "scores": {split: correlations(found, gold[split]) for split, found in self.predictions.items()},
+            "identical_similarity": self.head.identical_similarity(),
+        }
+
+
+def _fit_seed(
+    name: str, resolved: HeadOptions, setting: Setting, seed: int, *, watch: Callable[[int], EpochReport] | None
+) -> _Fitted:
+    data = PairLatents(
+        setting.cache, setting.task, pooling=resolved.pooling or setting.cache.poolings[0], layers=resolved.layers,
+        batch_size=min(resolved.fit.batch_size, _n_train(setting.task)), seed=seed,
+    )  # fmt: skip
+    folder = setting.folder / name / f"seed_{seed}"
+    head, record = _fit_or_load(name, resolved, data, setting, folder=folder, seed=seed, watch=watch)
+    return _Fitted(head, record, data, {split: predict_pairs(head, data, split) for split in setting.task.splits})
 
 
 def _n_train(task: PairTask) -> int:

@@ -59,6 +59,10 @@ class LayerCosine(PairHead):
                 f"the cosine of the {data.pooling!r} latents is the same for every validation pair at all of "
                 f"{', '.join(data.layers)}; read another pooling or other layers."
             )
+        if not np.isfinite(curves).any():
+            raise HeadError(
+                "no layer's cosine varies over the validation pairs, so none can be chosen; check texts and pooling."
+            )
         best = int(np.nanargmax(curves))
         self.chosen.copy_(torch.tensor(divmod(best, curves.shape[1])))
 

@@ -24,7 +24,7 @@ def summary_text(scores: dict[str, Any], figures: dict[str, str]) -> str:
         markdown_table(score_rows(scores), COLUMNS),
         "\nCorrelations are of the whole split, times 100; mean ± standard deviation over seeds. The interval is a "
         f"{scores['n_resamples']}-fold bootstrap over test pairs. Epoch, layer and kind were chosen on validation; "
-        "test was read once (protocol `icecore`, docs/protocol.md).\n",
+        "nothing was chosen on test (protocol `icecore`, docs/protocol.md).\n",
         "## What was used\n",
         f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)",

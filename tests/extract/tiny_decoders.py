@@ -100,7 +100,7 @@ def make_tokenizer(*, adds_bos: bool = False, adds_eos: bool = False, has_bos: b
 def make_model(family: str = "llama", *, seed: int = 0, **changes: Any) -> Any:
     """Make a random causal language model of a family, in eval mode."""
     torch.manual_seed(seed)
-    config: Any = AutoConfig.for_model(family, **{**FAMILIES[family], **changes})
+    config: Any = AutoConfig.for_model(family, **{**FAMILIES.get(family, {}), **changes})
     auto: Any = AutoModelForCausalLM
     model = auto.from_config(config)
     # Larger weights than at initialisation, so that attention and norms matter to the output.

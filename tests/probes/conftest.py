@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from extract.cache import LatentCache
+from probes.cli.main import main
 from probes.data import PairLatents
 from probes.tasks import PairTask
 from tests.extract.tiny_decoders import save_decoder
+from tests.probes.finished_run import Finished, write_config
 from tests.probes.planted_latents import make_task, pair_data, plant
 
 
@@ -53,3 +55,17 @@ def read_json() -> Callable[[Path], Any]:
 def listing() -> Callable[[Path], list[str]]:
     """List every file under a folder."""
     return lambda folder: sorted(os.path.relpath(path, folder) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="session")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path, read_json: Callable[[Path], Any]
+) -> Finished:
+    """`icecore run tiny.yaml`, once for all tests."""
+    base = tmp_path_factory.mktemp("whole")
+    config = write_config(base, decoder_folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["/somewhere/icecore", "run", str(config)])
+        assert main() == 0
+    folder = base / "runs" / "tiny"
+    return Finished(base, config, folder, read_json(folder / "scores.json"))

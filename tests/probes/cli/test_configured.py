@@ -1,0 +1,122 @@
+"""`icecore run`, `extract` and `fit` on a tiny decoder: what is reused, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import extract.runner
+import probes.evaluate
+import probes.runs
+from extract.cache import LatentCache
+from probes.cli.main import main
+from tests.probes.finished_run import Finished, forbid, stamps, without_times
+from tests.probes.planted_latents import make_task, plant
+
+
+def test_a_second_run_neither_extracts_nor_fits(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = stamps(finished.base / "caches") | stamps(finished.folder / "heads")
+    forbid(monkeypatch, extract.runner, "Extraction")
+    forbid(monkeypatch, probes.evaluate, "fit_head")
+    monkeypatch.setattr("sys.argv", ["icecore", "run", str(finished.config)])
+    assert main() == 0
+    assert stamps(finished.base / "caches") | stamps(finished.folder / "heads") == before
+    assert without_times(json.loads((finished.folder / "scores.json").read_text(encoding="utf-8"))) == without_times(
+        finished.scores
+    )
+    out = capsys.readouterr().out
+    assert "tiny: tiny-pairs on tiny-llama" in out
+    assert "summary.md holds the summary" in out
+
+
+def test_the_resolved_config_gives_the_same_scores(finished: Finished) -> None:
+    """From nothing but config.yaml, caches and run folder being new."""
+    again = finished.base / "again"
+    argv = [str(finished.folder / "config.yaml"), "--caches", str(again / "caches"), "--runs", str(again / "runs")]
+    assert main(["run", *argv]) == 0
+    scores = json.loads((again / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))
+    for name, result in finished.scores["heads"].items():
+        assert scores["heads"][name]["summary"] == result["summary"]
+        assert scores["heads"][name].get("chosen") == result.get("chosen")
+
+
+def test_another_configuration_of_the_same_name_gets_its_own_folder(finished: Finished) -> None:
+    before = stamps(finished.folder)
+    assert main(["run", str(finished.config), "--heads", "{layer-cosine: {}}", "--seeds", "[1]"]) == 0
+    assert stamps(finished.folder) == before
+    [other] = [path for path in (finished.base / "runs").iterdir() if path != finished.folder]
+    assert other.name.startswith("tiny-")
+    assert yaml.safe_load((other / "config.yaml").read_text(encoding="utf-8"))["seeds"] == [1]
+    assert (other / "scores.json").is_file()
+
+
+def test_a_dry_run_writes_nothing(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("run", "extract"):
+        assert main([command, str(finished.config), "--dry-run", "--caches=caches", "--runs=runs"]) == 0
+        out = capsys.readouterr().out
+        n_texts = len(LatentCache(finished.cache))
+        assert out.startswith(f"rows      {n_texts} unique texts")
+        assert all(f"\n{line} " in out for line in ("tokens", "mean", "last", "disk", "time"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_extract_finds_the_cache(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forbid(monkeypatch, extract.runner, "Extraction")
+    assert main(["extract", str(finished.config)]) == 0
+    assert capsys.readouterr().out.strip() == str(finished.cache)
+
+
+@pytest.mark.parametrize("how", ["found", "named"])
+def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    config = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
+    config["decoder"]["name"] = str(tmp_path / "gone" / "tiny-llama")  # removed since
+    config["runs"] = str(tmp_path / "runs")
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    forbid(monkeypatch, probes.runs, "load_decoder")
+    argv = ["fit", str(tmp_path / "c.yaml"), *(["--cache", str(finished.cache)] if how == "named" else [])]
+    assert main(argv) == 0
+    scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))
+    for name, result in finished.scores["heads"].items():
+        assert scores["heads"][name]["summary"] == result["summary"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--decoder.name", "gpt2"],
+        ["--extraction.storage_dtype", "float16"],
+        ["--extraction.template.instruction", "Say:"],
+        ["--decoder.dtype", "bfloat16"],
+        ["--decoder.adapter", "some/adapter"],
+    ],
+)
+def test_fit_takes_no_other_cache(finished: Finished, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", str(finished.config), *argv]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(
+        f"icecore: 0 caches in {str(finished.base / 'caches')!r} fit this configuration (none); allowed"
+    )
+
+
+def test_fit_with_a_cache_of_other_texts_names_the_text(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = plant(tmp_path / "other.h5", make_task(sizes={"train": 8}))
+    assert main(["fit", str(finished.config), "--cache", str(other.path), f"--runs={tmp_path / 'runs'}"]) == 1
+    assert "does not hold the text" in capsys.readouterr().err
+
+
+def test_a_run_folder_that_cannot_be_written_is_named(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
+    assert main(["run", str(finished.config), f"--runs={tmp_path / 'runs'}"]) == 1
+    assert f"the run folder '{tmp_path}/runs/tiny' cannot be written" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""`icecore inspect`: whole, half done, foreign."""
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import pytest
+
+from extract.cache import LatentCache
+from probes.cli.main import main
+from tests.probes.finished_run import Finished
+
+
+def test_inspect_a_whole_cache(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = LatentCache(finished.cache)
+    assert main(["inspect", str(finished.cache)]) == 0
+    out = capsys.readouterr().out
+    assert f"{len(cache)} of {len(cache)} rows, complete" in out
+    assert "tiny-llama (llama, 3 blocks, width 32)" in out
+    assert "mean, last x 5 layers (embedding ... final_norm), float32" in out
+    assert "influence as planned" in out
+    assert f"tokens       {int(cache.n_tokens.sum()):,} in all" in out
+    assert f"identity     {cache.manifest.id}" in out
+    assert "decoder.weight_digest" in out
+
+
+def test_inspect_as_json(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(finished.cache), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    cache = LatentCache(finished.cache)
+    assert value["identity"] == cache.identity
+    assert value["n_done"] == len(cache)
+    assert value["certificate"] == cache.certificate
+
+
+def test_inspect_a_half_done_cache(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = tmp_path / "half.h5"
+    shutil.copy(finished.cache, half)
+    with h5py.File(half, "r+") as file:
+        file["rows/is_done"][5:] = 0
+        file["certificate"][:] = 0
+    assert main(["inspect", str(half)]) == 0
+    out = capsys.readouterr().out
+    assert "5 of" in out
+    assert "half done: run the same extraction again to go on" in out
+    assert "none yet (written when the extraction ends)" in out
+    assert main(["fit", str(finished.config), "--cache", str(half)]) == 1
+    assert "is half done: 5 of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"plain text", b"\x89HDF\r\n\x1a\n" + b"\0" * 64])
+def test_inspect_a_foreign_file(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.h5").write_bytes(content)
+    assert main(["inspect", str(tmp_path / "x.h5")]) == 1
+    err = capsys.readouterr().err
+    assert str(tmp_path / "x.h5") in err
+    assert "Traceback" not in err
