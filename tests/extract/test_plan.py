@@ -110,7 +110,7 @@ def test_every_form_of_the_table_is_a_plan(form: str) -> None:
     [
         ("casual", "unknown mask plan 'casual': did you mean 'causal'"),
         ("Causal", "unknown mask plan 'Causal': did you mean 'causal'"),
-        ("bidirectional:2+bakward", "in the plan 'bidirectional:2+bakward': 'bakward': did you mean 'backward'"),
+        ("bidirectional:2+bakward", r"in the plan 'bidirectional:2\+bakward': 'bakward': did you mean 'backward'"),
         ("[causal,bacward]", r"in the plan '\[causal,bacward\]': 'bacward': did you mean 'backward'"),
         ("backward:x", "the mask plan 'backward:x' has the part 'backward:x'; plans look like"),
         ("backward:-1", "has the part 'backward:-1'"),
