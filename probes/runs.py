@@ -101,9 +101,7 @@ def run(
     """
     started = time.monotonic()
     task = load_task(config.task.name, **config.task.options)
-    for split in ("train", "validation"):  # told before anything is extracted
-        if split not in task.splits:
-            raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
+    require_splits(task)  # told before anything is extracted
     if cache is None:
         cache = obtain_cache(config, task, watcher=watcher)
     extracted = time.monotonic()
@@ -134,3 +132,14 @@ def run(
     }
     write_report(folder, scores, cache)
     return RunResult(folder, scores)
+
+
+def require_splits(task: PairTask) -> None:
+    """Refuse a task without the splits that every head is fitted and chosen on.
+
+    Raises:
+        TaskError: Names the missing split.
+    """
+    for split in ("train", "validation"):
+        if split not in task.splits:
+            raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")

@@ -15,7 +15,8 @@ from probes.config import RunConfig
 from probes.evaluate import Setting, evaluate_head
 from probes.record import describe_program, describe_task, open_folder
 from probes.report.sweeps import draw_sweep, sweep_summary
-from probes.runs import SILENT, RunResult, Watcher
+from probes.report.write import without_nan
+from probes.runs import SILENT, RunResult, Watcher, require_splits
 from probes.tasks import PairTask, load_task
 
 ZERO_SHOT = "layer-cosine"
@@ -46,6 +47,7 @@ def run_sweep(
         IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
     """
     task = load_task(config.task.name, **config.task.options)
+    require_splits(task)
     task = task.subset(n_pairs) if n_pairs else task
     decoder = load_decoder(config.decoder, report=watcher.say)
     cost = sweep_cost(plans, decoder.description.n_layers)
@@ -73,7 +75,9 @@ def run_sweep(
         "plans": rows,
         "chosen": {name: _choose(rows, name) for name in config.heads},
     }
-    (folder / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    (folder / "scores.json").write_text(
+        json.dumps(without_nan(scores), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+    )
     draw_sweep(rows, folder / "sweep.png", title=f"Zero-shot, final norm: {task.name} on {decoder.description.name}")
     (folder / "summary.md").write_text(sweep_summary(scores), encoding="utf-8")
     return RunResult(folder, scores)

@@ -41,7 +41,12 @@ def sweep_command(argv: Sequence[str]) -> int:
         if "test" in summary:
             line += f", test {100 * summary['test']['pearson']['mean']:.1f}"
         Console().print(line, highlight=False, markup=False)
-    Console().print(f"{result.folder}/summary.md holds every plan, sweep.png the curve.", soft_wrap=True)
+    Console().print(
+        f"{result.folder}/summary.md holds every plan, sweep.png the curve.",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
     return 0
 
 

@@ -68,7 +68,7 @@ def attention_command(argv: Sequence[str]) -> int:
     screen = Console()
     for block, mass in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
         screen.print(f"{block}  {mass:.3f} {'#' * round(40 * mass)}", highlight=False, markup=False)
-    screen.print(f"{folder}/attention.png and sink_mass.png", highlight=False)
+    screen.print(f"{folder}/attention.png and sink_mass.png", highlight=False, markup=False)
     return 0
 
 

@@ -19,7 +19,7 @@ def write_report(folder: Path, scores: dict[str, Any], cache: LatentCache) -> No
         scores: What the run found.
         cache: The cache it read; its manifest is copied.
     """
-    text = json.dumps(_without_nan(scores), indent=1, allow_nan=False)
+    text = json.dumps(without_nan(scores), indent=1, allow_nan=False)
     (folder / "scores.json").write_text(text + "\n", encoding="utf-8")
     (folder / "manifests").mkdir(exist_ok=True)
     (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
@@ -41,10 +41,10 @@ def write_report(folder: Path, scores: dict[str, Any], cache: LatentCache) -> No
     (folder / "summary.md").write_text(summary_text(scores, figures), encoding="utf-8")
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
     """Put null where a number is missing: JSON knows no NaN."""
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -65,7 +65,9 @@ ALSO_WORKING: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 BYPASS = "the family {family!r} does not go through the library's attention interface; only the plan 'causal' works"
-DEAF = r"the family {family!r} computes attention past the library's interface \(block \d .*only the plan 'causal' works"
+DEAF = (
+    r"the family {family!r} computes attention past the library's interface \(block \d .*only the plan 'causal' works"
+)
 # Name -> `model_type`, configuration, and what refuses a plan.
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "bloom": ("bloom", FAMILIES["bloom"], BYPASS),

@@ -77,7 +77,9 @@ def test_windows_and_lists_say_the_same(kinds: list[str], data: st.DataObject) -
     assert parse_plan(explicit.text) == explicit
 
 
-@given(st.sampled_from(list(ARCHITECTURES)), st.sampled_from(KINDS), st.integers(0, 5), st.integers(1, 4), st.booleans())
+@given(
+    st.sampled_from(list(ARCHITECTURES)), st.sampled_from(KINDS), st.integers(0, 5), st.integers(1, 4), st.booleans()
+)
 @settings(max_examples=100, deadline=None)
 def test_architectures_and_skips_read_back(name: str, kind: str, count: int, stride: int, has_skip: bool) -> None:
     plan = parse_plan(f"{name}/{kind}:{count}" + (f"~skip{stride}@{count}" if has_skip else ""))
