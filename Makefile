@@ -45,7 +45,7 @@ test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two co
 	@$(BIN)/python -m pytest
 
 test-slow: $(STAMP) ## real weights, kill tests, notebooks
-	@$(BIN)/python -m pytest -m 'slow and not gpu'
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest -m 'slow and not gpu'
 
 test-gpu: $(STAMP) ## the tests that need an accelerator
 	@$(BIN)/python -m pytest -m gpu

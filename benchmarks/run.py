@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
 from benchmarks.heads import compare_layerwise
+from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
 from benchmarks.timing import Comparison
 from extract.loading import load_decoder
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=["extraction", "heads", "memory"])
+    parser.add_argument("--only", nargs="*", default=["extraction", "masks", "heads", "memory"])
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     comparisons: list[Comparison] = []
@@ -42,6 +43,11 @@ def main() -> None:
         batches = make_batches(decoder, texts)
         comparisons.append(compare_capture(decoder, batches, repeats=asked.repeats))
         results["matmul_share"] = matmul_share(decoder, batches, repeats=asked.repeats)
+    if "masks" in asked.only:
+        batches = make_batches(decoder, choose_sentences()[1])
+        comparisons += compare_plans(decoder, batches, repeats=asked.repeats)
+        found, results["sweeps"] = compare_sweeps(decoder, batches[:: max(1, len(batches) // 2)][:2], repeats=3)
+        comparisons += found
     if "heads" in asked.only:
         comparisons += compare_layerwise(decoder.device, repeats=asked.repeats)
     if "memory" in asked.only:
@@ -77,6 +83,10 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         print(
             f"{'share of the matmul rate on real tokens':58} {share['share']:6.2f} {'':13} {'>= 0.75':>8}  "
             f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s"
+        )
+    for name, facts in results.get("sweeps", {}).items():
+        print(
+            f"{name}: predicted {facts['predicted']:.2f}, latents differ by {facts['largest_difference']:.1e} at most"
         )
     if "memory" in results:
         memory = results["memory"]

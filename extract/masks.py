@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.errors import unknown_name
-from extract.spans import CONTEXT as CONTEXT
+from extract.spans import CONTEXT
 
 Positions = Int[Tensor, "*B T T"]
 

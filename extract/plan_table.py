@@ -17,6 +17,7 @@ PLANS = {
     "nosink-bidirectional:K": "the top K blocks attend everywhere but to the first token (LBW MASK0-BIDIR)",
     "nosink-bidirectional:K+nosink-causal": "every block hides the first token, the top K see ahead (LBW MASK0-ALL)",
     "nosink-bidirectional:K0+bidirectional:K-K0": "the top K0, then bidirectional down to K (LBW MASK0&BIDIR)",
+    "hybrid": "context sees context; spans given per text see it and, causally, themselves (MAGNET)",
     "KIND@A-B": "blocks A to B from the bottom, for reading below the top",
     "[KIND,KIND,...]": "every block by itself, from the bottom up",
     **{f"{name}/KIND:K": text for name, text in ARCHITECTURES.items() if name != "inplace"},

@@ -1,4 +1,4 @@
-"""What holds for the whole suite: no hub, no window, no more threads than cores.
+"""What holds for the whole suite: no hub, no window, one thread.
 
 Set before anything is imported, and inherited by every process a test starts. Nothing of `extract` or `probes` may be
 imported here: jaxtyping's plugin must come first to check their shapes.
@@ -12,8 +12,9 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
-# torch reads this when it is first imported; importing it here would cost every test run two seconds.
-os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
+# Tiny decoders gain nothing from threads and lose much when another process wants the core. torch reads this when it is
+# first imported; importing it here would cost every test run two seconds.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

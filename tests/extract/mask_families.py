@@ -13,8 +13,8 @@ from extract.applied import plan_in_force
 from extract.batching import Batch, collate
 from extract.capture import run_batch
 from extract.decoder import Decoder
-from extract.masks import CONTEXT
 from extract.plan import parse_plan
+from extract.spans import CONTEXT
 from extract.template import TEXT, EncodedText
 from extract.wiring import wired
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from extract.errors import UnknownNameError
-from extract.masks import CONTEXT, KINDS, MaskKind, additive, batch_mask, draw, kind_matrix, parse_kind
+from extract.masks import KINDS, MaskKind, additive, batch_mask, draw, kind_matrix, parse_kind
+from extract.spans import CONTEXT
 
 DRAWN_SPANS = torch.tensor([CONTEXT, 0, 0, CONTEXT])
 M = (1, 3, 5, 7)
@@ -23,22 +24,17 @@ ALL_KINDS = [
 def is_allowed(kind: MaskKind, i: int, j: int, spans: list[int]) -> bool:
     """Say what the table of the design says, one cell at a time."""
     m = kind.n_hidden
-    match kind.name:
-        case "causal":
-            return j <= i
-        case "backward":
-            return j >= i
-        case "bidirectional":
-            return True
-        case "nosink-causal":
-            return j <= i and (j >= m or i < m)
-        case "nosink-bidirectional":
-            return j >= m or i < m
-        case "hybrid" if spans[i] == CONTEXT:
-            return spans[j] == CONTEXT
-        case "hybrid":
-            return spans[j] == CONTEXT or (spans[j] == spans[i] and j <= i)
-    raise AssertionError(kind)
+    sees_context = spans[j] == CONTEXT
+    sees_own_span = spans[i] != CONTEXT and spans[j] == spans[i] and j <= i
+    cells = {
+        "causal": j <= i,
+        "backward": j >= i,
+        "bidirectional": True,
+        "nosink-causal": j <= i and (j >= m or i < m),
+        "nosink-bidirectional": j >= m or i < m,
+        "hybrid": sees_context or sees_own_span,
+    }
+    return cells[kind.name]
 
 
 def table(kind: MaskKind, spans: list[int], *, window: int | None = None) -> Tensor:
