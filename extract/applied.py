@@ -1,12 +1,36 @@
 """A mask plan in force on a decoder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from extract.architectures import architecture_in_force, skip_in_force
+from extract.certificate import probe_layers, require_equal
 from extract.decoder import Decoder
-from extract.plan import MaskPlan
+from extract.plan import CAUSAL, MaskPlan
 from extract.wiring import Wiring, wired
+
+
+@contextmanager
+def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
+    """Wire a decoder, proved first to compute under wired causal masks what it computes by itself.
+
+    Args:
+        decoder: The decoder.
+        kinds: Mask kind per block as text, bottom up.
+
+    Yields:
+        The wiring.
+
+    Raises:
+        DecoderError: The family does not let its attention be chosen, or computes something else through ours.
+    """
+    family = decoder.description.family
+    untouched = probe_layers(decoder)
+    with wired(decoder.module, decoder.blocks, [CAUSAL] * len(decoder.blocks), family=family) as wiring:
+        require_equal(untouched, probe_layers(decoder), decoder)
+        wiring.end()
+        wiring.set_kinds(kinds)
+        yield wiring
 
 
 @contextmanager
@@ -31,7 +55,7 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
         yield None
         return
     with ExitStack() as stack:
-        wiring = stack.enter_context(wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family))
+        wiring = stack.enter_context(masks_in_force(decoder, kinds))
         if plan.architecture != "inplace":
             kind, n_converted = plan.converted
             stack.enter_context(

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from extract.applied import masks_in_force
 from extract.architectures import skip_in_force
 from extract.batching import collate
 from extract.capture import run_batch
@@ -14,7 +15,6 @@ from extract.decoder import Decoder
 from extract.errors import ConfigError
 from extract.plan import MaskPlan
 from extract.template import InputTemplate, TextEncoder
-from extract.wiring import wired
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def attention_maps(
         sink[block] += mean[1:, 0].sum()
 
     kinds = plan.kinds(n_blocks)
-    with wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family) as wiring:
+    with masks_in_force(decoder, kinds) as wiring:
         wiring.watch = watch
         for item in encoded:
             n_queries += len(item.ids) - 1

@@ -11,7 +11,7 @@ from torch import Tensor
 from extract.batching import Batch, collate
 from extract.capture import pool_batch, run_batch
 from extract.decoder import Decoder
-from extract.errors import CertificateError
+from extract.errors import CertificateError, DecoderError
 from extract.plan import MaskPlan
 from extract.reach import expected_reach
 from extract.spans import CONTEXT
@@ -120,6 +120,46 @@ def check_influence(decoder: Decoder, plan: MaskPlan) -> dict[str, Any]:
 def _near_diagonal(expected: Tensor) -> Tensor:
     rows, columns = torch.meshgrid(*(torch.arange(n) for n in expected.shape), indexing="ij")
     return (rows - columns).abs() <= 1
+
+
+def probe_layers(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Float[Tensor, "L T D"]:
+    """Compute every layer's hidden states of one short row, as the decoder runs at present.
+
+    Args:
+        decoder: The decoder.
+        n_tokens: Length `T` of the row; no more than its window.
+
+    Returns:
+        `(L, T, D)` float32 on the CPU, from the embedding to the last block.
+    """
+    ids = _probe_ids(decoder, min(n_tokens, decoder.description.window), seed=0)
+    found: list[Tensor] = []
+    top = len(decoder.blocks)
+    run_batch(decoder, _plain_batch(ids.unsqueeze(0)), lambda _, h: found.append(h[0].float().cpu()), depth=top)
+    return torch.stack(found)
+
+
+def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D"], decoder: Decoder) -> None:
+    """Check that the wiring itself changes nothing.
+
+    Args:
+        untouched: Hidden states of the decoder by itself.
+        wired: The same through the wiring, causal at every block.
+        decoder: The decoder.
+
+    Raises:
+        DecoderError: Names the first layer that differs by more than rounding.
+    """
+    scale = untouched.abs().amax(dim=(1, 2)).clamp(min=1e-6)
+    drift = ((wired - untouched).abs().amax(dim=(1, 2)) / scale).nan_to_num(nan=float("inf"))
+    wrong = (drift > DRIFT_ALLOWED[decoder.description.dtype]).nonzero()
+    if len(wrong):
+        layer = int(wrong[0])
+        raise DecoderError(
+            f"the family {decoder.description.family!r} computes something else through the wiring than by itself "
+            f"(layer {decoder.layers[layer]} differs by {float(drift[layer]):.2g} under causal masks); "
+            "only the plan 'causal' works for it."
+        )
 
 
 def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:

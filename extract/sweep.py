@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.applied import masks_in_force
 from extract.batching import Batch
 from extract.cache import LatentCache
 from extract.create import create_store
@@ -25,7 +26,7 @@ from extract.runner import cache_path, describe_extraction, extract_latents, uni
 from extract.spec import ExtractionSpec
 from extract.store import StoreWriter
 from extract.tree import Kinds, count_blocks, walk_plans
-from extract.wiring import Wiring, wired
+from extract.wiring import Wiring
 from extract.workers import Workers
 
 
@@ -135,8 +136,7 @@ def sweep_latents(
         # A store that was begun with another batching goes on by itself below.
         branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
         if branches:
-            family = decoder.description.family
-            wiring = stack.enter_context(wired(decoder.module, decoder.blocks, branches[0].kinds, family=family))
+            wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
             _fill(decoder, wiring, branches, progress or SilentProgress())
     return [extract_latents(decoder, unique, spec=each, folder=folder) for each in specs]
 

@@ -74,6 +74,11 @@ class Wiring:
         self._masks = {}
         self.calls = [0] * len(self.kinds)
 
+    def end(self) -> None:
+        """End a batch: until the next one begins, a forward call is refused."""
+        self._is_real = self._spans = None
+        self._masks = {}
+
     def mask(self, block: int, window: int | None) -> Tensor | str:
         """Give the mask of a block for the batch that has begun.
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from extract.errors import IcecoreError
-from probes.cli import configured, fetch, inspect, score
+from probes.cli import configured, fetch, inspect, score, sweep, verify
 from probes.cli.main import COMMANDS, main
 from probes.cli.parsing import read_arguments
 from tests.extract.tiny_decoders import save_decoder
@@ -29,7 +29,7 @@ PYTHON_PAGES = [page for page in PAGES if page.name != "cache_format.md"]  # tha
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 SHELLS = {"console", "bash", "sh", "shell"}
 REAL_DECODER = re.compile(r"smollm2|load_decoder\(\)|runs/demo", re.IGNORECASE)
-PLACEHOLDERS = {"CONFIG": "configs/demo.yaml"}
+PLACEHOLDERS = {"CONFIG": "configs/demo.yaml", "PLAN": "backward:2", "DECODER": "smollm2-135m-instruct"}
 STOPS = {"|", "||", "&&", ";", ">", ">>", "2>", "&"}
 
 
@@ -143,6 +143,8 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score, "_read_pairs", stop)
     monkeypatch.setattr(inspect, "LatentCache", stop)
     monkeypatch.setattr(fetch, "fetch_decoder", stop)
+    monkeypatch.setattr(sweep, "read_arguments", read_and_stop)
+    monkeypatch.setattr(verify, "load_decoder", stop)
 
 
 def write_told_configs(folder: Path) -> None:
