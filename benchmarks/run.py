@@ -26,7 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=["extraction", "masks", "heads", "memory"])
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
