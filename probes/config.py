@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from extract.errors import ConfigError, unknown_name
 from extract.spec import DecoderSpec, ExtractionSpec
-from probes.tasks.registry import TASKS
+from probes.tasks.pairs import PairTask
+from probes.tasks.registry import TASKS, load_task
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,25 @@ class TaskSpec:
     """A task (`icecore list tasks`)."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the task's reader, for instance files, columns and score range."""
+    pairs: int = 0
+    """Pairs per split, drawn with a fixed seed, for quick trials; all when 0."""
 
     def __post_init__(self) -> None:
         """Refuse a task that stands in no table."""
         if self.name not in TASKS:
             raise unknown_name("task", self.name, TASKS)
+        if self.pairs < 0:
+            raise ConfigError(f"task.pairs is {self.pairs}; allowed: a whole number of pairs per split, or 0 for all.")
+
+    def load(self) -> PairTask:
+        """Load the task, drawn down to `pairs` per split.
+
+        Raises:
+            TaskError: Rows that cannot be used.
+            UnknownNameError: An option the task does not have.
+        """
+        task = load_task(self.name, **self.options)
+        return task.subset(self.pairs) if self.pairs else task
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from probes.evaluate import Setting, evaluate_head
 from probes.fit import EpochReport
 from probes.record import describe_cache, describe_program, describe_task, open_folder
 from probes.report.write import write_report
-from probes.tasks import PairTask, load_task
+from probes.tasks import PairTask
 
 SCORES_SCHEMA = 1
 
@@ -100,7 +100,7 @@ def run(
         >>> result.scores["heads"]["layer-cosine"]["chosen"]  # doctest: +SKIP
     """
     started = time.monotonic()
-    task = load_task(config.task.name, **config.task.options)
+    task = config.task.load()
     require_splits(task)  # told before anything is extracted
     if cache is None:
         cache = obtain_cache(config, task, watcher=watcher)

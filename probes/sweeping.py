@@ -17,7 +17,7 @@ from probes.record import describe_program, describe_task, open_folder
 from probes.report.sweeps import draw_sweep, sweep_summary
 from probes.report.write import without_nan
 from probes.runs import SILENT, RunResult, Watcher, require_splits
-from probes.tasks import PairTask, load_task
+from probes.tasks import PairTask
 
 ZERO_SHOT = "layer-cosine"
 
@@ -26,7 +26,6 @@ def run_sweep(
     config: RunConfig,
     plans: Sequence[MaskPlan],
     *,
-    n_pairs: int = 0,
     watcher: Watcher = SILENT,
     command: str = "",
 ) -> RunResult:
@@ -35,7 +34,6 @@ def run_sweep(
     Args:
         config: The run; its own plan does not count.
         plans: The plans.
-        n_pairs: Pairs per split, drawn with a fixed seed; all when 0.
         watcher: Is told what happens.
         command: The command line, for the record.
 
@@ -46,9 +44,8 @@ def run_sweep(
     Raises:
         IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
     """
-    task = load_task(config.task.name, **config.task.options)
+    task = config.task.load()
     require_splits(task)
-    task = task.subset(n_pairs) if n_pairs else task
     decoder = load_decoder(config.decoder, report=watcher.say)
     cost = sweep_cost(plans, decoder.description.n_layers)
     texts = unique_texts(task.texts())
@@ -58,7 +55,7 @@ def run_sweep(
     )
     progress = watcher.extraction(f"sweeping {task.name}") if watcher.extraction else None
     caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
-    settings = {**config.to_dict(), "plans": [plan.text for plan in plans], "pairs": n_pairs}
+    settings = {**config.to_dict(), "plans": [plan.text for plan in plans]}
     folder = open_folder(config.runs, f"{config.name}-sweep", settings)
     rows = []
     for plan, cache in zip(plans, caches, strict=True):

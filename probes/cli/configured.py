@@ -20,7 +20,7 @@ from probes.config import RunConfig
 from probes.record import command_line
 from probes.report.table import screen_table
 from probes.runs import RunResult, obtain_cache, run
-from probes.tasks import PairTask, load_task
+from probes.tasks import PairTask
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
 
@@ -56,7 +56,7 @@ def fit_command(argv: Sequence[str]) -> int:
 
 
 def _task(config: RunConfig) -> PairTask:
-    return load_task(config.task.name, **config.task.options)
+    return config.task.load()
 
 
 def _find(config: RunConfig, task: PairTask) -> LatentCache:

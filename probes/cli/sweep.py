@@ -19,7 +19,6 @@ FLAGS: Flags = {
     "k0": (str, "", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
     "windows": (str, "", "window sizes; with --kinds and --read: blocks (r - size, r] converted"),
     "read": (str, "", "blocks r at which windows end"),
-    "pairs": (int, 0, "pairs per split, drawn with a fixed seed; all when 0"),
     "dry_run": (bool, False, "list the plans and what they cost; compute nothing"),
 }
 
@@ -32,7 +31,7 @@ def sweep_command(argv: Sequence[str]) -> int:
         Console().print("\n".join(plan.text for plan in plans), highlight=False, markup=False)
         return 0
     watcher = screen_watcher(Console(stderr=True))
-    result = run_sweep(parsed.config, plans, n_pairs=parsed.flags["pairs"], watcher=watcher, command=command_line())
+    result = run_sweep(parsed.config, plans, watcher=watcher, command=command_line())
     for name, found in result.scores["chosen"].items():
         summary = found["summary"]
         line = (

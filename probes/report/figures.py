@@ -45,7 +45,7 @@ def draw_layer_curve(result: dict[str, Any], path: Path, *, title: str) -> None:
     _mark_layers(axes, layers)
     axes.set_ylabel("Pearson x 100")
     axes.set_title(title)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path, dpi=130)
 
 

@@ -32,7 +32,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sweep_reports_every_plan_and_chooses_on_validation(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", str(config), "--kinds", "backward,bidirectional", "--k", "0-2", "--pairs", "16"]) == 0
+    assert main(["sweep", str(config), "--kinds", "backward,bidirectional", "--k", "0-2", "--task.pairs", "16"]) == 0
     folder = config.parent / "runs" / "tiny-sweep"
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     plans = [row["plan"] for row in scores["plans"]]
@@ -49,7 +49,7 @@ def test_a_sweep_reports_every_plan_and_chooses_on_validation(config: Path, caps
 
 
 def test_a_second_sweep_reuses_every_cache(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ["sweep", str(config), "--plans", "causal; backward:3", "--pairs", "16"]
+    arguments = ["sweep", str(config), "--plans", "causal; backward:3", "--task.pairs", "16"]
     assert main(arguments) == 0
 
     def forbid(*_args: object, **_options: object) -> None:
