@@ -1,6 +1,7 @@
 """Timing two sides in turn, so that a drift of the machine's speed meets both."""
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -58,6 +59,7 @@ def compare(
         timed = {label: seconds_of(side) for label, side in order}
         pairs.append([timed[label] for label, _ in sides])
     ratios = tuple(a / b for a, b in pairs)
+    sys.stderr.write(f"{name}: {statistics.median(ratios):.2f}\n")
     medians = {label: statistics.median(pair[i] for pair in pairs) for i, (label, _) in enumerate(sides)}
     return Comparison(name, bar, statistics.median(ratios), ratios, medians)
 

@@ -66,5 +66,5 @@ def test_a_task_can_be_drawn_down_for_a_quick_trial() -> None:
     task = TaskSpec("sts-sample", pairs=16).load()
     assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 16, "validation": 16, "test": 16}
     assert "subset of at most 16 rows per split" in task.notes[0]
-    with pytest.raises(ConfigError, match="task.pairs is -1"):
+    with pytest.raises(ConfigError, match=r"task\.pairs is -1"):
         TaskSpec("sts-sample", pairs=-1)
