@@ -56,7 +56,7 @@ def run_sweep(
     progress = watcher.extraction(f"sweeping {task.name}") if watcher.extraction else None
     caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
     settings = {**config.to_dict(), "plans": [plan.text for plan in plans]}
-    folder = open_folder(config.runs, f"{config.name}-sweep", settings)
+    folder = open_folder(config.runs, f"{config.name.removesuffix('-sweep')}-sweep", settings)
     rows = []
     for plan, cache in zip(plans, caches, strict=True):
         rows.append(_evaluate(config, task, plan, cache, folder))

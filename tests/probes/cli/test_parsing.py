@@ -52,7 +52,8 @@ def refusal(*argv: str) -> str:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_shipped_config_resolves_and_names_its_command(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0].split("#")[1].split("  ")[0].strip() == f"icecore run {path.relative_to(ROOT)}"
+    command = "sweep" if path.stem.endswith("-sweep") else "run"
+    assert lines[0].split("#")[1].split("  ")[0].strip().startswith(f"icecore {command} {path.relative_to(ROOT)}")
     assert any("untime" in line for line in lines[:6])
     assert read(str(path)).config.name == path.stem
 
