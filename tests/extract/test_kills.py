@@ -119,7 +119,7 @@ def test_peak_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     path = store_in(tmp_path / "3000")
     assert path is not None
     n_bytes = path.stat().st_size
-    assert n_bytes > 0.1 * peaks[300]  # keeping the latents in memory would be seen
+    assert 0.9 * n_bytes > 0.05 * peaks[300]  # keeping the latents of the 2,700 further rows would break the bound below
     assert peaks[3000] < 1.05 * peaks[300]
 
 
