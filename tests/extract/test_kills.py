@@ -119,7 +119,7 @@ def test_peak_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     path = store_in(tmp_path / "3000")
     assert path is not None
     n_bytes = path.stat().st_size
-    assert 0.9 * n_bytes > 0.05 * peaks[300]  # keeping the latents of the 2,700 further rows would break the bound below
+    assert 0.9 * n_bytes > 0.05 * peaks[300]  # kept latents of 2,700 more rows would break the bound
     assert peaks[3000] < 1.05 * peaks[300]
 
 
