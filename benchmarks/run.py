@@ -46,8 +46,8 @@ def main() -> None:
     if "masks" in asked.only:
         batches = make_batches(decoder, choose_sentences()[1])
         comparisons += compare_plans(decoder, batches, repeats=asked.repeats)
-        small = min((b for b in batches if b.n_tokens.sum() >= 100), key=lambda b: int(b.n_tokens.sum()))
-        found, results["sweeps"] = compare_sweeps(decoder, [small], repeats=asked.repeats)
+        fullest = max(batches, key=lambda b: int(b.n_tokens.sum()))
+        found, results["sweeps"] = compare_sweeps(decoder, [fullest], repeats=asked.repeats)
         comparisons += found
     if "heads" in asked.only:
         comparisons += compare_layerwise(decoder.device, repeats=asked.repeats)
@@ -83,7 +83,8 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         share = results["matmul_share"]
         print(
             f"{'share of the matmul rate on real tokens':58} {share['share']:6.2f} {'':13} {'>= 0.75':>8}  "
-            f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s"
+            f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s "
+            f"(PyTorch's own products: {share['pytorch_matmul_gflops']:.0f})"
         )
     for name, facts in results.get("sweeps", {}).items():
         print(

@@ -12,6 +12,7 @@ from extract.batching import Batch
 from extract.decoder import Decoder
 from extract.errors import DecoderError
 from extract.layers import FINAL_NORM
+from extract.linear import QuickLinear
 from extract.pooling import POOLINGS, PoolingIndex, index_batch
 from extract.wiring import wiring_of
 
@@ -38,7 +39,7 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     top = len(decoder.blocks) + 1
     wanted = top if depth is None else depth
     _begin_plan(decoder, batch)
-    with torch.inference_mode(), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
+    with torch.inference_mode(), QuickLinear(), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
         except _EnoughError:

@@ -11,6 +11,7 @@ from extract.batching import Batch
 from extract.capture import run_batch
 from extract.decoder import Decoder
 from extract.errors import DecoderError
+from extract.linear import QuickLinear
 from extract.pooling import POOLINGS, PoolingIndex, index_batch
 from extract.replay import Replay
 from extract.wiring import Wiring
@@ -75,7 +76,7 @@ def walk_plans(
 
     replay = Replay(decoder.blocks, wiring)
     wiring.set_kinds(ordered[0])
-    with replay.noting(), torch.inference_mode():
+    with replay.noting(), torch.inference_mode(), QuickLinear():
         run_batch(decoder, batch, visit)
         norm = _final_norm(decoder, path[n_blocks], path.pop())
         emit(ordered[0], latents)

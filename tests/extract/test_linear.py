@@ -1,0 +1,130 @@
+"""Linear maps through oneDNN give what PyTorch gives, and only where they are asked for."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from extract import linear
+from extract.linear import QuickLinear, has_quick_linear
+from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
+
+needs_quick = pytest.mark.skipif(not has_quick_linear(), reason="no AVX-512 or no oneDNN: PyTorch's own products serve")
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Shapes of the weights that went through oneDNN, in turn."""
+    has_quick_linear()  # its own trial does not count
+    seen: list[tuple[int, ...]] = []
+    plain = linear.quick_product
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen.append(tuple(weight.shape))
+        return plain(x, weight, bias)
+
+    monkeypatch.setattr(linear, "quick_product", noted)
+    return seen
+
+
+@needs_quick
+@pytest.mark.parametrize("shape", [(7, 33), (2, 5, 33), (2, 1, 4, 33)])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_linear_map_equals_pytorchs(shape: tuple[int, ...], has_bias: bool, products: list[tuple[int, ...]]) -> None:
+    module, x = nn.Linear(33, 65, bias=has_bias), torch.randn(shape)
+    with torch.no_grad():
+        expected = module(x)
+        with QuickLinear():
+            found = module(x)
+    assert products == [(65, 33)]
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@needs_quick
+def test_a_transposed_input_equals_pytorchs(products: list[tuple[int, ...]]) -> None:
+    module, x = nn.Linear(6, 9), torch.randn(6, 4).t()
+    with torch.no_grad(), QuickLinear():
+        found = module(x)
+    assert products == [(9, 6)]
+    torch.testing.assert_close(found, x @ module.weight.t() + module.bias, atol=1e-5, rtol=1e-5)
+
+
+@needs_quick
+def test_gradients_and_other_kinds_of_tensors_take_pytorchs_way(products: list[tuple[int, ...]]) -> None:
+    module = nn.Linear(8, 4)
+    with QuickLinear():
+        module(torch.randn(3, 8)).sum().backward()
+        with torch.no_grad():
+            module(torch.randn(8))
+            module(torch.randn(0, 8))
+            nn.Linear(8, 4, dtype=torch.bfloat16)(torch.randn(3, 8, dtype=torch.bfloat16))
+            torch.addmm(torch.randn(3, 4), torch.randn(3, 8), torch.randn(8, 4))
+    assert module.weight.grad is not None
+    assert products == []
+
+
+@needs_quick
+def test_other_threads_and_what_follows_are_untouched(products: list[tuple[int, ...]]) -> None:
+    module, x = nn.Linear(8, 4), torch.randn(3, 8)
+    with torch.no_grad(), QuickLinear(), ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: module(x).detach()).result()
+    with torch.no_grad():
+        module(x)
+    assert products == []
+
+
+@needs_quick
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_every_linear_map_of_a_decoder_goes_this_way(family: str, products: list[tuple[int, ...]]) -> None:
+    from transformers.pytorch_utils import Conv1D
+
+    decoder = make_decoder(family)
+    maps = [m for m in decoder.module.modules() if isinstance(m, nn.Linear | Conv1D)]
+    latents = decoder_latents(decoder)
+    assert len(products) == len(maps) > 0
+    assert torch.isfinite(latents).all()
+
+
+def decoder_latents(decoder: object) -> Tensor:
+    """Pool every layer of a padded batch."""
+    from extract.capture import pool_batch
+    from extract.decoder import Decoder
+
+    assert isinstance(decoder, Decoder)
+    return pool_batch(decoder, encode_batch(decoder, SENTENCES), poolings=("mean",), layers=decoder.layers)
+
+
+@needs_quick
+def test_it_can_be_switched_off(products: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    decoder_latents(make_decoder())
+    assert products == []
+
+
+def test_without_onednn_the_decoder_computes_as_pytorch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = make_decoder()
+    quick = decoder_latents(decoder)
+    monkeypatch.setattr(linear, "has_quick_linear", lambda: False)
+    torch.testing.assert_close(decoder_latents(decoder), quick, atol=1e-5, rtol=1e-5)
+
+
+def test_an_operator_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(linear, "quick_product", lambda x, weight, _=None: torch.zeros(*x.shape[:-1], len(weight)))
+    assert not has_quick_linear.__wrapped__()
+
+
+def test_a_build_without_the_operator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> Tensor:
+        raise AttributeError("_linear_pointwise")
+
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(linear, "quick_product", missing)
+    assert not has_quick_linear.__wrapped__()
+
+
+def test_a_processor_without_avx512_keeps_pytorchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert not has_quick_linear.__wrapped__()
