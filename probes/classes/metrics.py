@@ -1,0 +1,146 @@
+"""Accuracy and F1 of class predictions, for many predictions of one gold at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
+
+from extract.errors import unknown_name
+
+
+@dataclass(frozen=True)
+class ClassCounts:
+    """How often each class was right, predicted, and gold; all a metric needs to know.
+
+    Attributes:
+        hits: `(..., K)` rows of the class that were predicted as such.
+        n_predicted: `(..., K)` rows predicted as the class.
+        n_gold: `(..., K)` rows of the class.
+    """
+
+    hits: NDArray[np.float64]
+    n_predicted: NDArray[np.float64]
+    n_gold: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClassMetric:
+    """One metric over class predictions."""
+
+    name: str
+    compute: Callable[[ClassCounts], NDArray[np.float64]]
+    """Counts of shape `(..., K)` to scores of shape `(...)`."""
+    higher_is_better: bool = True
+
+
+def count_classes(predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, n_classes: int) -> ClassCounts:
+    """Count hits, predictions and gold rows per class.
+
+    Args:
+        predicted: `(..., N)` predicted classes, one set of predictions per leading index.
+        gold: `(N,)` gold classes, from 0.
+        n_classes: `K`, above every class of either side.
+
+    Returns:
+        Counts of shape `(..., K)`.
+
+    Example:
+        >>> count_classes(np.array([0, 1, 1]), np.array([0, 0, 1]), n_classes=2).hits.tolist()
+        [1.0, 1.0]
+    """
+    shape = predicted.shape[:-1]
+    flat = predicted.reshape(prod(shape), predicted.shape[-1]).astype(np.int64)
+    cells = flat + n_classes * np.arange(len(flat))[:, None]
+    bins = len(flat) * n_classes
+    hits = np.bincount(cells[flat == gold], minlength=bins).reshape(*shape, n_classes)
+    n_predicted = np.bincount(cells.ravel(), minlength=bins).reshape(*shape, n_classes)
+    n_gold = np.broadcast_to(np.bincount(gold, minlength=n_classes), hits.shape)
+    return ClassCounts(hits.astype(np.float64), n_predicted.astype(np.float64), n_gold.astype(np.float64))
+
+
+def _f1_per_class(counts: ClassCounts) -> NDArray[np.float64]:
+    """F1 of each class; 0 for a class that is neither gold nor predicted."""
+    return _divide(2 * counts.hits, counts.n_predicted + counts.n_gold, empty=0.0)
+
+
+def _accuracy(counts: ClassCounts) -> NDArray[np.float64]:
+    return _divide(counts.hits.sum(-1), counts.n_gold.sum(-1), empty=np.nan)
+
+
+def _f1_weighted(counts: ClassCounts) -> NDArray[np.float64]:
+    return _divide((_f1_per_class(counts) * counts.n_gold).sum(-1), counts.n_gold.sum(-1), empty=np.nan)
+
+
+def _f1_micro(counts: ClassCounts) -> NDArray[np.float64]:
+    return _divide(2 * counts.hits.sum(-1), (counts.n_predicted + counts.n_gold).sum(-1), empty=np.nan)
+
+
+def _f1_macro(counts: ClassCounts) -> NDArray[np.float64]:
+    n_present = (counts.n_predicted + counts.n_gold > 0).sum(-1)
+    return _divide(_f1_per_class(counts).sum(-1), n_present, empty=np.nan)
+
+
+def _divide(above: ArrayLike, below: ArrayLike, *, empty: float) -> NDArray[np.float64]:
+    top, bottom = np.asarray(above, np.float64), np.asarray(below, np.float64)
+    quotient: NDArray[np.float64] = np.divide(top, bottom, out=np.full(top.shape, empty), where=bottom > 0)
+    return quotient
+
+
+_METRICS = (
+    ClassMetric("f1-weighted", _f1_weighted),
+    ClassMetric("f1-micro", _f1_micro),
+    ClassMetric("f1-macro", _f1_macro),
+    ClassMetric("accuracy", _accuracy),
+)
+CLASS_METRICS: dict[str, ClassMetric] = {metric.name: metric for metric in _METRICS}
+"""F1 as scikit-learn averages it: macro over the classes that are gold or predicted, weighted by gold rows."""
+
+
+def class_metric(name: str) -> ClassMetric:
+    """Look a metric up.
+
+    Args:
+        name: A key of `CLASS_METRICS`.
+
+    Returns:
+        The metric.
+
+    Raises:
+        UnknownNameError: If it stands in no table.
+
+    Example:
+        >>> class_metric("f1-macro").higher_is_better
+        True
+    """
+    if name not in CLASS_METRICS:
+        raise unknown_name("metric", name, CLASS_METRICS)
+    return CLASS_METRICS[name]
+
+
+def score_classes(
+    predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, metric: str
+) -> Float[np.ndarray, "*S"]:
+    """Score predictions of one corpus, or of a whole surface of them (layers, C, plans) against the same gold.
+
+    Args:
+        predicted: `(..., N)` predicted classes, from 0.
+        gold: `(N,)` gold classes, from 0.
+        metric: A key of `CLASS_METRICS`.
+
+    Returns:
+        `(...)` scores in [0, 1]; NaN for no rows.
+
+    Raises:
+        UnknownNameError: If the metric stands in no table.
+
+    Example:
+        >>> gold = np.array([0, 0, 1, 1])
+        >>> score_classes(np.array([[0, 0, 1, 1], [0, 1, 1, 1]]), gold, metric="accuracy").tolist()
+        [1.0, 0.75]
+    """
+    found = class_metric(metric)
+    highest = [int(side.max()) for side in (predicted, gold) if side.size]
+    return np.asarray(found.compute(count_classes(predicted, gold, n_classes=1 + max(highest, default=0))))
