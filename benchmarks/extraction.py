@@ -122,6 +122,19 @@ def compare_capture(decoder: Decoder, batches: list[Batch], *, repeats: int) -> 
     return compare("capture and pooling vs bare forward", sides, bar="<= 1.05", repeats=repeats)
 
 
+def matmul_rate(device: torch.device, *, repeats: int = 5, size: int = 1024) -> float:
+    """Measure the machine's own rate of float32 products by the way heads and extraction take, in GFLOP/s."""
+    x, weight = torch.randn(2, size, size, device=device)
+
+    def multiply() -> None:
+        with torch.inference_mode(), QuickLinear():
+            for _ in range(8):
+                torch.nn.functional.linear(x, weight)
+
+    seconds_of(multiply)
+    return 8 * 2.0 * size**3 / statistics.median(seconds_of(multiply) for _ in range(repeats)) / 1e9
+
+
 def matmul_share(decoder: Decoder, batches: list[Batch], *, repeats: int) -> dict[str, float]:
     """Work out the share of the machine's own matmul rate reached on real tokens.
 

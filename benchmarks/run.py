@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
-from benchmarks.heads import compare_layerwise
+from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
 from benchmarks.timing import Comparison
@@ -50,7 +50,8 @@ def main() -> None:
         found, results["sweeps"] = compare_sweeps(decoder, [fullest], repeats=asked.repeats)
         comparisons += found
     if "heads" in asked.only:
-        comparisons += compare_layerwise(decoder.device, repeats=asked.repeats)
+        found, results["heads"] = compare_heads(decoder.device, repeats=asked.repeats)
+        comparisons += found
     if "memory" in asked.only:
         results["memory"] = memory_growth(asked.decoder)
     device = (
@@ -86,6 +87,9 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
             f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s "
             f"(PyTorch's own products: {share['pytorch_matmul_gflops']:.0f})"
         )
+    for name, facts in results.get("heads", {}).items():
+        epochs = ", ".join(f"{label} {seconds:.1f} s" for label, seconds in facts["epoch_seconds"].items())
+        print(f"{name}: an epoch takes {epochs}; {facts['share']:.2f} of {facts['matmul_gflops']:.0f} GFLOP/s at once")
     for name, facts in results.get("sweeps", {}).items():
         print(
             f"{name}: predicted {facts['predicted']:.2f}, latents differ by {facts['largest_difference']:.1e} at most"

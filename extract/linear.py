@@ -60,7 +60,7 @@ def is_quick(*tensors: Any) -> bool:
         and t.numel() > 0
         for t in tensors
     )
-    return fits and torch.backends.mkldnn.enabled and has_quick_linear()
+    return fits and bool(torch.backends.mkldnn.enabled) and has_quick_linear()
 
 
 class QuickLinear(TorchFunctionMode):

@@ -1,11 +1,21 @@
 """From a prediction, whose scale a correlation does not see, to a score in the units of the gold."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.stats import linregress
+
+from extract.errors import unknown_name
+
+CALIBRATIONS = {
+    "linear": "a straight line by least squares, kept inside the score range",
+    "isotonic": "the best curve that never falls (needs a few hundred validation rows)",
+}
+ANCHOR_WEIGHT = 1e6  # rows that the anchor counts for: the isotonic curve goes through it
 
 
 @dataclass(frozen=True)
@@ -28,26 +38,115 @@ class LinearCalibration:
         """Turn `(N,)` predictions into scores."""
         return np.clip(self.slope * np.asarray(predicted, np.float64) + self.intercept, self.low, self.high)
 
-    def to_dict(self) -> dict[str, float]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class IsotonicCalibration:
+    """A curve that never falls, straight between its knots and level outside them.
+
+    Attributes:
+        predictions: `K` predictions, rising.
+        scores: `K` scores, never falling.
+    """
+
+    predictions: tuple[float, ...]
+    scores: tuple[float, ...]
+
+    def __call__(self, predicted: NDArray[np.floating]) -> Float[np.ndarray, " N"]:
+        """Turn `(N,)` predictions into scores."""
+        return np.interp(np.asarray(predicted, np.float64), self.predictions, self.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"predictions": list(self.predictions), "scores": list(self.scores)}
+
+
+Calibration = LinearCalibration | IsotonicCalibration
+
+
+def fit_calibration(
+    kind: str, predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *,
+    score_range: tuple[float, float], identical: float | None = None,
+) -> Calibration:  # fmt: skip
+    """Fit a calibration on validation rows.
+
+    Args:
+        kind: A name from `CALIBRATIONS`.
+        predicted: `(N,)` predictions.
+        gold: `(N,)` gold in its own units.
+        score_range: Lowest and highest score.
+        identical: The prediction for a text paired with itself, which is to get the highest score; free when None.
+
+    Returns:
+        The calibration; constant predictions give the mean gold.
+
+    Raises:
+        UnknownNameError: Another kind.
+    """
+    if kind not in CALIBRATIONS:
+        raise unknown_name("calibration", kind, CALIBRATIONS)
+    if kind == "linear":
+        return fit_linear(predicted, gold, score_range=score_range, identical=identical)
+    return fit_isotonic(predicted, gold, score_range=score_range, identical=identical)
+
+
 def fit_linear(
-    predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *, score_range: tuple[float, float]
-) -> LinearCalibration:
-    """Fit a calibration by least squares, on validation rows.
+    predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *, score_range: tuple[float, float],
+    identical: float | None = None,
+) -> LinearCalibration:  # fmt: skip
+    """Fit a straight line by least squares, through the anchor where there is one.
 
     Args:
         predicted: `(N,)` predictions.
         gold: `(N,)` gold in its own units.
         score_range: Lowest and highest score.
+        identical: Prediction that is to get the highest score.
 
     Returns:
         The calibration; constant predictions give the mean gold.
     """
     low, high = score_range
-    if np.ptp(predicted) == 0:
-        return LinearCalibration(0.0, float(np.mean(gold)), low, high)
-    line = linregress(np.asarray(predicted, np.float64), np.asarray(gold, np.float64))
+    x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
+    if np.ptp(x) == 0:
+        return LinearCalibration(0.0, float(np.mean(y)), low, high)
+    if identical is not None:
+        slope = float(np.dot(x - identical, y - high) / np.dot(x - identical, x - identical))
+        return LinearCalibration(slope, high - slope * identical, low, high)
+    line = linregress(x, y)
     return LinearCalibration(float(line.slope), float(line.intercept), low, high)
+
+
+def fit_isotonic(
+    predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *, score_range: tuple[float, float],
+    identical: float | None = None,
+) -> IsotonicCalibration:  # fmt: skip
+    """Fit the curve that never falls with the least squared error, through the anchor where there is one.
+
+    Args:
+        predicted: `(N,)` predictions.
+        gold: `(N,)` gold in its own units.
+        score_range: Lowest and highest score.
+        identical: Prediction that is to get the highest score.
+
+    Returns:
+        The calibration.
+    """
+    from sklearn.isotonic import IsotonicRegression  # slow to import
+
+    low, high = score_range
+    x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
+    weight = np.ones(len(x))
+    if identical is not None:
+        x, y, weight = np.append(x, identical), np.append(y, high), np.append(weight, ANCHOR_WEIGHT)
+    curve = IsotonicRegression(y_min=low, y_max=high, out_of_bounds="clip").fit(x, y, sample_weight=weight)
+    return IsotonicCalibration(tuple(curve.X_thresholds_.tolist()), tuple(curve.y_thresholds_.tolist()))
+
+
+def read_calibration(values: Mapping[str, Any]) -> Calibration:
+    """Build a calibration again from its plain values."""
+    if "slope" in values:
+        return LinearCalibration(**values)
+    return IsotonicCalibration(tuple(values["predictions"]), tuple(values["scores"]))

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from extract.errors import ConfigError, unknown_name
 from extract.spec import DecoderSpec, ExtractionSpec
+from probes.tasks.leakage import drop_leaked_rows
 from probes.tasks.pairs import PairTask
 from probes.tasks.registry import TASKS, load_task
 
@@ -19,6 +20,8 @@ class TaskSpec:
     """Options of the task's reader, for instance files, columns and score range."""
     pairs: int = 0
     """Pairs per split, drawn with a fixed seed, for quick trials; all when 0."""
+    drop_leaked: Literal["none", "pairs", "sentences"] = "none"
+    """Training rows to leave out: those whose pair, or any of whose sentences, is in validation or test."""
 
     def __post_init__(self) -> None:
         """Refuse a task that stands in no table."""
@@ -35,7 +38,38 @@ class TaskSpec:
             UnknownNameError: An option the task does not have.
         """
         task = load_task(self.name, **self.options)
+        if self.drop_leaked != "none":
+            task = drop_leaked_rows(task, by=self.drop_leaked)
         return task.subset(self.pairs) if self.pairs else task
+
+
+@dataclass(frozen=True)
+class PretrainingSpec:
+    """Layer-wise autoencoders that heads with `start: pretrained` or `frozen` begin from."""
+
+    corpus: str = ""
+    """Their texts: a corpus or task (`icecore list corpora`); none when empty."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the corpus."""
+    texts: int = 20000
+    """Most texts taken, from the front of the corpus."""
+    autoencoder: dict[str, Any] = field(default_factory=dict)
+    """Options of the autoencoders and of fitting them, where they differ from the defaults."""
+    seed: int = 0
+    """Seed of the autoencoders; one set of them serves every seed of a head."""
+
+    def __post_init__(self) -> None:
+        """Refuse what stands in no table."""
+        from probes.tasks.corpus import CORPORA
+
+        if self.corpus and self.corpus not in (*CORPORA, *TASKS):
+            raise unknown_name("corpus", self.corpus, [*CORPORA, *TASKS])
+        if self.texts < 1:
+            raise ConfigError(f"pretraining.texts is {self.texts}; allowed: a whole number of at least 1.")
+        if self.autoencoder:
+            from probes.pretraining import check_autoencoder_options  # brings torch with it
+
+            check_autoencoder_options(self.autoencoder)
 
 
 @dataclass(frozen=True)
@@ -54,8 +88,15 @@ class RunConfig:
     """Heads by name (`icecore list heads`), each with the options that differ from its defaults."""
     seeds: tuple[int, ...] = (0,)
     """Seeds; every trained head is fitted once per seed and reported with its spread."""
-    protocol: Literal["icecore"] = "icecore"
-    """`icecore`: everything is chosen on validation, test is read once. See docs/protocol.md."""
+    pretraining: PretrainingSpec = field(default_factory=PretrainingSpec)
+    """Layer-wise autoencoders, for heads that start from them."""
+    protocol: Literal["icecore", "freeze-released"] = "icecore"
+    """`icecore`: everything is chosen on validation, test is read once. `freeze-released`: the best of every tenth
+    epoch on test, as FREEZE's released notebooks choose it, which is optimistic. See docs/protocol.md."""
+    calibration: Literal["linear", "isotonic"] = "linear"
+    """How predictions become scores, fitted on validation."""
+    anchor_identical: bool = False
+    """Whether calibration gives a text paired with itself the highest score."""
     bootstrap: int = 1000
     """Bootstrap resamples behind every interval."""
     caches: str = "caches"
@@ -73,15 +114,21 @@ class RunConfig:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:
             raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
+        from probes.channels import split_poolings
         from probes.heads.options import resolve_options  # the heads bring torch with them
 
         for name, options in self.heads.items():
             resolved = resolve_options(name, options or {})
-            pooling = resolved.pooling or self.extraction.poolings[0]
-            if pooling not in self.extraction.poolings:
+            for pooling in split_poolings(resolved.pooling or self.extraction.poolings[0]):
+                if pooling not in self.extraction.poolings:
+                    raise ConfigError(
+                        f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
+                        f"allowed: {', '.join(self.extraction.poolings)}, or add it to extraction.poolings."
+                    )
+            if resolved.arguments.get("start", "fresh") != "fresh" and not self.pretraining.corpus:
                 raise ConfigError(
-                    f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
-                    f"allowed: {', '.join(self.extraction.poolings)}, or add it to extraction.poolings."
+                    f"head {name!r} has start {resolved.arguments['start']!r}, but `pretraining.corpus` is empty; "
+                    "name the corpus of its autoencoders (icecore list corpora), or use start: fresh."
                 )
 
     def to_dict(self) -> dict[str, Any]:

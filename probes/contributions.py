@@ -21,18 +21,21 @@ def layer_contributions(head: PairHead, data: PairLatents, split: str = "validat
 
     Returns:
         `layers`, `alone` (Pearson of each layer's own similarity, as the head computes it, with gold) and `without`
-        (Pearson lost when the layer's similarity is replaced by its mean over the split), as lists over layers.
+        (Pearson lost when all that the head makes of the layer is replaced by its mean over the split), as lists
+        over layers.
     """
     similarities = collect_similarities(head, data, split)
     gold = data.split(split).gold.numpy()
     with torch.no_grad():
         whole = float(pearson(head.combine(similarities).numpy(), gold))
         losses = []
-        for k in range(len(similarities)):
+        for k in range(head.n_layers):
             muted = similarities.clone()
-            muted[k] = similarities[k].mean()
+            of_layer = slice(k, None, head.n_layers)  # its cosine, and what else the head makes of it
+            muted[of_layer] = similarities[of_layer].mean(1, keepdim=True)
             losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
-    alone = pearson(similarities.numpy(), np.broadcast_to(gold, tuple(similarities.shape)))
+    cosines = similarities[: head.n_layers]
+    alone = pearson(cosines.numpy(), np.broadcast_to(gold, tuple(cosines.shape)))
     return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from extract.cache import LatentCache
 from extract.errors import HeadError, TaskError
-from extract.layers import select_from
+from probes.channels import Channels, channels_of
 from probes.standardise import Standardiser, fit_standardiser
 from probes.tasks import PairTask
 
@@ -36,22 +36,19 @@ class SimilarityBatch(NamedTuple):
     """A batch of pairs whose layer similarities are known already.
 
     Attributes:
-        similarities: `(L, B)` float32.
+        similarities: `(C, B)` float32.
         gold: `(B,)` float32 gold in [0, 1].
     """
 
-    similarities: Float[Tensor, "L B"]
+    similarities: Float[Tensor, "C B"]
     gold: Float[Tensor, " B"]
 
 
 class PairRows(Dataset[PairBatch]):
     """Pairs of one split; a whole batch is gathered in one call, so that a batch costs one read per layer."""
 
-    def __init__(
-        self, cache: LatentCache, rows: tuple[Tensor, Tensor], gold: Tensor, *, pooling: str, layers: tuple[str, ...]
-    ) -> None:
-        self.cache, self.rows, self.gold = cache, rows, gold
-        self.pooling, self.layers = pooling, layers
+    def __init__(self, cache: LatentCache, rows: tuple[Tensor, Tensor], gold: Tensor, *, channels: Channels) -> None:
+        self.cache, self.rows, self.gold, self.channels = cache, rows, gold, channels
 
     def __len__(self) -> int:
         """Number of pairs."""
@@ -65,14 +62,14 @@ class PairRows(Dataset[PairBatch]):
         """Gather a batch."""
         index = torch.as_tensor(indices)
         both = torch.cat([self.rows[0][index], self.rows[1][index]])
-        a, b = self.cache.gather(both, self.pooling, layers=self.layers).chunk(2, dim=1)
+        a, b = self.channels.gather(self.cache, both).chunk(2, dim=1)
         return PairBatch(a, b, self.gold[index])
 
 
 class SimilarityRows(Dataset[SimilarityBatch]):
-    """Layer similarities of the pairs of one split, `(L, N)`, in memory."""
+    """Similarities of the pairs of one split, `(C, N)`, in memory."""
 
-    def __init__(self, similarities: Float[Tensor, "L N"], gold: Float[Tensor, " N"]) -> None:
+    def __init__(self, similarities: Float[Tensor, "C N"], gold: Float[Tensor, " N"]) -> None:
         self.similarities, self.gold = similarities, gold
 
     def __len__(self) -> int:
@@ -104,10 +101,11 @@ class PairLatents(lightning.LightningDataModule):
     Args:
         cache: A cache that holds every text of the task.
         task: The task.
-        pooling: Which pooling of the cache.
+        pooling: Which pooling of the cache, or several joined by `+`.
         layers: A selection of its layers.
         batch_size: Pairs per training batch; a last batch that is smaller is dropped.
         seed: Seed of the order of training pairs.
+        selection: The split that epochs are chosen on; anything but `validation` is optimistic.
 
     Raises:
         CacheError: A text that the cache does not hold.
@@ -117,11 +115,11 @@ class PairLatents(lightning.LightningDataModule):
 
     def __init__(
         self, cache: LatentCache, task: PairTask, *, pooling: str = "mean", layers: str | Sequence[str] = "all",
-        batch_size: int = 128, seed: int = 0,
+        batch_size: int = 128, seed: int = 0, selection: str = "validation",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.cache, self.task, self.pooling, self.seed = cache, task, pooling, seed
-        self.layers = select_from(layers, cache.layers)
+        self.cache, self.task, self.seed, self.selection = cache, task, seed, selection
+        self.channels = channels_of(cache, pooling, layers)
         self.batch_size = batch_size
         self.fixed: dict[str, SimilarityRows] = {}
         """Splits whose similarities a head has computed once and for all; Lightning's loop reads these instead."""
@@ -134,8 +132,17 @@ class PairLatents(lightning.LightningDataModule):
         part = self.task.splits[split]
         rows = (self.cache.rows_of(list(part["sentence1"])), self.cache.rows_of(list(part["sentence2"])))
         gold = torch.from_numpy(self.task.gold01(split)).float()
-        self.cache.layer(self.layers[0], self.pooling)  # an unknown pooling is told here
-        return PairRows(self.cache, rows, gold, pooling=self.pooling, layers=self.layers)
+        return PairRows(self.cache, rows, gold, channels=self.channels)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the channels, `L` of them; with one pooling these are its layers."""
+        return self.channels.names
+
+    @property
+    def pooling(self) -> str:
+        """The pooling, or several joined by `+`."""
+        return self.channels.pooling
 
     def split(self, name: str) -> PairRows:
         """Give one split.
@@ -150,7 +157,7 @@ class PairLatents(lightning.LightningDataModule):
     def standardiser(self) -> Standardiser:
         """Fit a standardiser on the texts of the training split."""
         rows = torch.cat(self.split("train").rows)
-        return fit_standardiser(self.cache, rows, pooling=self.pooling, layers=self.layers)
+        return fit_standardiser(self.cache, rows, channels=self.channels)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Training pairs, shuffled by the seed."""
@@ -165,8 +172,8 @@ class PairLatents(lightning.LightningDataModule):
         return _in_order(self.split(split))
 
     def val_dataloader(self) -> DataLoader[Any]:
-        """Validation pairs."""
-        rows: Dataset[Any] = self.fixed.get("validation", self.split("validation"))
+        """Pairs of the split that epochs are chosen on."""
+        rows: Dataset[Any] = self.fixed.get(self.selection, self.split(self.selection))
         return _in_order(rows)
 
     def test_dataloader(self) -> DataLoader[PairBatch]:

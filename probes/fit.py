@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning
@@ -18,7 +18,6 @@ from extract.errors import HeadError
 from probes.data import PairLatents, SimilarityRows
 from probes.heads.base import PairHead, collect_similarities
 
-SELECTION_METRIC = "validation_pearson"
 EpochReport = Callable[[int, dict[str, float]], None]
 
 
@@ -61,11 +60,26 @@ class FitResult:
     seconds: float
 
 
-class _KeepBest(Callback):
-    """Keeps the weights of the best validation epoch in memory, stops after `patience` epochs without a better one."""
+@dataclass(frozen=True)
+class Selection:
+    """What decides which epoch is kept.
 
-    def __init__(self, patience: int, report: EpochReport) -> None:
-        self.patience, self.report = patience, report
+    Attributes:
+        metric: Name of a logged value.
+        higher_is_better: Whether the largest one counts, or the smallest.
+        every: Epochs from one look to the next.
+    """
+
+    metric: str = "validation_pearson"
+    higher_is_better: bool = True
+    every: int = 1
+
+
+class _KeepBest(Callback):
+    """Keeps the weights of the best epoch in memory, stops after `patience` epochs without a better one."""
+
+    def __init__(self, patience: int, report: EpochReport, selection: Selection) -> None:
+        self.patience, self.report, self.selection = patience, report, selection
         self.best, self.best_epoch = float("-inf"), 0
         self.state: dict[str, torch.Tensor] = {}
         self.history: list[dict[str, float]] = []
@@ -73,9 +87,11 @@ class _KeepBest(Callback):
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Look at the epoch that has ended (Lightning validates before this hook)."""
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        epoch = len(self.history) + 1
+        if epoch % self.selection.every:  # what was logged before is of an earlier epoch
+            values = {key: value for key, value in values.items() if key.startswith("train_")}
         self.history.append(values)
-        epoch = len(self.history)
-        score = values[SELECTION_METRIC]
+        score = values.get(self.selection.metric, float("nan")) * (1 if self.selection.higher_is_better else -1)
         if np.isfinite(score) and score > self.best:
             self.best, self.best_epoch = score, epoch
             self.state = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
@@ -84,10 +100,10 @@ class _KeepBest(Callback):
 
 
 def fit_head(
-    head: PairHead, data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu",
+    head: PairHead, data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu", every: int = 1,
     report: EpochReport = ignore_epoch,
 ) -> FitResult:  # fmt: skip
-    """Fit a head on the training split, choosing the epoch on validation.
+    """Fit a head on the training split, choosing the epoch on the split that the data names for it: validation.
 
     Args:
         head: A fresh head; it ends with the weights of the best epoch, in eval mode, on the CPU.
@@ -95,37 +111,72 @@ def fit_head(
         options: Epochs and patience.
         seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
         device: `cpu` or a torch device.
+        every: Epochs from one look at the selection split to the next.
         report: Called after every epoch with its number and its values.
 
     Returns:
         What happened.
 
     Raises:
-        HeadError: No epoch had a finite validation score.
-        TaskError: The task has no training or no validation split.
+        HeadError: No epoch had a finite score on the selection split.
+        TaskError: The task has no training split or no selection split.
         KeyboardInterrupt: Ctrl-C.
     """
     started = time.monotonic()
     data.split("train")
-    data.split("validation")
+    data.split(data.selection)
+    head.selection = data.selection
     head.prepare(data, data.standardiser())
-    keeper = _KeepBest(options.patience, report)
     data.fixed.clear()  # another head's similarities are none of this one's
     if head.has_fixed_similarities:
-        for split in ("train", "validation"):
+        for split in ("train", data.selection):
             data.fixed[split] = SimilarityRows(collect_similarities(head, data, split), data.split(split).gold)
-    if head.is_trained:
-        with torch.random.fork_rng(), quiet_lightning(), _interruptible():
-            torch.manual_seed(seed)
-            trainer = _trainer(device, max_epochs=options.max_epochs, callbacks=[keeper])
-            trainer.fit(head.train(), datamodule=data)
-        if not keeper.state:
-            raise HeadError(
-                f"no epoch of {type(head).__name__} had a finite validation score (last loss "
-                f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
-            )
-        head.cpu().load_state_dict(keeper.state)
-    head.eval()
+    if not head.is_trained:
+        head.eval()
+        return FitResult(seed, 0, (), time.monotonic() - started)
+    selection = Selection(f"{data.selection}_pearson", every=every)
+    found = fit_epochs(head, data, options=options, selection=selection, seed=seed, device=device, report=report)
+    return replace(found, seconds=time.monotonic() - started)
+
+
+def fit_epochs(
+    module: lightning.LightningModule, data: lightning.LightningDataModule, *, options: FitOptions,
+    selection: Selection, seed: int = 0, device: str = "cpu", report: EpochReport = ignore_epoch,
+) -> FitResult:  # fmt: skip
+    """Run Lightning's loop and keep the best epoch.
+
+    Args:
+        module: What is trained; it ends with the weights of the best epoch, in eval mode, on the CPU.
+        data: What it is trained on.
+        options: Epochs and patience.
+        selection: What decides which epoch is best.
+        seed: Seed of dropout.
+        device: `cpu` or a torch device.
+        report: Called after every epoch with its number and its values.
+
+    Returns:
+        What happened.
+
+    Raises:
+        HeadError: No epoch had a finite value of the selection's metric.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    started = time.monotonic()
+    keeper = _KeepBest(options.patience, report, selection)
+    with torch.random.fork_rng(), quiet_lightning(), _interruptible():
+        torch.manual_seed(seed)
+        trainer = _trainer(
+            device, max_epochs=options.max_epochs, callbacks=[keeper],
+            check_val_every_n_epoch=min(selection.every, options.max_epochs),
+        )  # fmt: skip
+        trainer.fit(module.train(), datamodule=data)
+    if not keeper.state:
+        raise HeadError(
+            f"no epoch of {type(module).__name__} had a finite {selection.metric.replace('_', ' ')} (last loss "
+            f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
+        )
+    module.cpu().load_state_dict(keeper.state)
+    module.eval()
     return FitResult(seed, keeper.best_epoch, tuple(keeper.history), time.monotonic() - started)
 
 

@@ -48,7 +48,39 @@ def mse_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"]) -> Float
     return torch.nn.functional.mse_loss(predicted, gold)
 
 
+def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, scale: float = 20.0) -> Float[Tensor, ""]:
+    """Logarithm of one plus the sum, over pairs of rows in the wrong order, of the exponential of their distance.
+
+    `log(1 + sum over gold_i > gold_j of exp(scale * (predicted_j - predicted_i)))` (CoSENT, J. Su 2022): only the
+    order of the gold counts, as for a Spearman correlation, so that, as for log-variance, an offset is ignored.
+
+    Args:
+        predicted: `(B,)` predictions.
+        gold: `(B,)` gold.
+        scale: Factor on differences; the larger, the more the worst pair of rows counts.
+
+    Returns:
+        A scalar; 0 when every gold is the same.
+
+    Raises:
+        HeadError: Fewer than two rows, between which there is no order.
+
+    Example:
+        >>> gold = torch.tensor([0.0, 1.0])
+        >>> float(cosent_loss(gold, gold)) < 1e-6 < float(cosent_loss(1 - gold, gold))
+        True
+    """
+    if len(predicted) < MIN_BATCH:
+        raise HeadError(
+            f"the CoSENT loss got a batch of {len(predicted)}; allowed: at least {MIN_BATCH} rows. Raise batch_size."
+        )
+    wrong = scale * (predicted.unsqueeze(0) - predicted.unsqueeze(1))  # [i, j]: how far j stands above i
+    wrong = wrong[gold.unsqueeze(1) > gold.unsqueeze(0)]
+    return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
+
+
 LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "log-variance": (log_variance_loss, "log of the variance of the residuals (FREEZE)"),
     "mse": (mse_loss, "mean squared error"),
+    "cosent": (cosent_loss, "order of the gold within a batch (CoSENT)"),
 }

@@ -1,44 +1,26 @@
 """A run: extract what is missing, fit, report, all into one folder."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from extract.cache import LatentCache
 from extract.errors import TaskError
-from extract.loading import choose_device, load_decoder
-from extract.progress import ExtractionProgress
-from extract.runner import extract_latents
-from extract.workers import Workers, join_workers
+from extract.loading import choose_device
 from probes.config import RunConfig
-from probes.evaluate import Setting, evaluate_head
-from probes.fit import EpochReport
+from probes.evaluate import Evaluation, evaluate_head
+from probes.fitted import Setting
+from probes.heads.saved import AUTOENCODER
+from probes.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
+from probes.protocols import PROTOCOLS
 from probes.record import describe_cache, describe_program, describe_task, open_folder
-from probes.report.write import write_report
+from probes.report.write import write_pretraining, write_report
+from probes.residuals import Residuals, residuals_of, write_predictions
 from probes.tasks import PairTask
 
-SCORES_SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Who is told what a run does; by default nobody.
-
-    Attributes:
-        say: Receives one-line remarks.
-        extraction: Makes the progress of an extraction from its title; silent when absent.
-        epochs: Makes, for a head and a seed, the function told of every epoch; silent when absent.
-    """
-
-    say: Callable[[str], None] = lambda _: None
-    extraction: Callable[[str], ExtractionProgress] | None = None
-    epochs: Callable[[str, int], EpochReport] | None = None
-
-
-SILENT = Watcher()
+SCORES_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -54,37 +36,16 @@ class RunResult:
     scores: dict[str, Any]
 
 
-def obtain_cache(config: RunConfig, task: PairTask, *, watcher: Watcher = SILENT) -> LatentCache:
-    """Find the cache a run needs, or extract it.
-
-    Args:
-        config: The run.
-        task: Its task; every text of every split is extracted.
-        watcher: Is told what happens.
-
-    Returns:
-        The whole cache.
-
-    Raises:
-        IcecoreError: The decoder, the texts or the disk do not allow it; says which.
-    """
-    workers: Workers = join_workers(config.decoder.device)
-    decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
-    title = f"extracting {task.name}"
-    progress = watcher.extraction(title) if watcher.extraction and workers.rank == 0 else None
-    return extract_latents(
-        decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
-    )
-
-
 def run(
-    config: RunConfig, *, cache: LatentCache | None = None, watcher: Watcher = SILENT, command: str = ""
-) -> RunResult:
+    config: RunConfig, *, cache: LatentCache | None = None, corpus_cache: LatentCache | None = None,
+    watcher: Watcher = SILENT, command: str = "",
+) -> RunResult:  # fmt: skip
     """Run a configuration: extract what is missing, fit every head, report.
 
     Args:
         config: The run.
         cache: Latents to use instead of extracting; must hold every text of the task.
+        corpus_cache: The same for the pretraining corpus.
         watcher: Is told what happens.
         command: The command line, for the record.
 
@@ -101,45 +62,98 @@ def run(
     """
     started = time.monotonic()
     task = config.task.load()
-    require_splits(task)  # told before anything is extracted
-    if cache is None:
-        cache = obtain_cache(config, task, watcher=watcher)
+    require_splits(task, protocol=config.protocol)  # told before anything is extracted
+    corpus = obtain_corpus(config)
+    cache = cache or obtain_cache(config, task, watcher=watcher)
+    if corpus is not None and corpus_cache is None:
+        corpus_cache = obtain_cache(config, corpus, watcher=watcher)
     extracted = time.monotonic()
     watcher.say(f"latents: {cache.path} ({len(cache):,} texts, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict())
-    device = str(choose_device(config.decoder.device))
-    setting = Setting(cache, task, config.seeds, config.bootstrap, device, folder / "heads")
-    heads = {}
+    pretrained = EncoderShelf(config, corpus_cache, watcher)
+    setting = Setting(
+        cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), folder / "heads",
+        protocol=config.protocol, calibration=config.calibration, anchor_identical=config.anchor_identical,
+        autoencoders=pretrained if corpus_cache else None,
+    )  # fmt: skip
+    found: dict[str, Evaluation] = {}
     for name, options in config.heads.items():
         watch = partial(watcher.epochs, name) if watcher.epochs else None
-        heads[name] = evaluate_head(name, options or {}, setting, watch=watch)
+        found[name] = evaluate_head(name, options or {}, setting, watch=watch)
     scores = {
         "schema": SCORES_SCHEMA,
         "name": config.name,
         "protocol": config.protocol,
         "command": command,
         **describe_program(),
-        "device": device,
+        "device": setting.device,
         "n_resamples": config.bootstrap,
         "decoder": cache.manifest.provenance["decoder"],
         "cache": describe_cache(cache),
         "task": describe_task(task),
-        "heads": heads,
+        "pretraining": pretrained.describe(corpus),
+        "heads": {name: evaluation.scores for name, evaluation in found.items()},
         "seconds": {
             "extraction": round(extracted - started, 2),
             "heads": round(time.monotonic() - extracted, 2),
         },
     }
-    write_report(folder, scores, cache)
+    residuals = _residuals(task, found)
+    for name, of_head in residuals.items():
+        scores["heads"][name]["residuals"] = {split: each.to_dict() for split, each in of_head.items()}
+    write_predictions(folder / "predictions.csv", task, {name: each.calibrated for name, each in found.items()})
+    write_report(folder, scores, cache, residuals=residuals)
     return RunResult(folder, scores)
 
 
-def require_splits(task: PairTask) -> None:
+def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
+    """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their losses.
+
+    Args:
+        config: The run; its `pretraining.autoencoder` and `pretraining.seed` count.
+        cache: Latents of the corpus.
+        watcher: Is told what happens.
+        command: The command line, for the record.
+
+    Returns:
+        The run folder, with the losses of every layer on held-out texts.
+
+    Raises:
+        IcecoreError: An option or a cache that cannot be used.
+    """
+    folder = open_folder(config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict())
+    pretrained = EncoderShelf(config, cache, watcher)
+    for pooling in cache.poolings:
+        pretrained(pooling)
+    scores = {
+        "schema": SCORES_SCHEMA,
+        "name": folder.name,
+        "command": command,
+        **describe_program(),
+        "device": str(choose_device(config.decoder.device)),
+        "decoder": cache.manifest.provenance["decoder"],
+        "cache": describe_cache(cache),
+        "pretraining": pretrained.describe(None),
+    }
+    write_pretraining(folder, scores)
+    return RunResult(folder, scores)
+
+
+def _residuals(task: PairTask, found: dict[str, Evaluation]) -> dict[str, dict[str, Residuals]]:
+    return {
+        name: {
+            split: residuals_of(task, split, evaluation.calibrated[split]) for split in task.splits if split != "train"
+        }
+        for name, evaluation in found.items()
+    }
+
+
+def require_splits(task: PairTask, *, protocol: str = "icecore") -> None:
     """Refuse a task without the splits that every head is fitted and chosen on.
 
     Raises:
         TaskError: Names the missing split.
     """
-    for split in ("train", "validation"):
+    for split in dict.fromkeys(("train", "validation", PROTOCOLS[protocol].selection)):
         if split not in task.splits:
             raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")

@@ -21,7 +21,8 @@ from extract.manifest import require_same
 from extract.runner import unique_texts
 from extract.spec import DecoderSpec, ExtractionSpec
 from extract.template import InputTemplate
-from probes.calibration import LinearCalibration
+from probes.calibration import read_calibration
+from probes.channels import split_poolings
 from probes.heads.saved import SavedHead, load_head
 
 
@@ -63,10 +64,11 @@ class PairScorer:
         scores = []
         for saved in self.seeds:
             layers = [names.index(layer) for layer in saved.record["layers"]]
-            chosen = latents[layers, self.spec.poolings.index(saved.record["pooling"])]
+            poolings = split_poolings(saved.record["pooling"])
+            chosen = torch.cat([latents[layers, self.spec.poolings.index(pooling)] for pooling in poolings])
             with torch.no_grad():
                 predicted = saved.head(chosen[:, left], chosen[:, right])
-            scores.append(LinearCalibration(**saved.record["calibration"])(predicted.numpy()))
+            scores.append(read_calibration(saved.record["calibration"])(predicted.numpy()))
         return np.asarray(np.mean(scores, axis=0))
 
 

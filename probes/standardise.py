@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.cache import LatentCache
+from probes.channels import Channels
 
 CHUNK_ROWS = 1024
 
@@ -24,23 +25,22 @@ class Standardiser:
     scale: Float[Tensor, "L D"]
 
 
-def fit_standardiser(cache: LatentCache, rows: Tensor, *, pooling: str, layers: tuple[str, ...]) -> Standardiser:
+def fit_standardiser(cache: LatentCache, rows: Tensor, *, channels: Channels) -> Standardiser:
     """Fit mean and scale of every dimension in one pass over the rows, a chunk at a time.
 
     Args:
         cache: The cache.
         rows: `(N,)` int64 rows, at least 2.
-        pooling: The pooling.
-        layers: The layers, bottom up.
+        channels: The channels, `L` of them.
 
     Returns:
         The standardiser.
     """
     count = 0
-    mean = torch.zeros(len(layers), cache.width, dtype=torch.float64)
+    mean = torch.zeros(len(channels.names), cache.width, dtype=torch.float64)
     squares = torch.zeros_like(mean)
     for chunk in torch.unique(rows).split(CHUNK_ROWS):  # sorted rows read the file in order
-        latents = cache.gather(chunk, pooling, layers=layers).double()
+        latents = channels.gather(cache, chunk).double()
         n = latents.shape[1]
         chunk_mean = latents.mean(1)
         delta = chunk_mean - mean

@@ -12,11 +12,13 @@ from extract.plan import MaskPlan
 from extract.runner import unique_texts
 from extract.sweep import sweep_cost, sweep_latents
 from probes.config import RunConfig
-from probes.evaluate import Setting, evaluate_head
+from probes.evaluate import evaluate_head
+from probes.fitted import Setting
+from probes.obtain import SILENT, Watcher
 from probes.record import describe_program, describe_task, open_folder
 from probes.report.sweeps import draw_sweep, sweep_summary
 from probes.report.write import without_nan
-from probes.runs import SILENT, RunResult, Watcher, require_splits
+from probes.runs import RunResult, require_splits
 from probes.tasks import PairTask
 
 ZERO_SHOT = "layer-cosine"
@@ -82,9 +84,10 @@ def run_sweep(
 
 def _evaluate(config: RunConfig, task: PairTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> dict[str, Any]:
     place = folder / "heads" / cache.manifest.short_id
-    setting = Setting(cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), place)
+    device = str(choose_device(config.decoder.device))
+    setting = Setting(cache, task, config.seeds, config.bootstrap, device, place, has_subsets=False)
     names = {ZERO_SHOT: config.heads.get(ZERO_SHOT), **config.heads}
-    heads = {name: evaluate_head(name, options or {}, setting) for name, options in names.items()}
+    heads = {name: evaluate_head(name, options or {}, setting).scores for name, options in names.items()}
     curves, layers = heads[ZERO_SHOT]["curves"], heads[ZERO_SHOT]["layers"]
     top = layers.index(FINAL_NORM) if FINAL_NORM in layers else len(layers) - 1
     return {

@@ -1,12 +1,13 @@
 """The commands that take a configuration: run, extract, fit."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from extract.cache import LatentCache
-from extract.errors import CacheError
+from extract.errors import CacheError, ConfigError
 from extract.estimate import Estimate, estimate_extraction
 from extract.known import DECODER_ALIASES
 from extract.layers import select_layers
@@ -17,10 +18,14 @@ from extract.spec import DecoderSpec, ExtractionSpec
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.config import RunConfig
+from probes.heads.registry import head_entry
+from probes.heads.saved import AUTOENCODER
+from probes.obtain import obtain_cache, obtain_corpus
 from probes.record import command_line
 from probes.report.table import screen_table
-from probes.runs import RunResult, obtain_cache, run
+from probes.runs import RunResult, pretrain, run
 from probes.tasks import PairTask
+from probes.tasks.corpus import Corpus, load_corpus
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
 
@@ -39,29 +44,63 @@ def extract_command(argv: Sequence[str]) -> int:
     parsed = read_arguments("extract", argv, description=extract_command.__doc__ or "", flags={"dry_run": DRY_RUN})
     if parsed.flags["dry_run"]:
         return _dry_run(parsed.config)
-    cache = obtain_cache(parsed.config, _task(parsed.config), watcher=screen_watcher(Console(stderr=True)))
-    Console(markup=False).print(f"{cache.path}", soft_wrap=True, highlight=False)
+    corpus = obtain_corpus(parsed.config)
+    sources: list[PairTask | Corpus] = [_task(parsed.config), *([corpus] if corpus else [])]
+    for source in sources:
+        cache = obtain_cache(parsed.config, source, watcher=screen_watcher(Console(stderr=True)))
+        Console(markup=False).print(f"{cache.path}", soft_wrap=True, highlight=False)
     return 0
 
 
 def fit_command(argv: Sequence[str]) -> int:
     """Fit and report on a cache that is already there; no decoder is loaded."""
-    flags: Flags = {"cache": (str, "", "the cache file; when absent, found in the caches folder")}
+    flags: Flags = {
+        "cache": (str, "", "the cache file; when absent, found in the caches folder"),
+        "head": (
+            str, "", f"fit this head alone; {AUTOENCODER!r} fits layer-wise autoencoders on every text of the cache, "
+            "which is that of pretraining.corpus when absent",
+        ),
+    }  # fmt: skip
     parsed = read_arguments("fit", argv, description=fit_command.__doc__ or "", flags=flags)
-    config = parsed.config
-    name = parsed.flags["cache"]
-    cache = LatentCache(name) if name else _find(config, _task(config))
-    _show(run(config, cache=cache, watcher=screen_watcher(Console(stderr=True)), command=command_line()))
+    config, name, head = parsed.config, parsed.flags["cache"], parsed.flags["head"]
+    watcher = screen_watcher(Console(stderr=True))
+    if head == AUTOENCODER:
+        cache = LatentCache(name) if name else find_cache_of(config, _corpus(config))
+        result = pretrain(config, cache, watcher=watcher, command=command_line())
+        Console(markup=False).print(f"{result.folder}/summary.md holds the losses of every layer.", soft_wrap=True)
+        return 0
+    if head:
+        if head not in config.heads:
+            head_entry(head)  # an unknown head is told as such
+        config = replace(config, heads={head: config.heads.get(head)})
+    cache = LatentCache(name) if name else find_cache_of(config, _task(config))
+    corpus = obtain_corpus(config)
+    corpus_cache = find_cache_of(config, corpus) if corpus else None
+    _show(run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line()))
     return 0
+
+
+def _corpus(config: RunConfig) -> Corpus:
+    spec = config.pretraining
+    if not spec.corpus:
+        raise ConfigError(
+            "there are no texts to fit autoencoders on; give --cache FILE, or name a corpus with pretraining.corpus "
+            "(icecore list corpora)."
+        )
+    return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
 def _task(config: RunConfig) -> PairTask:
     return config.task.load()
 
 
-def _find(config: RunConfig, task: PairTask) -> LatentCache:
-    """Find the cache of a configuration without its decoder: by name, contents and texts."""
-    texts = task.texts()
+def find_cache_of(config: RunConfig, source: PairTask | Corpus) -> LatentCache:
+    """Find the cache of a task or corpus without its decoder: by name, contents and texts.
+
+    Raises:
+        CacheError: None fits, or several do.
+    """
+    texts = source.texts()
     found = []
     for path in sorted(Path(config.caches).glob("*.h5")):
         try:
@@ -74,8 +113,8 @@ def _find(config: RunConfig, task: PairTask) -> LatentCache:
     if len(found) != 1:
         names = ", ".join(cache.path.name for cache in found) or "none"
         raise CacheError(
-            f"{len(found)} caches in {config.caches!r} fit this configuration ({names}); allowed: exactly one. "
-            "Name it with --cache FILE, or make it with: icecore extract CONFIG."
+            f"{len(found)} caches in {config.caches!r} fit {source.name!r} in this configuration ({names}); "
+            "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
         )
     return found[0]
 

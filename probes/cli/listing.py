@@ -37,6 +37,12 @@ def _tasks() -> list[tuple[str, str]]:
             for name, entry in TASKS.items()]  # fmt: skip
 
 
+def _corpora() -> list[tuple[str, str]]:
+    from probes.tasks.corpus import CORPORA
+
+    return [(name, text) for name, (_, text) in CORPORA.items()] + [("any task", "the texts of the task")]
+
+
 def _heads() -> list[tuple[str, str]]:
     from probes.heads.registry import HEADS
 
@@ -54,6 +60,7 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "plans": _plans,
     "poolings": _poolings,
     "tasks": _tasks,
+    "corpora": _corpora,
     "heads": _heads,
     "losses": _losses,
 }

@@ -14,7 +14,7 @@ from extract.errors import ConfigError, IcecoreError, unknown_name
 from probes.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
-FREE_FORM = ("heads", "task.options")
+FREE_FORM = ("heads", "task.options", "pretraining.options", "pretraining.autoencoder")
 
 
 Flags = dict[str, tuple[type, Any, str]]
@@ -111,7 +111,8 @@ def _merge_free(values: dict[str, Any], free: list[tuple[str, Any]]) -> None:
                 place[part] = {}
             place = place[part]
         place[key.rsplit(".", 1)[1]] = value
-    values["task"]["options"] = values["task"]["options"] or {}  # a key left empty in YAML is null
+    for group, key in (("task", "options"), ("pretraining", "options"), ("pretraining", "autoencoder")):
+        values[group][key] = values[group][key] or {}  # a key left empty in YAML is null
 
 
 def _refuse_unknown_empty(paths: Iterable[Any], parser: ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from extract.progress import BarProgress, ExtractionProgress
 from probes.fit import EpochReport
-from probes.runs import Watcher
+from probes.obtain import Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal
 
@@ -23,15 +23,18 @@ def _bar(console: Console, title: str) -> ExtractionProgress:
 
 
 def _epochs(console: Console, head: str, seed: int) -> EpochReport:
-    best = float("-inf")
+    best: dict[str, float] = {}
 
     def report(epoch: int, values: dict[str, float]) -> None:
-        nonlocal best
-        best = max(best, values["validation_pearson"])
-        line = (
-            f"{head} seed {seed}: epoch {epoch}, loss {values['train_loss']:.4f}, "
-            f"validation Pearson {100 * values['validation_pearson']:.2f} (best {100 * best:.2f})"
-        )
+        parts = [f"loss {values['train_loss']:.4f}"]
+        for key, value in values.items():
+            if key.endswith("_pearson"):
+                best[key] = max(best.get(key, value), value)
+                parts.append(f"{key.removesuffix('_pearson')} Pearson {100 * value:.2f} (best {100 * best[key]:.2f})")
+            elif key == "held_out_loss":
+                best[key] = min(best.get(key, value), value)
+                parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")
+        line = f"{head} seed {seed}: epoch {epoch}, {', '.join(parts)}"
         if console.is_terminal:
             console.print(line, end="\r", highlight=False, soft_wrap=True, markup=False)
         elif epoch == 1 or epoch % EVERY == 0:

@@ -1,7 +1,5 @@
 """Cosine MLP: the layers' cosines through a small network."""
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -26,7 +24,6 @@ class CosineMLP(PairHead):
         weight_decay: AdamW weight decay.
     """
 
-    has_fixed_similarities: ClassVar[bool] = True
     cosine_mean: Tensor
     cosine_scale: Tensor
 
@@ -39,6 +36,11 @@ class CosineMLP(PairHead):
         self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
         self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
         self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
+
+    @property
+    def has_fixed_similarities(self) -> bool:
+        """Nothing below the cosines is trained."""
+        return True
 
     def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
         """Give the cosines of standardised latents."""

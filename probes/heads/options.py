@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,8 +10,8 @@ import torch
 
 from extract.errors import ConfigError, IcecoreError, unknown_name
 from probes.fit import FitOptions
-from probes.heads.base import PairHead
 from probes.heads.registry import head_entry
+from probes.heads.widths import Widths
 
 DATA_OPTIONS = ("pooling", "layers")
 
@@ -52,22 +52,8 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
         {'bottleneck': 64}
     """
     entry = head_entry(name)
-    parameters = {
-        key: parameter.default
-        for key, parameter in inspect.signature(entry.head).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
-    fitting = {item.name: getattr(entry.options, item.name) for item in fields(FitOptions)}
-    known = {**parameters, **fitting}
-    arguments: dict[str, Any] = {}
-    fit: dict[str, Any] = {}
-    for key, value in options.items():
-        if key in DATA_OPTIONS:
-            continue
-        if key not in known:
-            raise unknown_name(f"{name} option", key, [*known, *DATA_OPTIONS])
-        (fit if key in fitting else arguments)[key] = _coerce(name, key, value, known[key])
-    _try_building(name, entry.head, arguments)
+    own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
+    arguments, fit = sort_options(name, entry.head, own, defaults=entry.options, others=DATA_OPTIONS)
     layers = options.get("layers", "all")
     if not isinstance(layers, str | list | tuple):
         raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
@@ -76,17 +62,60 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
         raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
     return HeadOptions(
         arguments=arguments,
-        fit=replace(entry.options, **fit),
+        fit=fit,
         pooling=pooling,
         layers=(layers,) if isinstance(layers, str) else tuple(layers),
     )
 
 
-def _try_building(name: str, head: type[PairHead], arguments: dict[str, Any]) -> None:
-    """Build the head without memory or randomness, so that a bad value is told before anything is extracted."""
+def sort_options(
+    name: str, build: Callable[..., object], options: Mapping[str, Any], *, defaults: FitOptions,
+    others: Sequence[str] = (),
+) -> tuple[dict[str, Any], FitOptions]:  # fmt: skip
+    """Check options against a module's own signature and sort those of fitting out.
+
+    Args:
+        name: What messages call the module.
+        build: Its class.
+        options: Options by name.
+        defaults: How it is fitted unless told otherwise.
+        others: Further options, for messages.
+
+    Returns:
+        Keyword arguments of the module, and how it is fitted.
+
+    Raises:
+        UnknownNameError: An unknown option, or a value that stands in no table of the module.
+        ConfigError: A value of the wrong kind, or one the module cannot be built with.
+    """
+    parameters = {
+        key: parameter
+        for key, parameter in inspect.signature(build).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    fitting = {item.name: getattr(defaults, item.name) for item in fields(FitOptions)}
+    arguments: dict[str, Any] = {}
+    fit: dict[str, Any] = {}
+    for key, value in options.items():
+        if key in fitting:
+            fit[key] = _coerce(name, key, value, fitting[key])
+        elif key not in parameters:
+            raise unknown_name(f"{name} option", key, [*parameters, *fitting, *others])
+        elif parameters[key].annotation == Widths:
+            arguments[key] = value  # read by the module itself
+        else:
+            arguments[key] = _coerce(name, key, value, parameters[key].default)
+    _try_building(name, build, arguments)
+    return arguments, replace(defaults, **fit)
+
+
+def _try_building(name: str, build: Callable[..., object], arguments: dict[str, Any]) -> None:
+    """Build the module without memory or randomness, so that a bad value is told before anything is extracted."""
+    sizes = arguments.get("bottleneck")
+    n_layers = len(sizes) if isinstance(sizes, list | tuple) else 2  # the true number is known with the cache
     try:
         with torch.device("meta"):
-            head(1, 1, **arguments)
+            build(max(n_layers, 1), 4096, **arguments)
     except IcecoreError:
         raise
     except (ValueError, RuntimeError) as error:
@@ -96,17 +125,21 @@ def _try_building(name: str, head: type[PairHead], arguments: dict[str, Any]) ->
 def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
     """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one."""
     kind = type(default)
+    least = 0 if kind is int and default == 0 else 1
     if kind is bool or isinstance(value, bool):
         if isinstance(value, bool) and kind is bool:
             return value
     elif kind in (int, float):
         try:
             number = float(value)
-            if (kind is float and 0 <= number < math.inf) or (number.is_integer() and number >= 1):
+            if (kind is float and 0 <= number < math.inf) or (number.is_integer() and number >= least):
                 return kind(number)
         except (TypeError, ValueError):
             pass
     elif isinstance(value, kind):
         return value
-    nouns = {bool: "true or false", int: "a whole number of at least 1", float: "a number of at least 0", str: "a text"}
+    nouns = {
+        bool: "true or false", int: f"a whole number of at least {least}", float: "a number of at least 0",
+        str: "a text",
+    }  # fmt: skip
     raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {nouns.get(kind, kind.__name__)}.")

@@ -1,6 +1,7 @@
 """Heads on disk: weights as safetensors, everything else as JSON. No pickle is read or written."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from extract.errors import HeadError
+from probes.heads.autoencoder import LayerAutoencoder
 from probes.heads.base import PairHead
 from probes.heads.registry import head_entry
 
-HEAD_SCHEMA = 1
+HEAD_SCHEMA = 2
+AUTOENCODER = "autoencoder"
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,21 @@ class SavedHead:
     record: dict[str, Any]
 
 
-def save_head(folder: Path, head: PairHead, record: dict[str, Any]) -> None:
-    """Write a head.
+@dataclass(frozen=True)
+class SavedAutoencoder:
+    """Layer-wise autoencoders that were read back.
+
+    Attributes:
+        module: The autoencoders, in eval mode, on the CPU.
+        record: What was stored with them: arguments, layers, pooling, seed, corpus, losses.
+    """
+
+    module: LayerAutoencoder
+    record: dict[str, Any]
+
+
+def save_head(folder: Path, head: PairHead | LayerAutoencoder, record: dict[str, Any]) -> None:
+    """Write a head, or layer-wise autoencoders.
 
     Args:
         folder: Where `model.safetensors` and `head.json` go; made when absent.
@@ -60,17 +76,39 @@ def load_head(folder: str | Path) -> SavedHead:
         HeadError: No head there, or one that cannot be read.
         UnknownNameError: A head that this version does not know.
     """
+    head, record = _read(folder, lambda record: head_entry(record["name"]).head)
+    return SavedHead(head, record)
+
+
+def load_autoencoder(folder: str | Path) -> SavedAutoencoder:
+    """Read layer-wise autoencoders back.
+
+    Args:
+        folder: A folder written by `save_head`.
+
+    Returns:
+        The autoencoders and their record.
+
+    Raises:
+        HeadError: No autoencoders there, or some that cannot be read.
+    """
+    module, record = _read(folder, lambda record: {AUTOENCODER: LayerAutoencoder}[record["name"]])
+    return SavedAutoencoder(module, record)
+
+
+def _read(folder: str | Path, choose: Callable[[dict[str, Any]], type[Any]]) -> tuple[Any, dict[str, Any]]:
     folder = Path(folder)
     try:
         record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+        build = choose(record)
         with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
-            head = head_entry(record["name"]).head(record["n_layers"], record["width"], **record["arguments"])
-        head.load_state_dict(load_file(folder / "model.safetensors"))
+            module = build(record["n_layers"], record["width"], **record["arguments"])
+        module.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise HeadError(
             f"folder {str(folder)!r} holds no readable head ({reason}); "
             "allowed: a folder with head.json and model.safetensors, as in RUN/heads/NAME/seed_0."
         ) from error
-    head.eval()
-    return SavedHead(head, record)
+    module.eval()
+    return module, record

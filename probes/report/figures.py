@@ -15,7 +15,8 @@ def new_figure(width: float = 8.0, height: float = 4.2) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _mark_layers(axes: Axes, layers: list[str]) -> None:
+def mark_layers(axes: Axes, layers: list[str]) -> None:
+    """Write the names of layers under an axis, not more than fit."""
     step = max(1, len(layers) // 16)
     ticks = sorted({*range(0, len(layers), step), len(layers) - 1})
     axes.set_xticks(ticks, [layers[k].removeprefix("block_") for k in ticks], rotation=60, fontsize=8)
@@ -42,7 +43,7 @@ def draw_layer_curve(result: dict[str, Any], path: Path, *, title: str) -> None:
     axes.annotate(
         "chosen on validation", (chosen, axes.get_ylim()[0]), fontsize=8, rotation=90, va="bottom", ha="right"
     )
-    _mark_layers(axes, layers)
+    mark_layers(axes, layers)
     axes.set_ylabel("Pearson x 100")
     axes.set_title(title)
     axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -66,13 +67,13 @@ def draw_contributions(contributions: dict[str, Any], path: Path, *, title: str)
     other.bar(range(len(layers)), [100 * value for value in contributions["without"]], color="tab:orange", alpha=0.6)
     other.axhline(0, color="grey", linewidth=0.5)
     other.set_ylabel("Pearson x 100 lost without it", color="tab:orange")
-    _mark_layers(axes, layers)
+    mark_layers(axes, layers)
     axes.set_title(f"{title} ({contributions['split']})")
     figure.savefig(path, dpi=130)
 
 
 def draw_history(result: dict[str, Any], path: Path, *, title: str) -> None:
-    """Draw training loss and validation correlation per epoch, a line per seed, the chosen epoch marked.
+    """Draw training loss and the correlation that chose, per epoch: a line per seed, the chosen epoch marked.
 
     Args:
         result: The scores of one trained head.
@@ -81,14 +82,17 @@ def draw_history(result: dict[str, Any], path: Path, *, title: str) -> None:
     """
     figure, axes = new_figure()
     other = axes.twinx()
+    metric = "validation_pearson"
     for entry in result["seeds"]:
         epochs = range(1, len(entry["history"]) + 1)
         axes.plot(epochs, [step["train_loss"] for step in entry["history"]], color="tab:blue", alpha=0.6)
-        scores = [100 * step["validation_pearson"] for step in entry["history"]]
-        other.plot(epochs, scores, color="tab:orange", alpha=0.8)
-        other.plot(entry["best_epoch"], scores[entry["best_epoch"] - 1], "o", color="tab:orange")
+        looks = [(epoch, step) for epoch, step in zip(epochs, entry["history"], strict=True) if len(step) > 1]
+        metric = next(key for key in looks[0][1] if key.endswith("_pearson"))
+        scores = {epoch: 100 * step[metric] for epoch, step in looks}
+        other.plot(list(scores), list(scores.values()), color="tab:orange", alpha=0.8)
+        other.plot(entry["best_epoch"], scores[entry["best_epoch"]], "o", color="tab:orange")
     axes.set_xlabel("epoch")
     axes.set_ylabel("training loss", color="tab:blue")
-    other.set_ylabel("validation Pearson x 100 (dot: chosen)", color="tab:orange")
+    other.set_ylabel(f"{metric.removesuffix('_pearson')} Pearson x 100 (dot: chosen)", color="tab:orange")
     axes.set_title(title)
     figure.savefig(path, dpi=130)

@@ -26,14 +26,15 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
         seeds = result["seeds"]
         epochs = ", ".join(str(entry["best_epoch"]) for entry in seeds if entry["best_epoch"])
         label = name + (f" ({result['chosen']['kind']} {result['chosen']['layer']})" if "chosen" in result else "")
+        label += " (optimistic)" if result["is_optimistic"] else ""
         rows.append(
             (
                 label,
                 result["pooling"],
-                _spread(validation),
-                _spread(test["pearson"]) if test else "-",
-                _interval(test["pearson"]) if test else "-",
-                _spread(test["spearman"]) if test else "-",
+                spread(validation),
+                spread(test["pearson"]) if test else "-",
+                interval(test["pearson"]) if test else "-",
+                spread(test["spearman"]) if test else "-",
                 str(len(seeds)) if epochs else "-",
                 epochs or "-",
             )
@@ -59,10 +60,12 @@ def markdown_table(rows: Sequence[tuple[str, ...]], columns: tuple[str, ...]) ->
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _spread(summary: dict[str, Any]) -> str:
+def spread(summary: dict[str, Any]) -> str:
+    """Write mean and standard deviation over seeds, times 100."""
     mean = f"{100 * summary['mean']:.1f}"
     return f"{mean} ± {100 * summary['std']:.1f}" if len(summary["values"]) > 1 else mean
 
 
-def _interval(summary: dict[str, Any]) -> str:
+def interval(summary: dict[str, Any]) -> str:
+    """Write the interval, times 100."""
     return f"{100 * summary['low']:.1f} to {100 * summary['high']:.1f}"

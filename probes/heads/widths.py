@@ -1,0 +1,63 @@
+"""How wide the codes of each layer are: one size, a rule for the upper half, or a list."""
+
+import re
+from collections.abc import Sequence
+
+from extract.errors import HeadError
+
+Widths = int | str | Sequence[int]
+"""A size (`256`, `D` or `D/4`), `SIZE, upper half SIZE`, or one size per layer."""
+
+_RULE = re.compile(r"(?P<low>[^,]+?)\s*(?:,\s*upper half\s+(?P<high>[^,]+?)\s*)?")
+
+
+def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
+    """Read a rule for bottlenecks.
+
+    Args:
+        rule: `256`, `"D/2"`, `"256, upper half 512"` (FREEZE section 4.2.3), or a list of `L` sizes.
+        n_layers: Layers `L`; the upper half are the last `L // 2` of them.
+        width: Dimension `D` of a latent.
+
+    Returns:
+        `L` sizes.
+
+    Raises:
+        HeadError: A rule that cannot be read, sizes below 1, or a list of another length.
+
+    Example:
+        >>> code_widths("256, upper half D", 5, width=576)
+        (256, 256, 256, 576, 576)
+    """
+    if isinstance(rule, str):
+        match = _RULE.fullmatch(rule.strip())
+        if match is None:
+            raise _unreadable(rule)
+        low = _size(match["low"], rule, width)
+        high = low if match["high"] is None else _size(match["high"], rule, width)
+        n_high = n_layers // 2
+        return (low,) * (n_layers - n_high) + (high,) * n_high
+    sizes = [rule] * n_layers if isinstance(rule, int) else list(rule)
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
+        raise _unreadable(rule)
+    if len(sizes) != n_layers:
+        raise HeadError(f"bottleneck lists {len(sizes)} sizes; allowed: one size for each of the {n_layers} layers.")
+    return tuple(sizes)
+
+
+def _size(text: str, rule: str, width: int) -> int:
+    found = re.fullmatch(r"(\d+)|D(?:\s*/\s*(\d+))?", text.strip())
+    size = 0
+    if found is not None:
+        divisor = int(found[2] or 1)
+        size = int(found[1]) if found[1] else width // divisor if divisor else 0
+    if size < 1:
+        raise _unreadable(rule)
+    return size
+
+
+def _unreadable(rule: Widths) -> HeadError:
+    return HeadError(
+        f"bottleneck is {rule!r}; allowed: a size (256, D or D/4), 'SIZE, upper half SIZE', or a list of one size "
+        "of at least 1 per layer."
+    )

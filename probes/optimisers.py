@@ -1,0 +1,79 @@
+"""AdamW as heads use it: one fused step, with a learning rate per layer where layers are stacked."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """Make AdamW with the fused step; without weight decay it is Adam.
+
+    Args:
+        parameters: What is trained, all on one device.
+        learning_rate: Learning rate.
+        weight_decay: Decoupled weight decay.
+
+    Returns:
+        The optimiser.
+    """
+    return torch.optim.AdamW(
+        [parameter for parameter in parameters if parameter.requires_grad], lr=learning_rate,
+        weight_decay=weight_decay, fused=True,
+    )  # fmt: skip
+
+
+class LayerwiseAdamW(torch.optim.AdamW):
+    """AdamW for parameters whose first axis is the layer, each layer with its own learning rate.
+
+    Every layer's slice is a leaf that shares memory with its parameter, so that the fused step serves all of them.
+    The learning rates are FREEZE's: `learning_rate * (1 + layer / L)`.
+
+    Args:
+        stacks: Parameters `(L_g, ...)` with the positions, 0 to `L - 1`, of the layers they hold.
+        n_layers: Layers `L`.
+        learning_rate: Learning rate of the lowest layer.
+        weight_decay: Decoupled weight decay.
+    """
+
+    def __init__(
+        self, stacks: Sequence[tuple[nn.Parameter, Sequence[int]]], n_layers: int, *, learning_rate: float,
+        weight_decay: float,
+    ) -> None:  # fmt: skip
+        self.stacks = [parameter for parameter, _ in stacks]
+        self._slices: list[list[Tensor]] = [list(parameter.detach().unbind()) for parameter in self.stacks]
+        of_layer: dict[int, list[Tensor]] = {}
+        for slices, (_, layers) in zip(self._slices, stacks, strict=True):
+            for piece, layer in zip(slices, layers, strict=True):
+                of_layer.setdefault(layer, []).append(piece.requires_grad_())
+        groups = [
+            {"params": pieces, "lr": learning_rate * (1 + layer / n_layers)}
+            for layer, pieces in sorted(of_layer.items())
+        ]
+        super().__init__(groups, weight_decay=weight_decay, fused=True)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Hand every slice its part of the gradient and take one step."""
+        if closure is None:
+            self._share_gradients()
+            return super().step()
+
+        def closed() -> Any:
+            loss = closure()
+            self._share_gradients()
+            return loss
+
+        return super().step(closed)
+
+    def _share_gradients(self) -> None:
+        for parameter, slices in zip(self.stacks, self._slices, strict=True):
+            if parameter.grad is not None:
+                for piece, gradient in zip(slices, parameter.grad.unbind(), strict=True):
+                    piece.grad = gradient
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of parameters and slices."""
+        super().zero_grad(set_to_none=set_to_none)
+        for parameter in self.stacks:
+            parameter.grad = None

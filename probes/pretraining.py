@@ -1,0 +1,111 @@
+"""Layer-wise autoencoders on the latents of a corpus: fitted once, kept beside the caches, found again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from extract.cache import LatentCache
+from extract.digest import digest_json
+from extract.errors import HeadError
+from probes.fit import EpochReport, FitOptions, Selection, fit_epochs, ignore_epoch
+from probes.heads.autoencoder import LayerAutoencoder
+from probes.heads.options import sort_options
+from probes.heads.saved import AUTOENCODER, SavedAutoencoder, load_autoencoder, save_head
+from probes.text_latents import TextLatents
+
+DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
+FOLDER = "autoencoders"
+
+
+def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
+    """Check the options of the autoencoders.
+
+    Args:
+        options: Options by name.
+
+    Returns:
+        Keyword arguments of `LayerAutoencoder`, and how it is fitted.
+
+    Raises:
+        UnknownNameError: An unknown option, or a value that stands in no table.
+        ConfigError: A value of the wrong kind.
+    """
+    return sort_options(AUTOENCODER, LayerAutoencoder, options, defaults=DEFAULTS)
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """What autoencoders are fitted on, and how.
+
+    Attributes:
+        cache: Latents of the corpus.
+        options: Options of the autoencoders, as in a config.
+        seed: Seed of initialisation, division and order.
+        device: Where they are fitted.
+        folder: Folder of caches; the autoencoders are kept in a folder of it.
+    """
+
+    cache: LatentCache
+    options: Mapping[str, Any]
+    seed: int
+    device: str
+    folder: Path
+
+
+def obtain_autoencoder(what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch) -> SavedAutoencoder:
+    """Find the autoencoders of all layers for a pooling, or fit them.
+
+    Args:
+        what: Corpus, options, seed and device.
+        pooling: Which pooling they encode, or several joined by `+`.
+        report: Called after every epoch with its number and its values.
+
+    Returns:
+        The autoencoders; their record holds the loss of every layer on held-out texts.
+
+    Raises:
+        HeadError: A batch larger than the corpus, or a loss that is not finite.
+        UnknownNameError: A pooling that the cache does not have, or an unknown option.
+    """
+    arguments, options = check_autoencoder_options(what.options)
+    data = TextLatents(what.cache, pooling=pooling, batch_size=options.batch_size, seed=what.seed)
+    identity = [
+        AUTOENCODER, arguments, vars(options), pooling, list(data.channels.names), what.seed, what.cache.manifest.id,
+        what.cache.identity["versions"], what.device,
+    ]  # fmt: skip
+    fit_id = digest_json(identity)
+    folder = what.folder / FOLDER / fit_id[:16]
+    try:
+        saved = load_autoencoder(folder)
+        if saved.record.get("fit_id") == fit_id:
+            return saved
+    except HeadError:
+        pass  # not there yet, or cut short: fitted anew
+    with torch.random.fork_rng():
+        torch.manual_seed(what.seed)
+        module = LayerAutoencoder(len(data.channels.names), what.cache.width, **arguments)
+    module.prepare(data.standardiser())
+    selection = Selection("held_out_loss", higher_is_better=False)
+    found = fit_epochs(
+        module, data, options=options, selection=selection, seed=what.seed, device=what.device, report=report
+    )
+    best = found.history[found.best_epoch - 1]
+    names = data.channels.names
+    record = {
+        "name": AUTOENCODER,
+        "pooling": pooling,
+        "layers": list(names),
+        "codes": list(module.codes),
+        "seed": what.seed,
+        "best_epoch": found.best_epoch,
+        "seconds": round(found.seconds, 3),
+        "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
+        "held_out_losses": [best[f"held_out_loss_{k}"] for k in range(len(names))],
+        "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
+        "fit_id": fit_id,
+    }
+    save_head(folder, module, record)
+    return SavedAutoencoder(module, record)

@@ -1,0 +1,182 @@
+"""Texts without gold, for pretraining: generic sentences, text files, hub datasets, or the texts of any task."""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from extract.errors import TaskError, unknown_name
+from probes.tasks.hub import read_repository
+from probes.tasks.raw_rows import FileFormat, RawTable, read_raw
+from probes.tasks.registry import TASKS, load_task
+from probes.tasks.sts import DATA_VARIABLE
+
+GENERICS_FILE = "GenericsKB.txt"
+MIN_TEXTS = 8
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts, each once.
+
+    Attributes:
+        name: What reports call them.
+        source: One line: where they came from.
+        lines: The texts.
+    """
+
+    name: str
+    source: str
+    lines: tuple[str, ...]
+
+    def texts(self) -> list[str]:
+        """List the texts."""
+        return list(self.lines)
+
+
+def load_generics(folder: str | Path | None = None, *, templated: str = "last", seed: int = 0) -> Corpus:
+    """Read generic sentences (GenericsKB: term, sentence and score, separated by tabs).
+
+    Args:
+        folder: Where `GenericsKB.txt` is; None is `$ICECORE_DATA/genericskb`.
+        templated: Sentences of score 1.0, which are mostly templated: `last` puts them behind the natural ones,
+            `drop` leaves them out.
+        seed: Seed of the order within both kinds.
+
+    Returns:
+        The sentences, so ordered that the first n are a sample of n.
+
+    Raises:
+        TaskError: `ICECORE_DATA` is not set, or the file is missing or has a broken line.
+        UnknownNameError: Another `templated`.
+    """
+    if templated not in ("last", "drop"):
+        raise unknown_name("templated", templated, ("last", "drop"))
+    data = os.environ.get(DATA_VARIABLE)
+    if folder is None and not data:
+        raise TaskError(f"{DATA_VARIABLE} is not set: set it to the folder that holds genericskb, or give `folder`.")
+    path = (Path(data or "") / "genericskb" if folder is None else Path(folder)).expanduser() / GENERICS_FILE
+    kinds: tuple[list[str], list[str]] = ([], [])
+    for number, line in enumerate(_lines(path), start=1):
+        cells = line.split("\t")
+        try:
+            _, sentence, score = cells
+            kinds[float(score) >= 1.0].append(sentence.strip())
+        except ValueError as error:
+            raise TaskError(
+                f"{path}, line {number} has {len(cells)} cells ({line[:40]!r}); allowed: term, sentence and score."
+            ) from error
+    chosen = kinds if templated == "last" else kinds[:1]
+    generator = np.random.default_rng(seed)
+    return _corpus("generics", str(path), [kind[i] for kind in chosen for i in generator.permutation(len(kind))])
+
+
+def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
+    """Read texts of a file: a line each, or a column of CSV, TSV, JSON Lines or Parquet.
+
+    Args:
+        file: The file; `.txt` is read line by line.
+        column: The column of any other format.
+
+    Returns:
+        The texts, in their order.
+
+    Raises:
+        TaskError: The file cannot be read.
+        UnknownNameError: No such column, or an unknown suffix.
+    """
+    path = Path(file).expanduser()
+    if path.suffix.lower() == ".txt":
+        return _corpus(path.stem, str(path), _lines(path))
+    return _corpus(path.stem, str(path), _column(read_raw(path, FileFormat()), column))
+
+
+def load_hub_texts(
+    repository: str, *, column: str = "text", split: str = "train", revision: str | None = None
+) -> Corpus:
+    """Read texts of a dataset on the hub, or of a local folder laid out like one.
+
+    Args:
+        repository: Hub id or folder.
+        column: The column that holds the texts.
+        split: The split.
+        revision: Branch, tag or commit.
+
+    Returns:
+        The texts, in their order.
+
+    Raises:
+        TaskError: The repository cannot be read.
+        UnknownNameError: No such split or column.
+    """
+    tables, source = read_repository(repository, revision, help_text="give a local file to corpus 'text-file'")
+    if split not in tables:
+        raise unknown_name("split", split, tables)
+    return _corpus(Path(repository).name, source, _column(tables[split], column))
+
+
+CORPORA: dict[str, tuple[Callable[..., Corpus], str]] = {
+    "generics": (load_generics, "generic sentences: $ICECORE_DATA/genericskb"),
+    "text-file": (load_text_file, "a line per text, or a column of CSV, TSV, JSON Lines or Parquet"),
+    "text-hub": (load_hub_texts, "a column of a hub dataset"),
+}
+
+
+def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpus:
+    """Load the texts of a corpus, or of a task.
+
+    Args:
+        name: A key of `CORPORA`, or a task, of which every text is taken.
+        n_texts: Texts to take at most, from the front.
+        options: The options of the corpus or task.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        UnknownNameError: A corpus, task or option that stands in no table.
+        TaskError: The texts cannot be read, or are fewer than 8.
+
+    Example:
+        >>> len(load_corpus("sts-sample", 50, {}).texts())
+        50
+    """
+    if name in CORPORA:
+        load, _ = CORPORA[name]
+        known = inspect.signature(load).parameters
+        for option in options:
+            if option not in known:
+                raise unknown_name("corpus option", option, known, hint=f"These are the options of {name!r}.")
+        for option, parameter in known.items():
+            if parameter.default is inspect.Parameter.empty and option not in options:
+                raise TaskError(f"corpus {name!r} needs the option `{option}`, which was not given.")
+        found = load(**options)
+    elif name in TASKS:
+        task = load_task(name, **options)
+        found = _corpus(task.name, task.source, task.texts())
+    else:
+        raise unknown_name("corpus", name, [*CORPORA, *TASKS])
+    return Corpus(found.name, found.source, found.lines[:n_texts])
+
+
+def _corpus(name: str, source: str, texts: list[str]) -> Corpus:
+    lines = tuple(dict.fromkeys(text for text in texts if text.strip()))
+    if len(lines) < MIN_TEXTS:
+        raise TaskError(f"corpus {name!r} has {len(lines)} texts ({source}); allowed: at least {MIN_TEXTS}.")
+    return Corpus(name, source, lines)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"{path} cannot be read ({error}); give a text file in UTF-8.") from error
+
+
+def _column(table: RawTable, column: str) -> list[str]:
+    if column not in table.columns:
+        raise unknown_name("column", column, table.columns, hint=f"These are the columns of {table.where}.")
+    return [str(row.values[column]) for row in table.rows if not row.problem and row.values[column] is not None]

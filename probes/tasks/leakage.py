@@ -1,0 +1,105 @@
+"""Rows of one split that another split gives away: subsets to score apart, and training rows to leave out."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool
+
+from probes.tasks.audit import Columns, audit_notes, conflicting_pairs, pair_is_in, pair_keys, sentence_is_in
+from probes.tasks.pairs import PairTask, build_splits
+
+SUBSETS = {
+    "full": "every row",
+    "clean": "no sentence of the row is in train",
+    "leaked": "a sentence of the row is in train",
+    "leaked pair": "the very pair is in train",
+    "punctuation": "the two texts end in different punctuation, or one of them in none",
+    "same but punctuation": "the two texts differ in final punctuation and nothing else",
+    "repeated": "the pair stands in the split more than once, in either order",
+    "conflicting gold": "the pair stands in the split with another gold as well",
+}
+_FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
+
+
+def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
+    """Mark the rows of a split that should be scored apart.
+
+    Args:
+        rows: The split.
+        train: The training split.
+
+    Returns:
+        A name from `SUBSETS` to `(N,)` marks.
+    """
+    keys = pair_keys(rows)
+    counts: dict[tuple[str, str], int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    conflicting = set(conflicting_pairs(rows))
+    leaked = sentence_is_in(rows, train)
+    differs, only = final_punctuation(rows)
+    return {
+        "full": np.ones(len(keys), dtype=bool),
+        "clean": ~leaked,
+        "leaked": leaked,
+        "leaked pair": pair_is_in(rows, train),
+        "punctuation": differs,
+        "same but punctuation": only,
+        "repeated": np.array([counts[key] > 1 for key in keys], dtype=bool),
+        "conflicting gold": np.array([key in conflicting for key in keys], dtype=bool),
+    }
+
+
+def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
+
+    Args:
+        rows: Columns `sentence1` and `sentence2`.
+
+    Returns:
+        Two bool arrays of shape (N,). The last token is then another one in either text, which last-token pooling
+        sees and mean pooling hardly does.
+    """
+    differs, only = [], []
+    for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
+        ends = [_FINAL.search(text.rstrip()) for text in (a, b)]
+        tails = ["".join(end.group().split()) if end else "" for end in ends]
+        stems = [text.rstrip()[: end.start()] if end else text for text, end in zip((a, b), ends, strict=True)]
+        differs.append(tails[0] != tails[1])
+        only.append(tails[0] != tails[1] and stems[0] == stems[1])
+    return np.array(differs, dtype=bool), np.array(only, dtype=bool)
+
+
+def drop_leaked_rows(task: PairTask, *, by: Literal["pairs", "sentences"]) -> PairTask:
+    """Leave out the training rows that validation or test give away.
+
+    Args:
+        task: The task; without a training split it stays as it is.
+        by: `pairs` drops rows whose pair, in either order, is in another split; `sentences` those with any sentence
+            in common with one.
+
+    Returns:
+        The task, its notes saying how many rows went.
+
+    Raises:
+        TaskError: Too few training rows are left.
+    """
+    if "train" not in task.splits:
+        return task
+    mark = pair_is_in if by == "pairs" else sentence_is_in
+    tables: Mapping[str, Columns] = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in task.splits.items()
+    }
+    train = tables["train"]
+    leaked = np.zeros(len(train["score"]), dtype=bool)
+    for split, rows in tables.items():
+        if split != "train":
+            leaked |= mark(train, rows)
+    kept = {column: [value for value, out in zip(train[column], leaked, strict=True) if not out] for column in train}
+    splits = build_splits({**tables, "train": kept})
+    note = f"train: {int(leaked.sum())} of {len(leaked)} rows left out, whose {by} are in validation or test"
+    return replace(task, splits=splits, notes=(note, *audit_notes(splits)))
