@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import pytest
+
+from extract.errors import TaskError, UnknownNameError
+from probes.words.columns import ColumnFormat, read_columns
+from probes.words.sentences import Sentence
+
+CONLL2003 = ("word", "pos", "chunk", "ner")
+PUBLISHED = """-DOCSTART- -X- O O
+
+Corwen NNP I-NP I-ORG
+beats VBZ I-VP O
+Denmark NNP I-NP I-LOC
+
+Petra NNP I-NP I-PER
+Veld NNP I-NP I-PER
+
+-DOCSTART- -X- O O
+
+LONDON NNP I-NP I-LOC
+# SYM O O
+# SYM O O
+"""
+
+
+def save(path: Path, text: str) -> Path:
+    path.write_bytes(text.encode())
+    return path
+
+
+def read(path: Path, tags: str = "ner", columns: tuple[str, ...] = CONLL2003, **options: object) -> list[Sentence]:
+    return read_columns(path, tags, file_format=ColumnFormat(columns, **options)).sentences  # type: ignore[arg-type]
+
+
+def fails(path: Path, tags: str = "ner", columns: tuple[str, ...] = CONLL2003, **options: object) -> str:
+    with pytest.raises((TaskError, UnknownNameError)) as caught:
+        read(path, tags, columns, **options)
+    return str(caught.value)
+
+
+def test_the_published_form_of_conll2003(tmp_path: Path) -> None:
+    sentences = read(save(tmp_path / "eng.train", PUBLISHED))
+    assert [sentence.words for sentence in sentences] == [
+        ["Corwen", "beats", "Denmark"], ["Petra", "Veld"], ["LONDON", "#", "#"],
+    ]  # fmt: skip
+    assert [sentence.tags for sentence in sentences] == [["I-ORG", "O", "I-LOC"], ["I-PER"] * 2, ["I-LOC", "O", "O"]]
+    assert [sentence.document for sentence in sentences] == ["1", "1", "2"]
+    assert [sentence.numbers for sentence in sentences] == [[3, 4, 5], [7, 8], [12, 13, 14]]
+    assert sentences[0].space_after == [True] * 3
+    assert [sentence.tags for sentence in read(tmp_path / "eng.train", "pos")][1] == ["NNP", "NNP"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("tail", ["", "\n\n\n"])
+def test_line_ends_marks_and_blank_lines(tmp_path: Path, end: str, mark: str, tail: str) -> None:
+    plain = read(save(tmp_path / "plain", PUBLISHED))
+    text = mark + (PUBLISHED.rstrip("\n") + tail).replace("\n", end)
+    assert read(save(tmp_path / "other", text)) == plain
+
+
+def test_the_form_of_wnut17(tmp_path: Path) -> None:
+    text = "@paul\tO\nNew\u00a0York\tB-location\n#\tO\n#icy\tO\n\t\nx y\tO\n\u3000\tO\n\n  \t \nz\tO"
+    sentences = read(save(tmp_path / "w.conll", text), columns=("word", "ner"))
+    assert [sentence.words for sentence in sentences] == [
+        ["@paul", "New\u00a0York", "#", "#icy"], ["x y", "\u3000"], ["z"],
+    ]  # fmt: skip
+    assert [sentence.document for sentence in sentences] == ["", "", ""]
+
+
+def test_columns_in_any_order(tmp_path: Path) -> None:
+    path = save(tmp_path / "x", "1 B-NP DT The\n2 I-NP NN ice\n")
+    sentences = read(path, "chunk", ("id", "chunk", "pos", "word"))
+    assert (sentences[0].words, sentences[0].tags) == (["The", "ice"], ["B-NP", "I-NP"])
+
+
+def test_no_break_spaces_part_no_columns(tmp_path: Path) -> None:
+    path = save(tmp_path / "x", "10\u00a0000 CD\n\u2028 SYM\nx\x0cy NN \n")
+    assert read(path, "pos", ("word", "pos"))[0].words == ["10\u00a0000", "\u2028", "x\x0cy"]
+
+
+def test_comments_are_words_unless_said_otherwise(tmp_path: Path) -> None:
+    path = save(tmp_path / "x", "# id\nIce O\n\n# 2\nMelt O\n")
+    assert [s.words for s in read(path, "ner", ("word", "ner"))] == [["#", "Ice"], ["#", "Melt"]]
+    table = read_columns(path, "ner", file_format=ColumnFormat(("word", "ner"), has_comments=True))
+    assert [s.words for s in table.sentences] == [["Ice"], ["Melt"]]
+    assert table.notes == (f"{path}: 2 comment lines skipped",)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("Oslo NNP I-LOC", "3 instead of 4 columns (word, pos, chunk, ner) in ['Oslo', 'NNP', 'I-LOC']"),
+        ("Oslo NNP I-NP I-LOC x", "5 instead of 4 columns (word, pos, chunk, ner) in ['Oslo', 'NNP', 'I-NP', 'I-LOC'"),
+        ("Oslo", "1 instead of 4 columns (word, pos, chunk, ner) in ['Oslo']"),
+        ("Oslo\tNNP\tI-NP\tI-LOC", "'Oslo\\tNNP\\tI-NP\\tI-LOC' has a tab, but spaces part the columns on line 3"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, row: str, said: str) -> None:
+    path = save(tmp_path / "eng.train", f"{PUBLISHED}{row}\n")
+    assert f"{path}, line 15: {said}" in fails(path)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("Oslo NNP", "'Oslo NNP' has spaces and no tab, but tabs part the columns on line 1"),
+        ("Oslo", "1 instead of 2 columns (word, pos) in ['Oslo']"),
+        ("Oslo\t", "column 'pos' is empty in ['Oslo', '']"),
+        ("\tNNP", "column 'word' is empty in ['', 'NNP']"),
+        ("Oslo\tNNP B-LOC", "column 'pos' holds 'NNP B-LOC', but a tag has no space"),
+        ("Oslo\tNNP\tB-LOC", "3 instead of 2 columns (word, pos) in ['Oslo', 'NNP', 'B-LOC']"),
+    ],
+)
+def test_a_bad_line_of_a_file_with_tabs_is_named(tmp_path: Path, row: str, said: str) -> None:
+    path = save(tmp_path / "x.tsv", f"Ice\tNN\n\n{row}\n")
+    assert f"{path}, line 3: {said}" in fails(path, "pos", ("word", "pos"))
+
+
+def test_tabs_and_spaces_can_be_read_together_when_asked(tmp_path: Path) -> None:
+    path = save(tmp_path / "x", "Ice NN O\nOslo\tNNP \t B-LOC\n")
+    assert "set `separator: whitespace` if no word holds a space" in fails(path, "ner", ("word", "pos", "ner"))
+    sentences = read(path, "ner", ("word", "pos", "ner"), separator="whitespace")
+    assert sentences[0].tags == ["O", "B-LOC"]
+    assert f"{path}, line 1: 1 instead of 3 columns" in fails(path, "ner", ("word", "pos", "ner"), separator="tab")
+    said = f"{path}, line 2: 'Oslo\\tNNP \\t B-LOC' has a tab, but spaces part the columns: use one of them"
+    assert said in fails(path, "ner", ("word", "pos", "ner"), separator="space")
+
+
+def test_missing_empty_and_wordless_files(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'no'} does not exist" in fails(tmp_path / "no")
+    assert f"{tmp_path} is a folder, not a file" in fails(tmp_path)
+    for text in ("", "\n\n \n"):
+        assert f"{tmp_path / 'e'} is empty" in fails(save(tmp_path / "e", text))
+    assert "has no words, only blank lines, comments or -DOCSTART- lines" in fails(save(tmp_path / "d", "-DOCSTART-\n"))
+
+
+def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes("Ice NN\ncaf\xe9 NN\n".encode("latin-1"))
+    assert f"{path}, line 2: byte 0xe9 is no UTF-8: save the file as UTF-8" in fails(path, "pos", ("word", "pos"))
+
+
+def test_columns_that_cannot_be(tmp_path: Path) -> None:
+    path = save(tmp_path / "x", "Ice NN\n")
+    assert "unknown column 'ners': did you mean 'ner'? Allowed: pos, chunk, ner." in fails(path, "ners")
+    assert "unknown column 'word': Allowed: pos." in fails(path, "word", ("word", "pos"))
+    said = (
+        "unknown column 'word': did you mean 'words'? Allowed: words, pos. `columns` must call the column of the words"
+    )
+    assert said in fails(path, "pos", ("words", "pos"))
+    assert "`columns` names 'pos' twice" in fails(path, "pos", ("word", "pos", "pos"))
+    assert "unknown separator 'tabs': did you mean 'tab'?" in fails(path, "pos", ("word", "pos"), separator="tabs")
+
+
+def test_a_sentence_of_fifty_thousand_words(tmp_path: Path) -> None:
+    path = save(tmp_path / "long", "\n".join(f"w{i} NN" for i in range(50_000)))
+    sentences = read(path, "pos", ("word", "pos"))
+    assert len(sentences) == 1
+    assert sentences[0].words[-1] == "w49999"
