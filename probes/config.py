@@ -5,9 +5,12 @@ from typing import Any, Literal
 
 from extract.errors import ConfigError, unknown_name
 from extract.spec import DecoderSpec, ExtractionSpec
+from probes.known_tasks import ALL_TASKS, AnyTask, load_any_task
 from probes.tasks.leakage import drop_leaked_rows
 from probes.tasks.pairs import PairTask
-from probes.tasks.registry import TASKS, load_task
+
+PROTOCOL_KINDS = {"freeze-released": "pairs", "look-both-ways": "classes"}
+"""Kind of task that a paper's protocol is about; `icecore` is about all."""
 
 
 @dataclass(frozen=True)
@@ -19,26 +22,35 @@ class TaskSpec:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the task's reader, for instance files, columns and score range."""
     pairs: int = 0
-    """Pairs per split, drawn with a fixed seed, for quick trials; all when 0."""
+    """Rows per split, drawn with a fixed seed, for quick trials; all when 0."""
     drop_leaked: Literal["none", "pairs", "sentences"] = "none"
     """Training rows to leave out: those whose pair, or any of whose sentences, is in validation or test."""
 
     def __post_init__(self) -> None:
         """Refuse a task that stands in no table."""
-        if self.name not in TASKS:
-            raise unknown_name("task", self.name, TASKS)
+        if self.name not in ALL_TASKS:
+            raise unknown_name("task", self.name, ALL_TASKS)
         if self.pairs < 0:
             raise ConfigError(f"task.pairs is {self.pairs}; allowed: a whole number of pairs per split, or 0 for all.")
+        if self.drop_leaked != "none" and self.kind != "pairs":
+            raise ConfigError(
+                f"task.drop_leaked is {self.drop_leaked!r}, but task {self.name!r} has no pairs to compare."
+            )
 
-    def load(self) -> PairTask:
+    @property
+    def kind(self) -> str:
+        """What its rows are: `pairs` with a graded similarity, or texts of `classes`."""
+        return ALL_TASKS[self.name].kind
+
+    def load(self) -> AnyTask:
         """Load the task, drawn down to `pairs` per split.
 
         Raises:
             TaskError: Rows that cannot be used.
             UnknownNameError: An option the task does not have.
         """
-        task = load_task(self.name, **self.options)
-        if self.drop_leaked != "none":
+        task = load_any_task(self.name, **self.options)
+        if self.drop_leaked != "none" and isinstance(task, PairTask):
             task = drop_leaked_rows(task, by=self.drop_leaked)
         return task.subset(self.pairs) if self.pairs else task
 
@@ -61,6 +73,7 @@ class PretrainingSpec:
     def __post_init__(self) -> None:
         """Refuse what stands in no table."""
         from probes.tasks.corpus import CORPORA
+        from probes.tasks.registry import TASKS
 
         if self.corpus and self.corpus not in (*CORPORA, *TASKS):
             raise unknown_name("corpus", self.corpus, [*CORPORA, *TASKS])
@@ -90,9 +103,10 @@ class RunConfig:
     """Seeds; every trained head is fitted once per seed and reported with its spread."""
     pretraining: PretrainingSpec = field(default_factory=PretrainingSpec)
     """Layer-wise autoencoders, for heads that start from them."""
-    protocol: Literal["icecore", "freeze-released"] = "icecore"
+    protocol: Literal["icecore", "freeze-released", "look-both-ways"] = "icecore"
     """`icecore`: everything is chosen on validation, test is read once. `freeze-released`: the best of every tenth
-    epoch on test, as FREEZE's released notebooks choose it, which is optimistic. See docs/protocol.md."""
+    epoch on test, as FREEZE's released notebooks choose it, which is optimistic.
+    `look-both-ways`: the split and the solver's settings of LBW's released code. See docs/protocol.md."""
     calibration: Literal["linear", "isotonic"] = "linear"
     """How predictions become scores, fitted on validation."""
     anchor_identical: bool = False
@@ -114,21 +128,46 @@ class RunConfig:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:
             raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
-        from probes.channels import split_poolings
+        kind = self.task.kind
+        if PROTOCOL_KINDS.get(self.protocol, kind) != kind:
+            raise ConfigError(
+                f"protocol {self.protocol!r} is for tasks of {PROTOCOL_KINDS[self.protocol]}, but {self.task.name!r} "
+                f"is one of {kind}; use protocol icecore."
+            )
+        if self.task.kind == "classes":
+            self._check_class_heads()
+        else:
+            self._check_pair_heads()
+
+    def _check_class_heads(self) -> None:
+        from probes.classes.heads import CLASS_HEADS, resolve_class_options  # the heads bring torch with them
+
+        for name, options in self.heads.items():
+            if name not in CLASS_HEADS:
+                hint = f"These are the heads of classification tasks, as {self.task.name!r} is."
+                raise unknown_name("head", name, CLASS_HEADS, hint=hint)
+            self._check_pooling(name, resolve_class_options(name, options or {}).pooling)
+
+    def _check_pair_heads(self) -> None:
         from probes.heads.options import resolve_options  # the heads bring torch with them
 
         for name, options in self.heads.items():
             resolved = resolve_options(name, options or {})
-            for pooling in split_poolings(resolved.pooling or self.extraction.poolings[0]):
-                if pooling not in self.extraction.poolings:
-                    raise ConfigError(
-                        f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
-                        f"allowed: {', '.join(self.extraction.poolings)}, or add it to extraction.poolings."
-                    )
+            self._check_pooling(name, resolved.pooling)
             if resolved.arguments.get("start", "fresh") != "fresh" and not self.pretraining.corpus:
                 raise ConfigError(
                     f"head {name!r} has start {resolved.arguments['start']!r}, but `pretraining.corpus` is empty; "
                     "name the corpus of its autoencoders (icecore list corpora), or use start: fresh."
+                )
+
+    def _check_pooling(self, head: str, pooling: str | None) -> None:
+        from probes.channels import split_poolings
+
+        for name in split_poolings(pooling or self.extraction.poolings[0]):
+            if name not in self.extraction.poolings:
+                raise ConfigError(
+                    f"head {head!r} reads the pooling {name!r}, which is not extracted; "
+                    f"allowed: {', '.join(self.extraction.poolings)}, or add it to extraction.poolings."
                 )
 
     def to_dict(self) -> dict[str, Any]:

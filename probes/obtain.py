@@ -14,9 +14,9 @@ from extract.workers import Workers, join_workers
 from probes.config import RunConfig
 from probes.fit import EpochReport, ignore_epoch
 from probes.heads.saved import AUTOENCODER, SavedAutoencoder
+from probes.known_tasks import AnyTask
 from probes.pretraining import Pretraining, obtain_autoencoder
 from probes.record import describe_cache
-from probes.tasks import PairTask
 from probes.tasks.corpus import Corpus, load_corpus
 
 
@@ -38,7 +38,7 @@ class Watcher:
 SILENT = Watcher()
 
 
-def obtain_cache(config: RunConfig, task: PairTask | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
+def obtain_cache(config: RunConfig, task: AnyTask | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
     """Find the cache a run needs, or extract it.
 
     Args:

@@ -9,6 +9,8 @@ from typing import Any
 from extract.cache import LatentCache
 from extract.errors import TaskError
 from extract.loading import choose_device
+from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows, write_class_report
+from probes.classes.task import ClassTask
 from probes.config import RunConfig
 from probes.evaluate import Evaluation, evaluate_head
 from probes.fitted import Setting
@@ -16,7 +18,7 @@ from probes.heads.saved import AUTOENCODER
 from probes.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
 from probes.protocols import PROTOCOLS
 from probes.record import describe_cache, describe_program, describe_task, open_folder
-from probes.report.write import write_pretraining, write_report
+from probes.report.write import write_manifest, write_pretraining, write_report, write_scores
 from probes.residuals import Residuals, residuals_of, write_predictions
 from probes.tasks import PairTask
 
@@ -62,6 +64,8 @@ def run(
     """
     started = time.monotonic()
     task = config.task.load()
+    if isinstance(task, ClassTask):
+        return _run_classes(config, cut_task(config, task), cache=cache, watcher=watcher, command=command)
     require_splits(task, protocol=config.protocol)  # told before anything is extracted
     corpus = obtain_corpus(config)
     cache = cache or obtain_cache(config, task, watcher=watcher)
@@ -81,22 +85,11 @@ def run(
         watch = partial(watcher.epochs, name) if watcher.epochs else None
         found[name] = evaluate_head(name, options or {}, setting, watch=watch)
     scores = {
-        "schema": SCORES_SCHEMA,
-        "name": config.name,
-        "protocol": config.protocol,
-        "command": command,
-        **describe_program(),
-        "device": setting.device,
-        "n_resamples": config.bootstrap,
-        "decoder": cache.manifest.provenance["decoder"],
-        "cache": describe_cache(cache),
+        **_describe(config, cache, device=setting.device, command=command),
         "task": describe_task(task),
         "pretraining": pretrained.describe(corpus),
         "heads": {name: evaluation.scores for name, evaluation in found.items()},
-        "seconds": {
-            "extraction": round(extracted - started, 2),
-            "heads": round(time.monotonic() - extracted, 2),
-        },
+        "seconds": _durations(started, extracted),
     }
     residuals = _residuals(task, found)
     for name, of_head in residuals.items():
@@ -104,6 +97,49 @@ def run(
     write_predictions(folder / "predictions.csv", task, {name: each.calibrated for name, each in found.items()})
     write_report(folder, scores, cache, residuals=residuals)
     return RunResult(folder, scores)
+
+
+def _run_classes(
+    config: RunConfig, task: ClassTask, *, cache: LatentCache | None, watcher: Watcher, command: str
+) -> RunResult:
+    """Run a configuration whose task is one of classification."""
+    started = time.monotonic()
+    require_rows(task)
+    cache = cache or obtain_cache(config, task, watcher=watcher)
+    extracted = time.monotonic()
+    watcher.say(f"latents: {cache.path} ({len(cache):,} texts, {len(cache.layers)} layers)")
+    folder = open_folder(config.runs, config.name, config.to_dict())
+    device = str(choose_device(config.decoder.device))
+    found = evaluate_classes(config, task, cache, device=device)
+    scores = {
+        **_describe(config, cache, device=device, command=command),
+        "task": describe_class_task(task),
+        "heads": {name: result.scores for name, result in found.items()},
+        "seconds": _durations(started, extracted),
+    }
+    write_scores(folder, scores)
+    write_manifest(folder, cache)
+    write_class_report(folder, scores, task, found)
+    return RunResult(folder, scores)
+
+
+def _describe(config: RunConfig, cache: LatentCache, *, device: str, command: str) -> dict[str, Any]:
+    """Give what scores.json tells of any run."""
+    return {
+        "schema": SCORES_SCHEMA,
+        "name": config.name,
+        "protocol": config.protocol,
+        "command": command,
+        **describe_program(),
+        "device": device,
+        "n_resamples": config.bootstrap,
+        "decoder": cache.manifest.provenance["decoder"],
+        "cache": describe_cache(cache),
+    }
+
+
+def _durations(started: float, extracted: float) -> dict[str, float]:
+    return {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)}
 
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:

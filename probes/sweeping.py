@@ -1,6 +1,5 @@
 """A run over many plans: one cache per plan, the same heads on each, the plan chosen on validation."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,20 @@ from extract.loading import choose_device, load_decoder
 from extract.plan import MaskPlan
 from extract.runner import unique_texts
 from extract.sweep import sweep_cost, sweep_latents
+from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows
+from probes.classes.task import ClassTask
 from probes.config import RunConfig
 from probes.evaluate import evaluate_head
 from probes.fitted import Setting
+from probes.known_tasks import AnyTask
 from probes.obtain import SILENT, Watcher
 from probes.record import describe_program, describe_task, open_folder
-from probes.report.sweeps import draw_sweep, sweep_summary
-from probes.report.write import without_nan
+from probes.report.sweeps import curve_label, draw_sweep, selection_score, sweep_summary
+from probes.report.write import write_scores
 from probes.runs import RunResult, require_splits
-from probes.tasks import PairTask
 
 ZERO_SHOT = "layer-cosine"
+CAUSAL_PLAN = "causal"
 
 
 def run_sweep(
@@ -47,7 +49,11 @@ def run_sweep(
         IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
     """
     task = config.task.load()
-    require_splits(task)
+    if isinstance(task, ClassTask):
+        task = cut_task(config, task)
+        require_rows(task)
+    else:
+        require_splits(task)
     decoder = load_decoder(config.decoder, report=watcher.say)
     cost = sweep_cost(plans, decoder.description.n_layers)
     texts = unique_texts(task.texts())
@@ -69,31 +75,31 @@ def run_sweep(
         **describe_program(),
         "device": str(choose_device(config.decoder.device)),
         "decoder": decoder.description.to_dict(),
-        "task": describe_task(task),
+        "task": describe_class_task(task) if isinstance(task, ClassTask) else describe_task(task),
         "cost": {"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
         "plans": rows,
         "chosen": {name: _choose(rows, name) for name in config.heads},
     }
-    (folder / "scores.json").write_text(
-        json.dumps(without_nan(scores), indent=1, allow_nan=False) + "\n", encoding="utf-8"
-    )
-    draw_sweep(rows, folder / "sweep.png", title=f"Zero-shot, final norm: {task.name} on {decoder.description.name}")
+    write_scores(folder, scores)
+    draw_sweep(rows, folder / "sweep.png", title=f"{curve_label(scores)}: {task.name} on {decoder.description.name}")
     (folder / "summary.md").write_text(sweep_summary(scores), encoding="utf-8")
     return RunResult(folder, scores)
 
 
-def _evaluate(config: RunConfig, task: PairTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> dict[str, Any]:
-    place = folder / "heads" / cache.manifest.short_id
+def _evaluate(config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> dict[str, Any]:
     device = str(choose_device(config.decoder.device))
+    row = {"plan": plan.text, "cache": cache.path.name, "certificate": cache.certificate}
+    if isinstance(task, ClassTask):
+        results = evaluate_classes(config, task, cache, device=device)
+        return {**row, "heads": {name: result.scores for name, result in results.items()}}
+    place = folder / "heads" / cache.manifest.short_id
     setting = Setting(cache, task, config.seeds, config.bootstrap, device, place, has_subsets=False)
     names = {ZERO_SHOT: config.heads.get(ZERO_SHOT), **config.heads}
     heads = {name: evaluate_head(name, options or {}, setting).scores for name, options in names.items()}
     curves, layers = heads[ZERO_SHOT]["curves"], heads[ZERO_SHOT]["layers"]
     top = layers.index(FINAL_NORM) if FINAL_NORM in layers else len(layers) - 1
     return {
-        "plan": plan.text,
-        "cache": cache.path.name,
-        "certificate": cache.certificate,
+        **row,
         "zero_shot": {
             split: {metric: values["raw"][top] for metric, values in found.items()} for split, found in curves.items()
         },
@@ -102,15 +108,26 @@ def _evaluate(config: RunConfig, task: PairTask, plan: MaskPlan, cache: LatentCa
 
 
 def _choose(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
-    """Choose the plan with the best validation Pearson of a head; its test score is told, never asked."""
-    best = max(rows, key=lambda row: float(row["heads"][head]["summary"]["validation"]["pearson"]["mean"]))
-    return {"plan": best["plan"], "summary": best["heads"][head]["summary"]}
+    """Choose the plan a head is best with on validation; its test score is told, never asked.
+
+    What choosing gained is told where the sweep holds the causal plan: test score of the chosen minus that of causal.
+    """
+    best = max(rows, key=lambda row: selection_score(row["heads"][head]))
+    chosen = {"plan": best["plan"], "summary": best["heads"][head]["summary"]}
+    if "chosen" in best["heads"][head]:
+        chosen["point"] = best["heads"][head]["chosen"]
+    causal = next((row for row in rows if row["plan"] == CAUSAL_PLAN), None)
+    if causal is not None and "test" in chosen["summary"]:
+        both = (chosen["summary"], causal["heads"][head]["summary"])
+        metric = next(iter(chosen["summary"]["test"]))
+        with_choice, without = (summary["test"][metric]["mean"] for summary in both)
+        chosen["gain"] = {"metric": metric, "causal": without, "chosen": with_choice, "gain": with_choice - without}
+    return chosen
 
 
 def _headline(row: dict[str, Any]) -> str:
-    parts = [f"zero-shot validation Spearman {100 * row['zero_shot']['validation']['spearman']:.1f}"]
-    parts += [
-        f"{name} {100 * result['summary']['validation']['pearson']['mean']:.1f}"
-        for name, result in row["heads"].items()
-    ]
+    parts = []
+    if "zero_shot" in row:
+        parts.append(f"zero-shot validation Spearman {100 * row['zero_shot']['validation']['spearman']:.1f}")
+    parts += [f"{name} {100 * selection_score(result):.1f}" for name, result in row["heads"].items()]
     return ", ".join(parts)

@@ -66,12 +66,12 @@ class ProbeResult:
     Attributes:
         scores: Plain values, as they stand in scores.json.
         predictions: Split to the chosen probe's classes `(N,)`.
-        fit: The chosen probe alone: one layer, one C, one fold.
+        fit: The chosen probe alone: one layer, one C, one fold; None for a head without weights.
     """
 
     scores: dict[str, Any]
     predictions: dict[str, Int[np.ndarray, " N"]]
-    fit: LogisticFit
+    fit: LogisticFit | None
 
 
 def evaluate_probe(
@@ -99,7 +99,8 @@ def evaluate_probe(
     """
     features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
     has_validation = "validation" in task.splits
-    folds = None if has_validation else _fold_weights(task, options)
+    has_choice = len(features.channels.names) * len(options.Cs) > 1
+    folds = None if has_validation or not has_choice else _fold_weights(task, options)
     gold = torch.from_numpy(task.labels("train"))
     parts = [
         _solve(chunk, gold, task, options, folds=folds, device=device)
@@ -114,10 +115,37 @@ def evaluate_probe(
         "pooling": pooling,
         "layers": list(names),
         "options": asdict(options),
-        "selection": "validation" if has_validation else f"{options.folds}-fold cross-validation on train",
+        "selection": _selection(options, has_validation=has_validation, has_choice=has_choice),
         "Cs": list(options.Cs),
         "surface": surface.tolist(),
         "chosen": {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])},
+        "is_optimistic": False,
+        **summarise_predictions(task, predictions, n_resamples=n_resamples),
+        "convergence": converged,
+    }  # fmt: skip
+    return ProbeResult(scores, predictions, fit)
+
+
+def _selection(options: ProbeOptions, *, has_validation: bool, has_choice: bool) -> str:
+    if not has_choice:
+        return "nothing to choose"
+    return "validation" if has_validation else f"{options.folds}-fold cross-validation on train"
+
+
+def summarise_predictions(
+    task: ClassTask, predictions: dict[str, Int[np.ndarray, " N"]], *, n_resamples: int
+) -> dict[str, Any]:
+    """Score predictions of every split by every metric of the task.
+
+    Args:
+        task: The task.
+        predictions: Split to classes `(N,)`.
+        n_resamples: Bootstrap resamples behind every interval.
+
+    Returns:
+        `summary` (split to metric to mean and interval) and `majority` (what the most frequent training class scores).
+    """
+    return {
         "majority": _majority(task),
         "summary": {
             split: {
@@ -129,9 +157,7 @@ def evaluate_probe(
             }
             for split, found in predictions.items()
         },
-        "convergence": converged,
     }  # fmt: skip
-    return ProbeResult(scores, predictions, fit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +176,8 @@ def _solve(
     train = chunk["train"]
     solve = _Solver(options, task.n_classes, device)
     fit = solve(train, gold)
+    if folds is None and "validation" not in chunk:  # one layer and one C
+        return _Part(fit, np.full((1, 1), np.nan))
     if folds is None:
         predicted = fit.logits(chunk["validation"]).argmax(-1).numpy()
         return _Part(fit, np.asarray(score_classes(predicted, task.labels("validation"), metric=task.metric)))

@@ -15,16 +15,17 @@ from extract.loading import load_decoder
 from extract.plan import parse_plan
 from extract.runner import describe_extraction, unique_texts
 from extract.spec import DecoderSpec, ExtractionSpec
+from probes.classes.report import class_table
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.config import RunConfig
 from probes.heads.registry import head_entry
 from probes.heads.saved import AUTOENCODER
+from probes.known_tasks import AnyTask
 from probes.obtain import obtain_cache, obtain_corpus
 from probes.record import command_line
 from probes.report.table import screen_table
 from probes.runs import RunResult, pretrain, run
-from probes.tasks import PairTask
 from probes.tasks.corpus import Corpus, load_corpus
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
@@ -45,7 +46,7 @@ def extract_command(argv: Sequence[str]) -> int:
     if parsed.flags["dry_run"]:
         return _dry_run(parsed.config)
     corpus = obtain_corpus(parsed.config)
-    sources: list[PairTask | Corpus] = [_task(parsed.config), *([corpus] if corpus else [])]
+    sources: list[AnyTask | Corpus] = [_task(parsed.config), *([corpus] if corpus else [])]
     for source in sources:
         cache = obtain_cache(parsed.config, source, watcher=screen_watcher(Console(stderr=True)))
         Console(markup=False).print(f"{cache.path}", soft_wrap=True, highlight=False)
@@ -90,11 +91,11 @@ def _corpus(config: RunConfig) -> Corpus:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-def _task(config: RunConfig) -> PairTask:
+def _task(config: RunConfig) -> AnyTask:
     return config.task.load()
 
 
-def find_cache_of(config: RunConfig, source: PairTask | Corpus) -> LatentCache:
+def find_cache_of(config: RunConfig, source: AnyTask | Corpus) -> LatentCache:
     """Find the cache of a task or corpus without its decoder: by name, contents and texts.
 
     Raises:
@@ -143,7 +144,9 @@ def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
 
 def _show(result: RunResult) -> None:
     console = Console(markup=False)
-    console.print(screen_table(result.scores))
+    is_pairs = "score_range" in result.scores["task"]
+    scores = result.scores
+    console.print(screen_table(scores) if is_pairs else class_table(scores))
     if result.scores["task"]["is_sample"]:
         console.print("The task is a sample shipped with icecore: these scores are no benchmark result.")
     console.print(f"{result.folder}/summary.md holds the summary, scores.json the numbers.", soft_wrap=True)

@@ -31,10 +31,10 @@ def _poolings() -> list[tuple[str, str]]:
 
 
 def _tasks() -> list[tuple[str, str]]:
-    from probes.tasks.registry import TASKS
+    from probes.known_tasks import ALL_TASKS
 
-    return [(name, f"{entry.description}; options: {', '.join(entry.options()) or 'none'}")
-            for name, entry in TASKS.items()]  # fmt: skip
+    return [(name, f"{entry.kind}: {entry.description}; options: {', '.join(entry.options()) or 'none'}")
+            for name, entry in ALL_TASKS.items()]  # fmt: skip
 
 
 def _corpora() -> list[tuple[str, str]]:
@@ -44,9 +44,11 @@ def _corpora() -> list[tuple[str, str]]:
 
 
 def _heads() -> list[tuple[str, str]]:
+    from probes.classes.heads import CLASS_HEADS
     from probes.heads.registry import HEADS
 
-    return [(name, entry.description) for name, entry in HEADS.items()]
+    rows = [(name, f"pairs: {entry.description}") for name, entry in HEADS.items()]
+    return rows + [(name, f"classes: {entry.description}") for name, entry in CLASS_HEADS.items()]
 
 
 def _losses() -> list[tuple[str, str]]:

@@ -34,12 +34,16 @@ def sweep_command(argv: Sequence[str]) -> int:
     result = run_sweep(parsed.config, plans, watcher=watcher, command=command_line())
     for name, found in result.scores["chosen"].items():
         summary = found["summary"]
-        line = (
-            f"{name}: best on validation {found['plan']}, Pearson {100 * summary['validation']['pearson']['mean']:.1f}"
-        )
-        if "test" in summary:
-            line += f", test {100 * summary['test']['pearson']['mean']:.1f}"
-        Console().print(line, highlight=False, markup=False)
+        metric = next(iter(summary["train"]))
+        point = f" ({found['point']['layer']})" if "point" in found else ""
+        line = f"{name}: best on validation {found['plan']}{point}"
+        line += "".join(
+            f", {split} {metric} {100 * summary[split][metric]['mean']:.1f}"
+            for split in ("validation", "test") if split in summary
+        )  # fmt: skip
+        if "gain" in found:
+            line += f" ({100 * found['gain']['gain']:+.1f} over causal)"
+        Console().print(line, highlight=False, markup=False, soft_wrap=True)
     Console().print(
         f"{result.folder}/summary.md holds every plan, sweep.png the curve.",
         soft_wrap=True,

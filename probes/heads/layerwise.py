@@ -89,7 +89,7 @@ class LayerwiseNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "L B H"]) -> Float[Tensor, "L B H"]:
         """Norm each vector, then scale and shift by its layer's own parameters."""
-        return nn.functional.layer_norm(x, x.shape[-1:]) * self.weight + self.bias
+        return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
 
 
 def build_map(kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float) -> nn.Sequential:

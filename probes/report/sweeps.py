@@ -3,13 +3,37 @@
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+
 from extract.plan import parse_plan
 from probes.report.figures import new_figure
 from probes.report.table import markdown_table
 
 
+def selection_score(result: dict[str, Any]) -> float:
+    """Give the validation score that a head of one plan is chosen by: Pearson, or the metric of its task."""
+    if "selection" in result:
+        return float(result["chosen"]["score"])
+    return float(result["summary"]["validation"]["pearson"]["mean"])
+
+
+def curve_label(scores: dict[str, Any]) -> str:
+    """Name what the curve of a sweep shows."""
+    first = scores["plans"][0]
+    return "Zero-shot, final norm" if "zero_shot" in first else f"{next(iter(first['heads']))}, best layer"
+
+
+def _value(row: dict[str, Any]) -> float:
+    if "zero_shot" in row:
+        return 100 * float(row["zero_shot"]["validation"]["spearman"])
+    return 100 * selection_score(next(iter(row["heads"].values())))
+
+
 def draw_sweep(rows: list[dict[str, Any]], path: Path, *, title: str) -> None:
-    """Draw zero-shot Spearman per plan: lines over k for plans `KIND:K`, bars for all others.
+    """Draw a score per plan: a heat map for a (k, k0) grid, lines over k for plans `KIND:K`, bars for all others.
+
+    The score is the zero-shot Spearman of a pair task, or that of the first head of a classification task, both on
+    validation.
 
     Args:
         rows: Plans with their scores, as in a sweep's scores.json.
@@ -17,31 +41,75 @@ def draw_sweep(rows: list[dict[str, Any]], path: Path, *, title: str) -> None:
         title: Title.
     """
     figure, axes = new_figure()
-    lines: dict[str, dict[int, float]] = {}
-    others: dict[str, float] = {}
-    start = None
-    for row in rows:
-        plan, value = parse_plan(row["plan"]), 100 * row["zero_shot"]["validation"]["spearman"]
-        segment = plan.segments[0]
-        if plan.is_untouched:
-            start = value
-        elif len(plan.segments) == 1 and segment.first is not None and segment.last is None and not plan.is_list:
-            lines.setdefault(segment.kind, {})[segment.first] = value
-        else:
-            others[row["plan"]] = value
-    for kind, points in lines.items():
-        known = points if start is None else {0: start, **points}
-        axes.plot(sorted(known), [known[k] for k in sorted(known)], marker=".", label=kind)
-    if lines:
+    what = "Spearman" if "zero_shot" in rows[0] else "score"
+    grid = {point: _value(row) for row in rows if (point := k_and_k0(row["plan"])) is not None}
+    lines, others = _lines(rows)
+    if len(grid) == len(rows) and len({k0 for _, k0 in grid}) > 2:
+        _heat_map(axes, grid)
+        figure.colorbar(axes.images[0], ax=axes, label=f"{what} x 100, validation")
+    elif lines:
+        for kind, points in lines.items():
+            axes.plot(sorted(points), [points[k] for k in sorted(points)], marker=".", label=kind)
         axes.set_xlabel("k, converted blocks from the top")
+        axes.set_ylabel(f"{what} x 100, validation")
         axes.legend(fontsize=8)
     else:
-        shown = {**({"causal": start} if start is not None else {}), **others}
-        axes.barh(list(shown), list(shown.values()))
+        axes.barh(list(others), list(others.values()))
         axes.tick_params(axis="y", labelsize=7)
+        axes.set_xlabel(f"{what} x 100, validation")
     axes.set_title(title, fontsize=10)
-    (axes.set_ylabel if lines else axes.set_xlabel)("Spearman x 100, validation")
     figure.savefig(path, dpi=130)
+
+
+def k_and_k0(text: str) -> tuple[int, int] | None:
+    """Read a plan as a point of a (k, k0) grid: k converted blocks from the top, the uppermost k0 of them nosink.
+
+    Example:
+        >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
+        ((10, 2), None)
+    """
+    plan = parse_plan(text)
+    if plan.is_untouched:
+        return 0, 0
+    counts = {"nosink-bidirectional": 0, "bidirectional": 0}
+    if plan.is_list or plan.architecture != "inplace" or plan.skip is not None:
+        return None
+    for segment in plan.segments:
+        if segment.kind not in counts or segment.first is None or segment.last is not None:
+            return None
+        counts[segment.kind] += segment.first
+    return sum(counts.values()), counts["nosink-bidirectional"]
+
+
+def _lines(rows: list[dict[str, Any]]) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
+    """Sort plans into lines over k, each beginning at causal, and the others."""
+    lines: dict[str, dict[int, float]] = {}
+    others: dict[str, float] = {}
+    start: dict[int, float] = {}
+    for row in rows:
+        plan = parse_plan(row["plan"])
+        segment = plan.segments[0]
+        if plan.is_untouched:
+            start, others["causal"] = {0: _value(row)}, _value(row)
+        elif len(plan.segments) == 1 and segment.first is not None and segment.last is None and not plan.is_list:
+            lines.setdefault(segment.kind, {})[segment.first] = _value(row)
+        else:
+            others[row["plan"]] = _value(row)
+    return {kind: {**start, **points} for kind, points in lines.items()}, others
+
+
+def _heat_map(axes: Axes, grid: dict[tuple[int, int], float]) -> None:
+    ks, k0s = (sorted({point[side] for point in grid}) for side in (0, 1))
+    table = [[grid.get((k, k0), float("nan")) for k in ks] for k0 in k0s]
+    axes.imshow(table, origin="lower", aspect="auto", cmap="viridis")
+    axes.set_xticks(range(len(ks)), [str(k) for k in ks])
+    axes.set_yticks(range(len(k0s)), [str(k0) for k0 in k0s])
+    axes.set_xlabel("k, converted blocks from the top")
+    axes.set_ylabel("k0, of these nosink")
+    for x, k in enumerate(ks):
+        for y, k0 in enumerate(k0s):
+            if (k, k0) in grid:
+                axes.text(x, y, f"{grid[k, k0]:.1f}", ha="center", va="center", fontsize=7, color="white")
 
 
 def sweep_summary(scores: dict[str, Any]) -> str:
@@ -54,18 +122,24 @@ def sweep_summary(scores: dict[str, Any]) -> str:
         Markdown: what was chosen on validation with its test score, then every plan's validation scores.
     """
     heads = list(scores["chosen"])
+    is_pairs = "zero_shot" in scores["plans"][0]
+    metric = "Pearson" if is_pairs else scores["task"]["metrics"][0]
+    key = "pearson" if is_pairs else metric
     chosen = [
-        (name, f"`{found['plan']}`", _mean(found, "validation"), _mean(found, "test"), _interval(found))
+        (name, f"`{found['plan']}`{_point(found)}", _mean(found, "validation", key), _mean(found, "test", key),
+         _interval(found, key), _gain(found))
         for name, found in scores["chosen"].items()
-    ]
+    ]  # fmt: skip
     table = [
         (
             f"`{row['plan']}`",
-            f"{100 * row['zero_shot']['validation']['spearman']:.1f}",
-            *(_mean(row["heads"][name], "validation") for name in heads),
+            *([f"{100 * row['zero_shot']['validation']['spearman']:.1f}"] if is_pairs else []),
+            *(f"{100 * selection_score(row['heads'][name]):.1f}" for name in heads),
         )
         for row in scores["plans"]
     ]
+    first = ("plan", "zero-shot Spearman, final norm") if is_pairs else ("plan",)
+    columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval", "test, chosen - causal")
     sample = "> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
     parts = [
         f"# {scores['name']}\n",
@@ -74,19 +148,28 @@ def sweep_summary(scores: dict[str, Any]) -> str:
         f"{len(scores['plans'])} plans, {scores['cost']['block_passes']} block passes per batch instead of "
         f"{scores['cost']['apart']} ({scores['cost']['ratio']:.2f}).\n",
         "## Chosen on validation\n",
-        markdown_table(chosen, ("head", "plan", "validation Pearson", "test Pearson", "95 % interval")),
+        markdown_table(chosen, columns),
         "\n## Every plan, on validation\n",
-        markdown_table(table, ("plan", "zero-shot Spearman, final norm", *(f"{name} Pearson" for name in heads))),
-        "\n![Zero-shot Spearman over the plans](sweep.png)",
+        markdown_table(table, (*first, *(f"{name} {metric}" for name in heads))),
+        f"\n![{curve_label(scores)} over the plans](sweep.png)",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
 
-def _mean(result: dict[str, Any], split: str) -> str:
+def _point(found: dict[str, Any]) -> str:
+    point = found.get("point", {})
+    return f", {point['layer']}" + (f", C {point['C']:g}" if "C" in point else "") if point else ""
+
+
+def _gain(found: dict[str, Any]) -> str:
+    return f"{100 * found['gain']['gain']:+.1f}" if "gain" in found else "-"
+
+
+def _mean(result: dict[str, Any], split: str, key: str) -> str:
     found = result["summary"].get(split)
-    return f"{100 * found['pearson']['mean']:.1f}" if found else "-"
+    return f"{100 * found[key]['mean']:.1f}" if found else "-"
 
 
-def _interval(result: dict[str, Any]) -> str:
+def _interval(result: dict[str, Any], key: str) -> str:
     found = result["summary"].get("test")
-    return f"{100 * found['pearson']['low']:.1f} to {100 * found['pearson']['high']:.1f}" if found else "-"
+    return f"{100 * found[key]['low']:.1f} to {100 * found[key]['high']:.1f}" if found else "-"

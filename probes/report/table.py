@@ -44,13 +44,18 @@ def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def screen_table(scores: dict[str, Any]) -> Table:
     """Make the table for a terminal."""
-    table = Table(
-        title=f"{scores['name']}: {scores['task']['name']} on {scores['decoder']['name']}", box=SIMPLE, padding=(0, 1)
-    )
-    for column in SCREEN_COLUMNS:
+    rows = [tuple(row[COLUMNS.index(column)] for column in SCREEN_COLUMNS) for row in score_rows(scores)]
+    return terminal_table(scores, rows, SCREEN_COLUMNS)
+
+
+def terminal_table(scores: dict[str, Any], rows: Sequence[tuple[str, ...]], columns: tuple[str, ...]) -> Table:
+    """Make a table for a terminal, numbers to the right."""
+    title = f"{scores['name']}: {scores['task']['name']} on {scores['decoder']['name']}"
+    table = Table(title=title, box=SIMPLE, padding=(0, 1))
+    for column in columns:
         table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if column == "head" else "right")
-    for row in score_rows(scores):
-        table.add_row(*(row[COLUMNS.index(column)] for column in SCREEN_COLUMNS))
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

@@ -24,9 +24,8 @@ def write_report(
         cache: The cache it read; its manifest is copied.
         residuals: Head to split to residuals; those of test are drawn, or of validation where there is no test.
     """
-    _write_scores(folder, scores)
-    (folder / "manifests").mkdir(exist_ok=True)
-    (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
+    write_scores(folder, scores)
+    write_manifest(folder, cache)
     figures = _Figures(folder)
     for name, result in scores["heads"].items():
         stem = name.replace("-", "_")
@@ -49,7 +48,7 @@ def write_pretraining(folder: Path, scores: dict[str, Any]) -> None:
         folder: The run folder.
         scores: What was found.
     """
-    _write_scores(folder, scores)
+    write_scores(folder, scores)
     figures = _Figures(folder)
     _draw_autoencoders(figures, scores)
     (folder / "summary.md").write_text(pretraining_text(scores, figures.drawn), encoding="utf-8")
@@ -77,7 +76,14 @@ def _draw_autoencoders(figures: _Figures, scores: dict[str, Any]) -> None:
         figures.add(f"Fitting the autoencoders ({pooling})", f"{stem}_history", draw_pretraining, found)
 
 
-def _write_scores(folder: Path, scores: dict[str, Any]) -> None:
+def write_manifest(folder: Path, cache: LatentCache) -> None:
+    """Copy the manifest of a cache into a run folder."""
+    (folder / "manifests").mkdir(exist_ok=True)
+    (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
+
+
+def write_scores(folder: Path, scores: dict[str, Any]) -> None:
+    """Write scores.json."""
     text = json.dumps(without_nan(scores), indent=1, allow_nan=False)
     (folder / "scores.json").write_text(text + "\n", encoding="utf-8")
 

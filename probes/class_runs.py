@@ -1,0 +1,106 @@
+"""The part of a run that is of classification tasks: heads, scores, files."""
+
+from pathlib import Path
+from typing import Any
+
+from extract.cache import LatentCache
+from extract.errors import TaskError
+from probes.classes.heads import evaluate_class_head, resolve_class_options
+from probes.classes.look_both_ways import look_both_ways_split
+from probes.classes.probing import ProbeResult
+from probes.classes.report import class_summary, draw_confusion, draw_surface, write_class_predictions
+from probes.classes.task import ClassTask
+from probes.config import RunConfig
+
+LBW_OPTIONS: dict[str, dict[str, Any]] = {
+    "logistic-probe": {
+        "Cs": [1.0], "is_standardised": False, "max_iterations": 100, "oversampling": "times-5", "seed": 42,
+        "layers": "final_norm",
+    },
+    "cosine-threshold": {"choose_on": "test", "layers": "final_norm"},
+}  # fmt: skip
+"""What the code released with Look Both Ways does; options of the config count before these."""
+
+
+def cut_task(config: RunConfig, task: ClassTask) -> ClassTask:
+    """Cut a task as the protocol of a run says.
+
+    Raises:
+        TaskError: The rows do not allow it.
+    """
+    return look_both_ways_split(task) if config.protocol == "look-both-ways" else task
+
+
+def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, device: str) -> dict[str, ProbeResult]:
+    """Fit every head of a configuration on a classification task.
+
+    Args:
+        config: The run.
+        task: Its task, cut as the protocol says.
+        cache: Latents of every text of the task.
+        device: Where heads are fitted.
+
+    Returns:
+        Head to what came of it.
+
+    Raises:
+        IcecoreError: Rows or options that a head cannot work with.
+    """
+    found = {}
+    for name, options in config.heads.items():
+        defaults = LBW_OPTIONS.get(name, {}) if config.protocol == "look-both-ways" else {}
+        resolved = resolve_class_options(name, {**defaults, **(options or {})})
+        found[name] = evaluate_class_head(name, resolved, cache, task, device=device, n_resamples=config.bootstrap)
+    return found
+
+
+def describe_class_task(task: ClassTask) -> dict[str, Any]:
+    """Describe a task, for a record of results."""
+    return {
+        "name": task.name,
+        "source": task.source,
+        "licence": task.licence,
+        "is_sample": task.is_sample,
+        "metrics": list(task.metrics),
+        "n_classes": task.n_classes,
+        "class_names": list(task.class_names),
+        "has_groups": task.groups("train") is not None,
+        "n_rows": {split: len(rows) for split, rows in task.splits.items()},
+        "digest": task.digest(),
+        "notes": list(task.notes),
+    }
+
+
+def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, results: dict[str, ProbeResult]) -> None:
+    """Write predictions, figures and summary into a run folder.
+
+    Args:
+        folder: The run folder.
+        scores: The content of scores.json.
+        task: The task.
+        results: Head to what came of it.
+    """
+    write_class_predictions(folder / "predictions.csv", task, results)
+    drawn = folder / "figures"
+    drawn.mkdir(exist_ok=True)
+    figures: dict[str, str] = {}
+    split = "test" if "test" in task.splits else "validation"
+    for name, result in results.items():
+        stem = name.replace("-", "_")
+        draw_surface(scores["heads"][name], drawn / f"{stem}_layers.png", title=f"{name}: score of each layer")
+        figures[f"{name}: score of each layer"] = f"figures/{stem}_layers.png"
+        if split in result.predictions:
+            title = f"{name}: confusion on {split}"
+            draw_confusion(task, result.predictions[split], drawn / f"{stem}_confusion.png", split=split, title=title)
+            figures[title] = f"figures/{stem}_confusion.png"
+    (folder / "summary.md").write_text(class_summary(scores, figures), encoding="utf-8")
+
+
+def require_rows(task: ClassTask) -> None:
+    """Refuse a task that leaves nothing to report.
+
+    Raises:
+        TaskError: It has neither a validation nor a test split.
+    """
+    if not {"validation", "test"} & set(task.splits):
+        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
