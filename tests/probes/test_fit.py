@@ -12,7 +12,7 @@ from torch import Tensor
 from extract.cache import LatentCache
 from extract.errors import HeadError, TaskError
 from probes.data import PairLatents
-from probes.fit import FitOptions, fit_head, predict_pairs
+from probes.fit import FitOptions, Selection, fit_epochs, fit_head, predict_pairs
 from probes.heads.base import PairHead, collect_similarities
 from probes.heads.cosine_mlp import CosineMLP
 from probes.heads.siamese_cosine import SiameseCosine
@@ -63,6 +63,84 @@ def test_the_best_epoch_is_restored(
     assert torch.equal(head.state_dict()["network.0.weight"], head.seen[best - 1])
     assert not head.training
     assert [step["validation_pearson"] for step in result.history] == pytest.approx(script[:n_epochs], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("script", "best"),
+    [
+        ([0.5, 0.2, 0.3, 0.1, 0.4], 4),
+        ([0.3, 0.3, 0.3, 0.3, 0.3], 1),  # the first of equals
+        ([NAN, 0.7, float("-inf"), 0.8, NAN], 2),
+        ([-0.1, -0.5, 0.0, -0.4, 2.0], 2),
+    ],
+)
+def test_the_lowest_epoch_is_restored_where_lower_is_better(data: PairLatents, script: list[float], best: int) -> None:
+    head = Scripted(script)
+    options = FitOptions(batch_size=40, max_epochs=5)
+    selection = Selection("validation_pearson", higher_is_better=False)
+    result = fit_epochs(head, data, options=options, selection=selection)
+    assert (result.best_epoch, len(result.history)) == (best, 5)
+    assert torch.equal(head.state_dict()["network.0.weight"], head.seen[best - 1])
+
+
+def test_a_loss_that_does_not_fall_stops_the_fit(data: PairLatents) -> None:
+    head = Scripted([0.5, 0.4, 0.6, 0.7, 0.1])
+    options = FitOptions(batch_size=40, max_epochs=5, patience=2)
+    result = fit_epochs(head, data, options=options, selection=Selection("validation_pearson", higher_is_better=False))
+    assert (result.best_epoch, len(result.history)) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("every", "script", "looks", "best"),
+    [
+        (2, [0.3, 0.7, 0.5], [2, 4, 6], 4),
+        (3, [0.3, 0.2], [3, 6], 3),
+        (4, [0.1], [4], 4),  # what comes after the last look is never looked at
+        (7, [0.1], [7], 7),
+    ],
+)
+def test_one_may_look_at_every_few_epochs_only(
+    data: PairLatents, every: int, script: list[float], looks: list[int], best: int
+) -> None:
+    head = Scripted(script)
+    told: list[set[str]] = []
+    result = fit_head(
+        head, data, options=FitOptions(batch_size=40, max_epochs=7, patience=7), every=every,
+        report=lambda _, values: told.append(set(values)),
+    )  # fmt: skip
+    assert len(head.seen) == len(script)
+    assert [epoch for epoch, step in enumerate(result.history, start=1) if "validation_pearson" in step] == looks
+    assert all("train_loss" in step for step in result.history)
+    assert [step["validation_pearson"] for step in result.history if len(step) > 1] == pytest.approx(script)
+    assert told == [set(step) for step in result.history]
+    assert result.best_epoch == best
+    assert torch.equal(head.state_dict()["network.0.weight"], head.seen[looks.index(best)])
+
+
+def test_a_fit_shorter_than_that_looks_at_its_last_epoch(data: PairLatents) -> None:
+    head = Scripted([0.4])
+    result = fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=3, patience=3), every=10)
+    assert result.best_epoch == 3
+    assert torch.equal(head.state_dict()["network.0.weight"], head.seen[0])
+
+
+def test_a_metric_that_nobody_logs_is_told(data: PairLatents) -> None:
+    with pytest.raises(
+        HeadError, match=r"no epoch of CosineMLP had a finite held out loss \(last loss 0\.\d+\); lower"
+    ):
+        fit_epochs(
+            make_mlp(), data, options=FitOptions(batch_size=40, max_epochs=1), selection=Selection("held_out_loss")
+        )
+
+
+def test_the_split_that_chooses_is_the_one_the_data_names(cache: LatentCache, task: PairTask) -> None:
+    head, data = make_mlp(), pair_data(cache, task, selection="test")
+    result = fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=4))
+    assert set(result.history[0]) == {"train_loss", "test_pearson", "test_spearman"}
+    found = pearson(predict_pairs(head, data, "test"), data.split("test").gold.numpy())
+    assert float(found) == pytest.approx(max(step["test_pearson"] for step in result.history), abs=1e-5)
+    with pytest.raises(TaskError, match=r"has no split 'dev'"):
+        fit_head(make_mlp(), pair_data(cache, task, selection="dev"), options=FitOptions(batch_size=40))
 
 
 def test_the_history_is_of_the_whole_split(data: PairLatents) -> None:
@@ -127,7 +205,9 @@ def test_global_torch_generator_is_left_alone(data: PairLatents) -> None:
 
 def test_training_that_breaks_is_told(data: PairLatents) -> None:
     head = make_mlp(learning_rate=1e30)
-    with pytest.raises(HeadError, match=r"no epoch of CosineMLP had a finite validation score .*; lower learning_rate"):
+    with pytest.raises(
+        HeadError, match=r"no epoch of CosineMLP had a finite validation pearson .*; lower learning_rate"
+    ):
         fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=20, patience=2))
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import probes
-from extract.errors import ConfigError, UnknownNameError
+from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.spec import ExtractionSpec
-from probes.config import RunConfig, TaskSpec
+from probes.config import PretrainingSpec, RunConfig, TaskSpec
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,9 @@ def test_plain_values_hold_every_field() -> None:
     assert values["seeds"] == [1, 2]
     assert values["extraction"]["poolings"] == ["last"]
     assert values["heads"] == {"cosine-mlp": None}
+    assert values["pretraining"] == {"corpus": "", "options": {}, "texts": 20000, "autoencoder": {}, "seed": 0}
+    assert (values["protocol"], values["calibration"], values["anchor_identical"]) == ("icecore", "linear", False)
+    assert values["task"]["drop_leaked"] == "none"
 
 
 @pytest.mark.parametrize("name", probes.__all__)
@@ -68,3 +71,61 @@ def test_a_task_can_be_drawn_down_for_a_quick_trial() -> None:
     assert "subset of at most 16 rows per split" in task.notes[0]
     with pytest.raises(ConfigError, match=r"task\.pairs is -1"):
         TaskSpec("sts-sample", pairs=-1)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "error", "sentence"),
+    [
+        (
+            "mean+last",
+            ConfigError,
+            "head 'cosine-mlp' reads the pooling 'last', which is not extracted; allowed: mean,",
+        ),
+        ("last+mean", ConfigError, "reads the pooling 'last', which is not extracted"),
+        ("mean+mean", HeadError, r"pooling is 'mean\+mean'; allowed: names, each once"),
+        ("mean+", HeadError, r"pooling is 'mean\+'; allowed: names, each once"),
+    ],
+)
+def test_every_pooling_of_a_head_must_be_extracted(pooling: str, error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        RunConfig(heads={"cosine-mlp": {"pooling": pooling}})
+
+
+def test_both_poolings_may_be_read_together() -> None:
+    config = RunConfig(
+        extraction=ExtractionSpec(poolings=("last", "mean")), heads={"cosine-mlp": {"pooling": "mean+last"}}
+    )
+    assert config.heads == {"cosine-mlp": {"pooling": "mean+last"}}
+
+
+@pytest.mark.parametrize("start", ["pretrained", "frozen"])
+def test_a_start_from_autoencoders_needs_a_corpus(start: str) -> None:
+    heads: dict[str, dict[str, Any] | None] = {"siamese-cosine": {"start": start}}
+    with pytest.raises(
+        ConfigError, match=rf"head 'siamese-cosine' has start '{start}', but `pretraining.corpus` is empty; name the"
+    ):
+        RunConfig(heads=heads)
+    for corpus in ("generics", "text-file", "sts-sample"):
+        assert RunConfig(heads=heads, pretraining=PretrainingSpec(corpus)).pretraining.corpus == corpus
+    RunConfig(heads={"siamese-cosine": {"start": "fresh"}})
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "sentence"),
+    [
+        ({"corpus": "genercis"}, UnknownNameError, r"unknown corpus 'genercis': did you mean 'generics'\?.*sts-sample"),
+        ({"texts": 0}, ConfigError, r"pretraining\.texts is 0; allowed: a whole number of at least 1"),
+        ({"autoencoder": {"widht": 3}}, UnknownNameError, "unknown autoencoder option 'widht'"),
+        ({"autoencoder": {"bottleneck": "x"}}, HeadError, "bottleneck is 'x'; allowed"),
+        ({"autoencoder": {"dropout": "much"}}, ConfigError, "option dropout of head 'autoencoder' is 'much'; allowed"),
+    ],
+)
+def test_pretraining_that_cannot_be_is_refused(fields: dict[str, Any], error: type[Exception], sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        PretrainingSpec(**fields)
+
+
+@pytest.mark.parametrize("rule", ["wide", 0, [4, 0]])
+def test_widths_that_cannot_be_read_are_told_with_the_configuration(rule: Any) -> None:
+    with pytest.raises(HeadError, match=r"bottleneck is .*; allowed: a size"):
+        RunConfig(heads={"siamese-cosine": {"bottleneck": rule}})

@@ -1,6 +1,8 @@
 """A whole run with a tiny random decoder: what it writes, and what its scores say of themselves."""
 
+import csv
 import json
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -9,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import probes.evaluate
-import probes.runs
+import probes.obtain
 from extract.cache import LatentCache
 from extract.errors import TaskError
 from probes.config import RunConfig, TaskSpec
 from probes.runs import run
+from probes.tasks.leakage import SUBSETS
 from tests.probes.finished_run import SIZES, Finished, forbid
 
 
@@ -28,9 +30,11 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
     figures = [
         "figures/cosine_mlp_history.png", "figures/cosine_mlp_layers.png", "figures/layer_cosine_curve.png",
         "figures/siamese_cosine_history.png", "figures/siamese_cosine_layers.png",
+        *(f"figures/{name}_residuals.png" for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")),
     ]  # fmt: skip
     manifest = f"manifests/{finished.cache.stem}.json"
-    assert listing(finished.folder) == sorted(["config.yaml", "scores.json", "summary.md", manifest, *heads, *figures])
+    files = ["config.yaml", "predictions.csv", "scores.json", "summary.md"]
+    assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
 
 
 def test_figures_show_something(finished: Finished) -> None:
@@ -73,6 +77,39 @@ def test_every_head_reads_its_own_pooling_and_layers(finished: Finished) -> None
     assert record["pooling"] == "last"
 
 
+def test_predictions_and_residuals_are_those_of_the_scores(finished: Finished) -> None:
+    with (finished.folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert Counter(row["split"] for row in rows) == SIZES
+    for name, result in finished.scores["heads"].items():
+        assert set(result["residuals"]) == {"validation", "test"}
+        for split, found in result["residuals"].items():
+            part = [row for row in rows if row["split"] == split]
+            predicted, gold = (np.array([float(row[column]) for row in part]) for column in (name, "gold"))
+            assert found["n"] == len(part)
+            assert found["bias"] == pytest.approx(float((predicted - gold).mean()), abs=1e-4)
+            assert found["mean_absolute"] == pytest.approx(float(np.abs(predicted - gold).mean()), abs=1e-4)
+            assert found["root_mean_square"] == pytest.approx(float(((predicted - gold) ** 2).mean() ** 0.5), abs=1e-4)
+
+
+def test_a_line_calibrated_on_validation_has_no_bias_there(finished: Finished) -> None:
+    for result in finished.scores["heads"].values():  # but for what is cut off at the ends of the range
+        assert abs(result["residuals"]["validation"]["bias"]) < 0.05
+
+
+def test_subsets_name_the_rows_of_test(finished: Finished) -> None:
+    for result in finished.scores["heads"].values():
+        counts = {name: found["n"] for name, found in result["subsets"].items()}
+        assert counts["full"] == SIZES["test"]
+        assert counts["clean"] + counts["leaked"] == SIZES["test"]
+        assert set(counts) == set(SUBSETS)
+        assert result["is_optimistic"] is False
+
+
+def test_a_run_without_autoencoders_has_none(finished: Finished) -> None:
+    assert finished.scores["pretraining"] == {"corpus": {}, "cache": {}, "autoencoders": {}}
+
+
 def test_the_manifest_is_that_of_the_cache(finished: Finished) -> None:
     cache = LatentCache(finished.cache)
     text = (finished.folder / "manifests" / f"{finished.cache.stem}.json").read_text(encoding="utf-8")
@@ -94,7 +131,7 @@ def test_a_task_without_validation_is_told_before_anything_is_extracted(
 ) -> None:
     lines = (finished.base / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "p.tsv").write_text("".join(line for line in lines if not line.startswith("val")), encoding="utf-8")
-    forbid(monkeypatch, probes.runs, "load_decoder")
+    forbid(monkeypatch, probes.obtain, "load_decoder")
     task = TaskSpec("pair-files", {"files": str(tmp_path / "p.tsv")})
     with pytest.raises(TaskError, match="task 'pair-files' has no split 'validation', which every head needs"):
         run(RunConfig(task=task))

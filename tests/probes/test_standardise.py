@@ -8,6 +8,7 @@ import torch
 
 import probes.standardise
 from extract.cache import LatentCache
+from probes.channels import Channels
 from probes.standardise import fit_standardiser
 from tests.probes.planted_latents import write_latents
 
@@ -28,7 +29,7 @@ def test_chunks_equal_numpy(
     cache, latents = odd_cache
     monkeypatch.setattr(probes.standardise, "CHUNK_ROWS", chunk)
     rows = torch.tensor([9, 0, 3, 4, 5, 7, 8])
-    found = fit_standardiser(cache, rows, pooling="mean", layers=cache.layers)
+    found = fit_standardiser(cache, rows, channels=Channels(("mean",), cache.layers))
     wide = latents[:, rows.numpy()].astype(np.float64)
     std = wide.std(1, ddof=1)
     std[1, 2] = 1.0  # constant there
@@ -38,15 +39,15 @@ def test_chunks_equal_numpy(
 
 def test_a_repeated_row_counts_once(odd_cache: tuple[LatentCache, np.ndarray]) -> None:
     cache, _ = odd_cache
-    once = fit_standardiser(cache, torch.tensor([1, 2, 3]), pooling="mean", layers=cache.layers)
-    often = fit_standardiser(cache, torch.tensor([3, 1, 1, 1, 2, 3]), pooling="mean", layers=cache.layers)
+    once = fit_standardiser(cache, torch.tensor([1, 2, 3]), channels=Channels(("mean",), cache.layers))
+    often = fit_standardiser(cache, torch.tensor([3, 1, 1, 1, 2, 3]), channels=Channels(("mean",), cache.layers))
     assert torch.equal(once.mean, often.mean)
     assert torch.equal(once.scale, often.scale)
 
 
 def test_a_constant_dimension_has_scale_one(odd_cache: tuple[LatentCache, np.ndarray]) -> None:
     cache, _ = odd_cache
-    found = fit_standardiser(cache, torch.arange(10), pooling="mean", layers=cache.layers)
+    found = fit_standardiser(cache, torch.arange(10), channels=Channels(("mean",), cache.layers))
     assert found.scale[1, 2] == 1.0
     assert found.mean[1, 2] == pytest.approx(0.7)
     assert (found.scale > 0).all()
@@ -54,5 +55,5 @@ def test_a_constant_dimension_has_scale_one(odd_cache: tuple[LatentCache, np.nda
 
 def test_layers_are_those_asked_for(odd_cache: tuple[LatentCache, np.ndarray]) -> None:
     cache, latents = odd_cache
-    found = fit_standardiser(cache, torch.arange(10), pooling="mean", layers=("final_norm",))
+    found = fit_standardiser(cache, torch.arange(10), channels=Channels(("mean",), ("final_norm",)))
     np.testing.assert_allclose(found.mean.numpy(), latents[2:].mean(1), rtol=1e-5)

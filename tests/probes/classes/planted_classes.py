@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ def make_class_task(
     groups: int = 0,
 ) -> ClassTask:  # fmt: skip
     """Make texts of balanced classes; the labels of the `shuffled` splits say nothing."""
-    columns: dict[str, dict[str, list[object]]] = {}
+    columns: dict[str, dict[str, Any]] = {}
     start = 0
     for split, n in sizes.items():
         labels = np.arange(n) % n_classes

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 import extract.runner
-import probes.evaluate
-import probes.runs
+import probes.fitted
+import probes.obtain
 from extract.cache import LatentCache
 from probes.cli.main import main
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
@@ -20,7 +20,7 @@ def test_a_second_run_neither_extracts_nor_fits(
 ) -> None:
     before = stamps(finished.base / "caches") | stamps(finished.folder / "heads")
     forbid(monkeypatch, extract.runner, "Extraction")
-    forbid(monkeypatch, probes.evaluate, "fit_head")
+    forbid(monkeypatch, probes.fitted, "fit_head")
     monkeypatch.setattr("sys.argv", ["icecore", "run", str(finished.config)])
     assert main() == 0
     assert stamps(finished.base / "caches") | stamps(finished.folder / "heads") == before
@@ -80,7 +80,7 @@ def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: p
     config["decoder"]["name"] = str(tmp_path / "gone" / "tiny-llama")  # removed since
     config["runs"] = str(tmp_path / "runs")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    forbid(monkeypatch, probes.runs, "load_decoder")
+    forbid(monkeypatch, probes.obtain, "load_decoder")
     argv = ["fit", str(tmp_path / "c.yaml"), *(["--cache", str(finished.cache)] if how == "named" else [])]
     assert main(argv) == 0
     scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))
@@ -102,7 +102,7 @@ def test_fit_takes_no_other_cache(finished: Finished, argv: list[str], capsys: p
     assert main(["fit", str(finished.config), *argv]) == 1
     err = capsys.readouterr().err
     assert err.startswith(
-        f"icecore: 0 caches in {str(finished.base / 'caches')!r} fit this configuration (none); allowed"
+        f"icecore: 0 caches in {str(finished.base / 'caches')!r} fit 'tiny-pairs' in this configuration (none); allowed"
     )
 
 

@@ -18,9 +18,11 @@ from probes.cli.main import COMMANDS, main
 from probes.heads.registry import HEADS
 from probes.losses import LOSSES
 from probes.tasks import TASKS
+from probes.tasks.corpus import CORPORA
 
 NAMES: dict[str, Iterable[str]] = {
-    "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": POOLINGS, "tasks": TASKS, "heads": HEADS, "losses": LOSSES,
+    "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": POOLINGS, "tasks": TASKS, "corpora": [*CORPORA, "any task"],
+    "heads": HEADS, "losses": LOSSES,
 }  # fmt: skip
 
 
@@ -82,6 +84,10 @@ def test_help_tells_every_key_with_its_docstring(command: str, capsys: pytest.Ca
         (["run", "nowhere.yaml"], "icecore: there is no config file 'nowhere.yaml'."),
         (["run", "--seedz", "[1]"], "icecore: unknown key 'seedz'. Did you mean 'seeds'?"),
         (["run", "--heads.layer-cosin.patience", "3"], "icecore: unknown head 'layer-cosin': did you mean"),
+        (["run", "--heads.siamese-cosine.start", "frozen"], "icecore: head 'siamese-cosine' has start 'frozen', but "),
+        (["run", "--protocol", "freeze"], "icecore: unknown protocol 'freeze': did you mean 'freeze-released'?"),
+        (["fit", "--head", "autoencodr"], "icecore: unknown head 'autoencodr'"),
+        (["fit", "--head", "autoencoder"], "icecore: there are no texts to fit autoencoders on; give --cache FILE, or"),
         (["extract", "--extraction.poolings", "[meen]"], "icecore: unknown pooling 'meen': did you mean 'mean'?"),
         (["fit", "--cache", "no.h5"], "icecore: "),
         (["list", "haeds"], "icecore: unknown table 'haeds': did you mean 'heads'?"),

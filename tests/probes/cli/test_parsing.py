@@ -122,10 +122,54 @@ def test_task_options_are_merged(tmp_path: Path) -> None:
     assert read(file, "--task.options.score=s").config.task.options == {"files": "a.csv", "score": "s"}
 
 
-@pytest.mark.parametrize("text", ["task:\n  name: sts-sample\n  options:\n", "heads:\n  cosine-mlp:\n"])
+PRETRAINED = """
+heads:
+  siamese-cosine: {start: pretrained}
+pretraining:
+  corpus: text-file
+  options: {file: a.txt}
+  autoencoder:
+    bottleneck: 256, upper half 512
+    max_epochs: 20
+"""
+
+
+def test_autoencoder_options_are_merged_into_those_of_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, PRETRAINED)
+    assert read(file).config.pretraining.autoencoder == {"bottleneck": "256, upper half 512", "max_epochs": 20}
+    argv = ("--pretraining.autoencoder.max_epochs", "3", "--pretraining.autoencoder.learning_rate=1e-3")
+    spec = read(file, *argv, "--pretraining.options.column", "body", "--pretraining.texts=9").config.pretraining
+    assert spec.autoencoder == {"bottleneck": "256, upper half 512", "max_epochs": 3, "learning_rate": 1e-3}
+    assert spec.options == {"file": "a.txt", "column": "body"}
+    assert (spec.corpus, spec.texts, spec.seed) == ("text-file", 9, 0)
+
+
+def test_a_width_may_be_a_number_a_rule_or_a_list(tmp_path: Path) -> None:
+    file = write(tmp_path, PRETRAINED)
+    for text, expected in (("64", 64), ("D/4, upper half D/2", "D/4, upper half D/2"), ("[3, 4]", [3, 4])):
+        argv = ("--pretraining.autoencoder.bottleneck", text, "--heads.siamese-cosine.bottleneck", text)
+        config = read(file, *argv).config
+        assert config.pretraining.autoencoder["bottleneck"] == expected
+        assert config.heads["siamese-cosine"] == {"start": "pretrained", "bottleneck": expected}
+
+
+def test_protocol_calibration_and_leaked_rows_are_chosen_by_name(base: str) -> None:
+    argv = ("--protocol", "freeze-released", "--calibration=isotonic", "--anchor_identical", "true")
+    config = read(base, *argv, "--task.drop_leaked", "sentences").config
+    assert (config.protocol, config.calibration, config.anchor_identical) == ("freeze-released", "isotonic", True)
+    assert config.task.drop_leaked == "sentences"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task:\n  name: sts-sample\n  options:\n", "heads:\n  cosine-mlp:\n",
+        "pretraining:\n  corpus: generics\n  options:\n  autoencoder:\n",
+    ],
+)  # fmt: skip
 def test_a_mapping_may_be_left_empty(tmp_path: Path, text: str) -> None:
     config = read(write(tmp_path, text)).config
-    assert config.task.options == {}
+    assert config.task.options == config.pretraining.options == config.pretraining.autoencoder == {}
 
 
 def test_the_resolved_config_reads_back_as_itself(base: str, tmp_path: Path) -> None:
@@ -145,10 +189,13 @@ def test_the_resolved_config_reads_back_as_itself(base: str, tmp_path: Path) -> 
         (("--extraction.poolngs", "[mean]"), "extraction.poolngs", "extraction.poolings"),
         (("--extraction.template.boss", "x"), "extraction.template.boss", "extraction.template.bos"),
         (("--task.optoins.files", "x"), "task.optoins.files", "task.options"),
+        (("--pretraining.corpsu", "x"), "pretraining.corpsu", "pretraining.corpus"),
     ],
 )
 def test_an_unknown_key_on_the_command_line(base: str, argv: tuple[str, ...], key: str, near: str) -> None:
-    assert refusal(base, *argv).startswith(f"unknown key {key!r}. Did you mean {near!r}? Allowed: bootstrap, caches")
+    assert refusal(base, *argv).startswith(
+        f"unknown key {key!r}. Did you mean {near!r}? Allowed: anchor_identical, bootstrap, caches"
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,6 +225,13 @@ def test_an_unknown_key_in_the_file(tmp_path: Path, text: str, key: str, near: s
         (("--extraction.poolings", "[meen]"), "unknown pooling 'meen': did you mean 'mean'?"),
         (("--extraction.storage_dtype", "float17"), "unknown storage dtype 'float17': did you mean 'float16'?"),
         (("--decoder.dtype", "float33"), "unknown decoder.dtype 'float33': did you mean 'float32'? Allowed: auto, "),
+        (("--protocol", "icecoer"), "unknown protocol 'icecoer': did you mean 'icecore'? Allowed: icecore, freeze-"),
+        (("--calibration", "isotone"), "unknown calibration 'isotone': did you mean 'isotonic'? Allowed: linear, iso"),
+        (("--task.drop_leaked", "pair"), "unknown task.drop_leaked 'pair': did you mean 'pairs'? Allowed: none, pairs"),
+        (("--pretraining.corpus", "genercis"), "unknown corpus 'genercis': did you mean 'generics'?"),
+        (("--pretraining.autoencoder.epochs", "3"), "unknown autoencoder option 'epochs': did you mean 'max_epochs'?"),
+        (("--pretraining.autoencoder.encoder", "mlq"), "unknown encoder 'mlq': did you mean 'mlp'?"),
+        (("--heads.siamese-cosine.start", "forzen"), "unknown start 'forzen': did you mean 'frozen'?"),
         (("--extraction.template.bos", "forse"), "unknown extraction.template.bos 'forse': did you mean 'force'?"),
     ],
 )
@@ -204,6 +258,13 @@ def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: s
         (("--heads.cosine-mlp.layers", "3"), "option layers of head 'cosine-mlp' is 3"),
         (("--heads.cosine-mlp.pooling", "max"), "reads the pooling 'max', which is not extracted; allowed: mean, last"),
         (("--heads.cosine-mlp", "3"), '"heads"'),
+        (("--heads.cosine-mlp.pooling", "mean+max"), "reads the pooling 'max', which is not extracted; allowed: mean,"),
+        (("--heads.cosine-mlp.pooling", "mean+"), "pooling is 'mean+'; allowed: names, each once"),
+        (("--heads.siamese-cosine.start", "pretrained"), "has start 'pretrained', but `pretraining.corpus` is empty"),
+        (("--heads.siamese-cosine.bottleneck", "wide"), "bottleneck is 'wide'; allowed: a size (256, D or D/4)"),
+        (("--pretraining.autoencoder.bottleneck", "[4,0]"), "bottleneck is [4, 0]; allowed: a size"),
+        (("--pretraining.autoencoder.max_epochs", "0"), "option max_epochs of head 'autoencoder' is 0; allowed"),
+        (("--pretraining.texts", "0"), "pretraining.texts is 0; allowed: a whole number of at least 1."),
         (("spare.yaml",), "unrecognized arguments: spare.yaml"),
         (("--extraction.batch_tokens", "0"), "batch_tokens is 0; allowed"),
     ],

@@ -12,15 +12,19 @@ from torch import Tensor
 from extract.cache import LatentCache
 from probes.contributions import layer_contributions
 from probes.data import PairLatents
-from probes.evaluate import Setting, evaluate_head
+from probes.evaluate import evaluate_head
 from probes.fit import FitResult, fit_head, predict_pairs
+from probes.fitted import Setting
 from probes.heads.base import PairHead
 from probes.heads.layer_cosine import LayerCosine
 from probes.heads.options import resolve_options
 from probes.heads.registry import HEADS
 from probes.heads.saved import load_head, save_head
+from probes.heads.siamese_cosine import SiameseCosine
+from probes.heads.widths import code_widths
 from probes.losses import LOSSES
 from probes.metrics import pearson
+from probes.standardise import Standardiser
 from probes.tasks import PairTask
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, plant
 
@@ -34,7 +38,15 @@ QUICK: dict[str, dict[str, Any]] = {
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, QUICK.get(name, {})) for name in HEADS},
     "siamese-cosine mlp": ("siamese-cosine", {**QUICK["siamese-cosine"], "encoder": "mlp", "loss": "mse"}),
-}
+    "siamese-cosine widths": (
+        "siamese-cosine",
+        {**QUICK["siamese-cosine"], "bottleneck": "16, upper half 24", "loss": "cosent", "max_epochs": 8},
+    ),
+    "siamese-cosine pairs": (
+        "siamese-cosine",
+        {**QUICK["siamese-cosine"], "bottleneck": [16, 24, 24, 24, 16], "pair_features": 2, "max_epochs": 8},
+    ),
+}  # fmt: skip
 TRAINED = [case for case, (name, _) in CASES.items() if HEADS[name].head.is_trained]
 
 
@@ -47,16 +59,17 @@ class Fitted:
     data: PairLatents
 
 
-def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0) -> PairHead:
+def build(case: str, *, n_layers: int = len(LAYERS), seed: int = 0, **changes: Any) -> PairHead:
     name, options = CASES[case]
     torch.manual_seed(seed)
-    return HEADS[name].head(n_layers, WIDTH, **resolve_options(name, options).arguments).eval()
+    return HEADS[name].head(n_layers, WIDTH, **{**resolve_options(name, options).arguments, **changes}).eval()
 
 
-def fit(case: str, cache: LatentCache, task: PairTask, *, seed: int = 0) -> Fitted:
+def fit(case: str, cache: LatentCache, task: PairTask, *, seed: int = 0, **changes: Any) -> Fitted:
     name, options = CASES[case]
     head, data = build(case, seed=seed), pair_data(cache, task, seed=seed)
-    return Fitted(head, fit_head(head, data, options=resolve_options(name, options).fit, seed=seed), data)
+    fit_options = resolve_options(name, {**options, **changes}).fit
+    return Fitted(head, fit_head(head, data, options=fit_options, seed=seed), data)
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -67,6 +80,30 @@ def case(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def fitted(case: str, cache: LatentCache, task: PairTask) -> Fitted:
     return fit(case, cache, task)
+
+
+def take_layer(case: str, head: PairHead, k: int) -> PairHead:
+    """Make the head of one layer alone, with the parameters that the layer has in a fitted one."""
+    if isinstance(head, SiameseCosine):
+        [group] = [g for g, layers in enumerate(head.encoder.places) if k in layers]
+        row = head.encoder.places[group].index(k)
+        code = code_widths(head.arguments()["bottleneck"], head.n_layers, width=WIDTH)[k]
+        single = build(case, n_layers=1, bottleneck=code)
+        assert isinstance(single, SiameseCosine)
+        single.adopt(head.encoder, Standardiser(head.mean.squeeze(1), head.scale.squeeze(1)), picks=[k])
+        if head.projections:
+            shared = head.projections[group].state_dict()
+            single.projections[0].load_state_dict({key: value[row : row + 1] for key, value in shared.items()})
+        return single
+    single = build(case, n_layers=1)
+    state = single.state_dict()
+    for key, value in head.state_dict().items():
+        if value.shape == state[key].shape:
+            state[key] = value
+        elif value.shape[0] == len(LAYERS) and state[key].shape[0] == 1:
+            state[key] = value[k : k + 1]
+    single.load_state_dict(state)
+    return single
 
 
 def draw(n_rows: int = 9, *, n_layers: int = len(LAYERS)) -> tuple[Tensor, Tensor]:
@@ -100,17 +137,10 @@ def test_a_layer_alone_equals_the_layer_among_others(fitted: Fitted, case: str) 
     a, b = draw()
     with torch.no_grad():
         together = fitted.head.similarities(a, b)
+        assert together.shape[0] % len(LAYERS) == 0
         for k in range(len(LAYERS)):
-            single = build(case, n_layers=1)
-            state = single.state_dict()
-            for key, value in fitted.head.state_dict().items():
-                if value.shape == state[key].shape:
-                    state[key] = value
-                elif value.shape[0] == len(LAYERS) and state[key].shape[0] == 1:
-                    state[key] = value[k : k + 1]
-            single.load_state_dict(state)
-            alone = single.similarities(a[k : k + 1], b[k : k + 1])
-            torch.testing.assert_close(alone[0], together[k], rtol=0, atol=1e-6)
+            alone = take_layer(case, fitted.head, k).similarities(a[k : k + 1], b[k : k + 1])
+            torch.testing.assert_close(alone, together[k :: len(LAYERS)], rtol=0, atol=1e-6)
 
 
 def test_saved_and_loaded_predictions_are_bit_identical(fitted: Fitted, case: str, tmp_path: Path) -> None:
@@ -138,7 +168,13 @@ def test_identical_texts_get_the_identical_similarity(fitted: Fitted) -> None:
     a, _ = draw()
     with torch.no_grad():
         predicted = fitted.head(a, a).numpy()
-    np.testing.assert_allclose(predicted, fitted.head.identical_similarity(), atol=1e-5)
+    constant = fitted.head.identical_similarity()
+    if constant is None:  # pair features depend on the text
+        assert fitted.head.arguments()["pair_features"]
+        with torch.no_grad():
+            assert (fitted.head.similarities(a, a)[len(LAYERS) :].std(1) > 1e-4).all()
+    else:
+        np.testing.assert_allclose(predicted, constant, atol=1e-5)
 
 
 def test_the_planted_layer_is_found(fitted: Fitted) -> None:
@@ -182,7 +218,7 @@ def test_gradients_reach_every_parameter(case: str) -> None:
 def test_the_seed_decides_everything(case: str, cache: LatentCache, task: PairTask) -> None:
     results = []
     for seed in (0, 0, 1):
-        found = fit(case, cache, task, seed=seed)
+        found = fit(case, cache, task, seed=seed, max_epochs=4)
         results.append((found.result.history, predict_pairs(found.head, found.data, "test").tolist()))
     assert results[0] == results[1]
     assert results[0] != results[2]
@@ -201,12 +237,12 @@ def test_global_generators_are_left_alone(case: str, cache: LatentCache, task: P
 
 def test_nothing_is_chosen_on_the_test_split(case: str, task: PairTask, tmp_path: Path) -> None:
     """Poison the gold of the test split: whatever was chosen or fitted stays bit-identical."""
-    name, options = CASES[case]
+    name, options = CASES[case][0], {**CASES[case][1], "max_epochs": 6}
     cache = plant(tmp_path / "c.h5", task)
     found, records = [], []
     for kind, other in (("clean", task), ("poisoned", make_task(shuffled=["test"]))):
         folder = tmp_path / kind
-        found.append(evaluate_head(name, options, Setting(cache, other, (3,), 100, "cpu", folder)))
+        found.append(evaluate_head(name, options, Setting(cache, other, (3,), 100, "cpu", folder)).scores)
         saved = load_head(folder / name / "seed_3")
         records.append({key: value for key, value in saved.record.items() if key not in ("fit_id", "seconds")})
         records[-1]["state"] = {key: value.tolist() for key, value in saved.head.state_dict().items()}

@@ -49,7 +49,7 @@ def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> Non
         ("hidden", 1.5, "a whole number of at least 1"), ("hidden", "many", "a whole number"),
         ("hidden", True, "a whole number"), ("hidden", None, "a whole number"),
         ("hidden", 0, "a whole number of at least 1"),
-        ("bottleneck", -4, "a whole number of at least 1"), ("batch_size", 0, "a whole number of at least 1"),
+        ("pair_features", -4, "a whole number of at least 0"), ("batch_size", 0, "a whole number of at least 1"),
         ("max_epochs", [1], "a whole number"),
         ("learning_rate", "fast", "a number"), ("learning_rate", False, "a number"),
         ("learning_rate", -1e-3, "a number of at least 0"), ("learning_rate", "nan", "a number"),

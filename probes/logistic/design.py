@@ -1,0 +1,158 @@
+"""Training rows as the solver wants them: centred, scaled, and turned onto the axes of their Gram matrix."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import linear
+
+from extract.linear import QuickLinear, has_quick_linear
+from probes.logistic.objective import Targets
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and scale of the training rows of one layer and fold.
+
+    Attributes:
+        mean: `(D,)` float64.
+        scale: `(D,)` float64; 1 where a dimension is constant, or where nothing is scaled.
+    """
+
+    mean: Float[Tensor, " D"]
+    scale: Float[Tensor, " D"]
+
+
+@dataclass(frozen=True)
+class Designs:
+    """`G` designs (a layer with the training rows of a fold), turned so that their Gram matrices are diagonal.
+
+    With `X` the standardised rows and `V` orthonormal, `Z = X V` and `W V` give the same logits and the same penalty
+    as `X` and `W`: the minimum is the same, and the curvature of every axis is known. With fewer rows than dimensions
+    `V` spans the rows, in which the minimum lies (representer theorem). The last column of `Z` is 1, for the intercept.
+
+    Attributes:
+        features: `(G, N, P)`: `Z`, with rows of zeros where a fold has fewer rows than another.
+        energy: `(G, 1, P)` weighted sums of squares of the columns.
+        rotation: `(G, D, P - 1)`: `V`.
+        n_rows: `(G,)` float64 total weight of the rows.
+        targets: Labels and weights.
+        which: Which of `features` and `rotation` these designs are.
+    """
+
+    features: Float[Tensor, "A N P"]
+    energy: Float[Tensor, "G 1 P"]
+    rotation: Float[Tensor, "A D Q"]
+    n_rows: Float[Tensor, " G"]
+    targets: Targets
+    which: tuple[int, ...]
+
+    @property
+    def is_looped(self) -> bool:
+        """Tell whether products go one by one through oneDNN, where that beats PyTorch's batched product."""
+        return self.features.dtype is torch.float32 and self.features.device.type == "cpu" and has_quick_linear()
+
+    def select(self, index: Int[Tensor, " B"]) -> "Designs":
+        """Take some of the designs; where products go one by one, nothing large is copied."""
+        kept = tuple(self.which[i] for i in index.tolist())
+        part = replace(
+            self, energy=self.energy[index], n_rows=self.n_rows[index], targets=self.targets.select(index), which=kept
+        )
+        if self.is_looped:
+            return part
+        here = tuple(range(len(kept)))
+        return replace(part, features=self.features[index], rotation=self.rotation[index], which=here)
+
+    def logits(self, weight: Float[Tensor, "G R P"]) -> Float[Tensor, "G R N"]:
+        """Compute `W Z'`."""
+        if not self.is_looped:
+            return torch.bmm(weight, self.features.transpose(1, 2))
+        with QuickLinear():
+            return torch.stack([linear(w, self.features[i]) for w, i in zip(weight, self.which, strict=True)])
+
+    def gradient(self, residual: Float[Tensor, "G R N"]) -> Float[Tensor, "G R P"]:
+        """Compute `R Z`."""
+        if not self.is_looped:
+            return torch.bmm(residual, self.features)
+        with QuickLinear():
+            return torch.stack([linear(r, self.features[i].t()) for r, i in zip(residual, self.which, strict=True)])
+
+    def unrotated(self, weight: Float[Tensor, "G R P"]) -> Float[Tensor, "G R D"]:
+        """Turn weights, or gradients, back to the standardised features; the intercept is left out."""
+        turned = weight[..., :-1]
+        if not self.is_looped:
+            return torch.bmm(turned, self.rotation.transpose(1, 2))
+        with QuickLinear():
+            return torch.stack([linear(w, self.rotation[i]) for w, i in zip(turned, self.which, strict=True)])
+
+    def gradient_norm(self, gradient: Float[Tensor, "G R P"]) -> Float[Tensor, " G"]:
+        """Give the largest entry of the gradient of the mean loss by standardised weights and intercepts."""
+        largest = torch.maximum(self.unrotated(gradient).abs().amax((1, 2)), gradient[..., -1].abs().amax(1))
+        return largest.double() / self.n_rows
+
+
+def standardise_rows(
+    rows: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, is_standardised: bool = True
+) -> Moments:
+    """Standardise weighted rows in place, by their own mean and scale.
+
+    Args:
+        rows: `(N, D)` float64 training rows; changed in place.
+        weights: `(N,)` float64 weights above 0; a weight of 2 is a row that is there twice.
+        is_standardised: Whether to divide by the standard deviation (that of the rows, as scikit-learn's scaler).
+            The mean is taken off anyway: with a free intercept that changes no prediction.
+
+    Returns:
+        The moments.
+
+    Example:
+        >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64)
+        >>> moments = standardise_rows(rows, torch.ones(2, dtype=torch.float64))
+        >>> moments.mean.tolist(), moments.scale.tolist(), rows.tolist()
+        ([2.0, 5.0], [1.0, 1.0], [[-1.0, 0.0], [1.0, 0.0]])
+    """
+    share = weights / weights.sum()
+    mean = share @ rows
+    rows -= mean
+    scale = torch.ones_like(mean)
+    if is_standardised:
+        spread = torch.linalg.vector_norm(rows * share.sqrt()[:, None], dim=0)
+        scale = torch.where(spread > 1e-6 * mean.abs().clamp(min=1e-6), spread, scale)
+        rows /= scale
+    return Moments(mean, scale)
+
+
+def build_design(
+    features: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, n_padded: int, dtype: torch.dtype
+) -> tuple[Float[Tensor, "M P"], Float[Tensor, "1 P"], Float[Tensor, "D Q"]]:
+    """Turn standardised rows onto the axes of their weighted Gram matrix.
+
+    Args:
+        features: `(N, D)` float64 standardised rows.
+        weights: `(N,)` float64 weights.
+        n_padded: Rows `M` to fill up to.
+        dtype: The precision of the solver.
+
+    Returns:
+        `Z` with its column of ones, the weighted sum of squares of each column, and `V`.
+    """
+    n_rows, width = features.shape
+    x = features.to(dtype)
+    basis = None
+    if n_padded < width:  # every design of a batch has the same shape, so the longest decides
+        filled = torch.nn.functional.pad(x, (0, 0, 0, n_padded - n_rows))
+        basis = torch.linalg.qr(filled.t())[0]
+        x = _product(x, basis.t())
+    scaled = x * weights.to(dtype).sqrt()[:, None]
+    energy, axes = torch.linalg.eigh(_product(scaled.t(), scaled.t()).double())
+    turn = axes.to(dtype)
+    z = torch.cat([_product(x, turn.t()), x.new_ones(n_rows, 1)], 1)
+    z = torch.nn.functional.pad(z, (0, 0, 0, n_padded - n_rows))
+    energy = torch.cat([energy.clamp(min=0), weights.sum()[None]]).to(dtype)[None]
+    return z.contiguous(), energy, (turn if basis is None else _product(basis, turn.t())).contiguous()
+
+
+def _product(x: Float[Tensor, "A M"], y: Float[Tensor, "B M"]) -> Float[Tensor, "A B"]:
+    with QuickLinear():
+        return linear(x, y)

@@ -1,0 +1,128 @@
+"""SMOTE inside a training fold, on scaled rows, through imbalanced-learn."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.errors import HeadError, unknown_name
+from probes.logistic.checks import check_codes, check_finite
+from probes.logistic.design import standardise_rows
+
+MODES = {
+    "balance": "every class gets as many rows as the largest",
+    "times-5": "every class gets five times its rows, so the shares stay (look-both-ways' released code)",
+}
+NEIGHBOURS = 5
+FACTOR = 5
+
+
+@dataclass(frozen=True)
+class Oversampled:
+    """The rows of a training fold with synthetic ones after them.
+
+    Attributes:
+        latents: `(L, M, D)` float32 standardised rows, the given ones first.
+        codes: `(M,)` class codes.
+        mean: `(L, D)` float64 mean of the given rows, already taken off.
+        scale: `(L, D)` float64 standard deviation of the given rows, already divided by.
+        n_synthetic: New rows of each class that got some.
+        n_neighbours: Neighbours that SMOTE drew from, of each of these classes; 0 where a class has one row.
+        duplicated: Classes of one row, which have no neighbour: their row is repeated.
+    """
+
+    latents: Float[Tensor, "L M D"]
+    codes: Int[Tensor, " M"]
+    mean: Float[Tensor, "L D"]
+    scale: Float[Tensor, "L D"]
+    n_synthetic: dict[int, int]
+    n_neighbours: dict[int, int]
+    duplicated: tuple[int, ...]
+
+
+def oversample(latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mode: str, seed: int) -> Oversampled:
+    """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
+
+    Every layer has neighbours of its own. Fit on the result with `SolverOptions(is_standardised=False)` and take the
+    fit back to raw latents with `LogisticFit.before(mean, scale)`.
+
+    Args:
+        latents: `(L, N, D)` latents of the training rows of one fold, and of no others.
+        codes: `(N,)` class codes.
+        mode: A name from `MODES`.
+        seed: Seed of the draws.
+
+    Returns:
+        The rows and what was added. A class draws from `min(5, rows - 1)` neighbours.
+
+    Raises:
+        UnknownNameError: A mode that stands in no table.
+        HeadError: imbalanced-learn is missing, or rows that no probe can be fitted on.
+
+    Example:
+        >>> latents = torch.tensor([[[0.0], [1.0], [2.0], [8.0], [9.0]]])
+        >>> more = oversample(latents, torch.tensor([0, 0, 0, 1, 1]), mode="balance", seed=0)
+        >>> more.codes.tolist(), more.n_neighbours
+        ([0, 0, 0, 1, 1, 1], {1: 1})
+    """
+    if mode not in MODES:
+        raise unknown_name("oversampling mode", mode, MODES)
+    everything = torch.ones(1, len(codes), dtype=torch.bool)
+    check_codes(codes, n_classes=int(codes.max()) + 1 if len(codes) else 0, folds=everything)
+    check_finite(latents, rows=everything[0], first_layer=0)
+    wanted = _wanted(codes, mode)
+    gold, layers, moments = codes.numpy(), [], []
+    for layer in latents:
+        x = layer.to(torch.float64, copy=True)
+        moments.append(standardise_rows(x, x.new_ones(len(x))))
+        layers.append(_grown(x.float().numpy(), gold, wanted, seed=seed))
+    added = [codes.new_full((extra,), code) for code, (_, extra, _) in wanted.items()]
+    return Oversampled(
+        latents=torch.from_numpy(np.stack(layers)),
+        codes=torch.cat([codes, *added]),
+        mean=torch.stack([moment.mean for moment in moments]),
+        scale=torch.stack([moment.scale for moment in moments]),
+        n_synthetic={code: extra for code, (_, extra, _) in wanted.items()},
+        n_neighbours={code: k for code, (_, _, k) in wanted.items()},
+        duplicated=tuple(code for code, (_, _, k) in wanted.items() if k == 0),
+    )
+
+
+def _wanted(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
+    """Tell rows, new rows and neighbours of each class that gets new rows."""
+    counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
+    largest = max(counts.values())
+    extra = {code: largest - n if mode == "balance" else (FACTOR - 1) * n for code, n in counts.items()}
+    return {code: (n, extra[code], min(NEIGHBOURS, n - 1)) for code, n in counts.items() if extra[code]}
+
+
+def _grown(
+    x: NDArray[np.float32], gold: NDArray[np.int64], wanted: dict[int, tuple[int, int, int]], *, seed: int
+) -> NDArray[np.float32]:
+    """Put the new rows of each class after the given ones."""
+    parts = [x]
+    for code, (n_rows, n_extra, n_neighbours) in wanted.items():
+        if n_neighbours == 0:
+            parts.append(np.repeat(x[gold == code], n_extra, axis=0))
+            continue
+        # One class at a time, for each has its own number of neighbours; the others only fill the second label.
+        sampler = _smote({1: n_rows + n_extra}, n_neighbours, seed=seed + code)
+        grown, _ = sampler.fit_resample(x, (gold == code).astype(np.int64))
+        parts.append(grown[len(x) :].astype(np.float32))
+    return np.concatenate(parts)
+
+
+def _smote(strategy: dict[int, int], n_neighbours: int, *, seed: int) -> Any:
+    try:
+        over_sampling = import_module("imblearn.over_sampling")
+    except ImportError as error:
+        raise HeadError(
+            f"oversampling needs imbalanced-learn, which cannot be imported ({error}); allowed: an environment that "
+            "has it. Run: pip install imbalanced-learn."
+        ) from error
+    return over_sampling.SMOTE(sampling_strategy=strategy, k_neighbors=n_neighbours, random_state=seed)

@@ -1,0 +1,36 @@
+"""Labels as codes, and folds."""
+
+import numpy as np
+import torch
+
+from probes.logistic.labels import encode_labels, stratified_folds
+
+
+def test_labels_of_another_split_get_the_codes_of_training() -> None:
+    training = encode_labels(["b", "c", "a", "b"])
+    assert training.classes == ("a", "b", "c")
+    assert encode_labels(["c", "c"], classes=training.classes).codes.tolist() == [2, 2]
+
+
+def test_numpy_integers_become_plain_ones() -> None:
+    encoded = encode_labels([np.int64(3), np.int64(1)])
+    assert encoded.classes == (1, 3)
+    assert all(type(name) is int for name in encoded.classes)
+
+
+def test_every_row_is_held_out_once_and_classes_keep_their_share() -> None:
+    codes = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    folds = stratified_folds(codes, n_folds=5, seed=3)
+    assert ((~folds).sum(0) == 1).all()
+    for fold in folds:
+        assert torch.bincount(codes[~fold]).tolist() == [12, 6, 2]
+    assert torch.equal(folds, stratified_folds(codes, n_folds=5, seed=3))
+    assert not torch.equal(folds, stratified_folds(codes, n_folds=5, seed=4))
+
+
+def test_no_fold_parts_a_group() -> None:
+    codes = torch.tensor([0, 1] * 30)
+    groups = [row // 6 for row in range(60)]
+    for fold in stratified_folds(codes, n_folds=3, seed=0, groups=groups):
+        training = {groups[row] for row in fold.nonzero()[:, 0].tolist()}
+        assert not training & {groups[row] for row in (~fold).nonzero()[:, 0].tolist()}

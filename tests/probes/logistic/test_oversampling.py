@@ -1,0 +1,85 @@
+"""SMOTE inside the fold: counts, neighbours, seeds, and rows that lie between two of their class."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from probes.logistic.options import SolverOptions
+from probes.logistic.oversampling import MODES, oversample
+from probes.logistic.solver import fit_logistic
+from tests.probes.logistic.problems import plant
+
+CODES = torch.tensor([0] * 30 + [1] * 12 + [2] * 3 + [3] * 2 + [4])
+
+
+def draw() -> Tensor:
+    latents, _ = plant(2, len(CODES), 5, n_classes=2)
+    return latents
+
+
+def test_balance_gives_every_class_the_rows_of_the_largest() -> None:
+    more = oversample(draw(), CODES, mode="balance", seed=0)
+    assert torch.bincount(more.codes).tolist() == [30] * 5
+    assert more.n_synthetic == {1: 18, 2: 27, 3: 28, 4: 29}
+    assert more.n_neighbours == {1: 5, 2: 2, 3: 1, 4: 0}
+    assert more.duplicated == (4,)
+
+
+def test_times_5_gives_every_class_five_times_its_rows() -> None:
+    more = oversample(draw(), CODES, mode="times-5", seed=0)
+    assert torch.bincount(more.codes).tolist() == [5 * n for n in (30, 12, 3, 2, 1)]
+    assert more.n_neighbours[0] == 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_given_rows_come_first_and_standardised(mode: str) -> None:
+    latents = draw()
+    more = oversample(latents, CODES, mode=mode, seed=0)
+    n = len(CODES)
+    assert torch.equal(more.codes[:n], CODES)
+    mean, spread = latents.double().mean(1, keepdim=True), latents.double().std(1, correction=0, keepdim=True)
+    torch.testing.assert_close(more.latents[:, :n], ((latents.double() - mean) / spread).float())
+    assert more.latents.dtype is torch.float32
+
+
+def test_new_rows_lie_between_two_of_their_class() -> None:
+    more = oversample(draw(), CODES, mode="balance", seed=0)
+    n = len(CODES)
+    for layer in more.latents.double():
+        for row, code in zip(layer[n:], more.codes[n:].tolist(), strict=True):
+            own = layer[:n][code == CODES]
+            along = torch.cdist(row[None], own)[0]
+            # On the segment from a to b the two distances add up to that between a and b.
+            gap = (along[:, None] + along[None]) - torch.cdist(own, own)
+            assert float(gap.min()) < 1e-5
+
+
+def test_a_single_row_is_repeated() -> None:
+    more = oversample(draw(), CODES, mode="balance", seed=0)
+    (row,) = more.latents[0, : len(CODES)][CODES == 4]
+    assert bool((more.latents[0][more.codes == 4] == row).all())
+
+
+def test_a_seed_draws_the_same_rows_again() -> None:
+    first, again, other = (oversample(draw(), CODES, mode="balance", seed=seed).latents for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_each_layer_is_drawn_as_it_would_be_alone() -> None:
+    latents = draw()
+    together = oversample(latents, CODES, mode="times-5", seed=0)
+    for k in range(2):
+        assert torch.equal(
+            oversample(latents[k : k + 1], CODES, mode="times-5", seed=0).latents[0], together.latents[k]
+        )
+
+
+def test_a_fit_on_grown_rows_scores_raw_latents() -> None:
+    latents = draw()
+    more = oversample(latents, CODES, mode="balance", seed=0)
+    options = SolverOptions(is_standardised=False, precision="float64")
+    fit = fit_logistic(more.latents, more.codes, Cs=[1.0], options=options)
+    scaled = fit.logits(more.latents[:, : len(CODES)])
+    raw = fit.before(more.mean, more.scale).logits(latents)
+    torch.testing.assert_close(raw, scaled, rtol=1e-4, atol=1e-4)
