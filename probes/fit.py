@@ -162,12 +162,13 @@ def fit_epochs(
         KeyboardInterrupt: Ctrl-C.
     """
     started = time.monotonic()
+    selection = replace(selection, every=min(selection.every, options.max_epochs))  # the last epoch is looked at
     keeper = _KeepBest(options.patience, report, selection)
     with torch.random.fork_rng(), quiet_lightning(), _interruptible():
         torch.manual_seed(seed)
         trainer = _trainer(
             device, max_epochs=options.max_epochs, callbacks=[keeper],
-            check_val_every_n_epoch=min(selection.every, options.max_epochs),
+            check_val_every_n_epoch=selection.every,
         )  # fmt: skip
         trainer.fit(module.train(), datamodule=data)
     if not keeper.state:
@@ -230,6 +231,8 @@ def quiet_lightning() -> Iterator[None]:
     with warnings.catch_warnings():
         # A batch is gathered in one call from a mapped file: workers would only copy it again.
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        # Frozen encoders are left in eval mode on purpose.
+        warnings.filterwarnings("ignore", message=r".*module\(s\) in eval mode.*")
         # Lightning's own use of a name that torch has deprecated.
         warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
         for logger in loggers:

@@ -23,7 +23,7 @@ class SolverOptions:
         UnknownNameError: A precision that stands in no table.
     """
 
-    tol: float = 5e-5
+    tol: float = 3e-5
     """Largest entry of the gradient of the mean objective at which a problem may stop (scikit-learn's `tol`)."""
     gap_tol: float = 1e-3
     """Largest decrease still expected of the objective, as a share of it, at which a problem may stop."""

@@ -171,7 +171,8 @@ def _corpus(name: str, source: str, texts: list[str]) -> Corpus:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
+        return text.removesuffix("\n").split("\n")  # other breaks may stand inside a text
     except (OSError, UnicodeDecodeError) as error:
         raise TaskError(f"{path} cannot be read ({error}); give a text file in UTF-8.") from error
 
