@@ -71,7 +71,8 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
             ) from error
     chosen = kinds if templated == "last" else kinds[:1]
     generator = np.random.default_rng(seed)
-    return _corpus("generics", str(path), [kind[i] for kind in chosen for i in generator.permutation(len(kind))])
+    source = str(path) if folder is not None else f"{GENERICS_FILE} in ${DATA_VARIABLE}/genericskb"
+    return _corpus("generics", source, [kind[i] for kind in chosen for i in generator.permutation(len(kind))])
 
 
 def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
