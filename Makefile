@@ -4,6 +4,8 @@ PYTHON ?= python3
 TORCH := 2.13.0
 
 VENV := .venv
+# Processes of the default suite; each computes on one thread.
+WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Errors only: an index that lacks a package is no news while another one has it.
@@ -42,7 +44,7 @@ demo: $(STAMP) ## one whole run on the shipped samples: extract, fit, score, rep
 	@$(BIN)/icecore run configs/demo.yaml
 
 test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 
 test-slow: $(STAMP) ## real weights, kill tests, notebooks
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest -m 'slow and not gpu'

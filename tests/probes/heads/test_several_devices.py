@@ -94,7 +94,7 @@ def test_two_processes_equal_one_on_the_joined_batches(loss: str, tmp_path: Path
     two, logged_by_two = fit(PlainSteps, loss, tmp_path, n_processes=N_PROCESSES)
     start = build(PlainSteps, loss)
     assert (
-        max(float((now - then.detach()).abs().max()) for now, then in zip(one, start.parameters(), strict=True)) > 1e-2
+        max(float((now - then.detach()).abs().max()) for now, then in zip(one, start.parameters(), strict=True)) > 3e-3
     )
     for mine, theirs in zip(one, two, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
