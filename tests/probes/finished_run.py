@@ -66,7 +66,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
 
 
 def without_times(scores: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in scores.items() if key not in ("seconds", "command")}
+    return {key: value for key, value in scores.items() if key not in ("seconds", "command", "commit")}
 
 
 def stamps(folder: Path) -> dict[str, int]:
