@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.cache import LatentCache
+from extract.errors import ConfigError
 from extract.layers import FINAL_NORM
 from extract.loading import choose_device, load_decoder
 from extract.plan import MaskPlan
@@ -48,6 +49,13 @@ def run_sweep(
     Raises:
         IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
     """
+    for name, options in config.heads.items():
+        start = (options or {}).get("start", "fresh")
+        if start != "fresh":
+            raise ConfigError(
+                f"head {name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would need "
+                "its own; use start: fresh, or `icecore run` for each plan."
+            )
     task = config.task.load()
     if isinstance(task, ClassTask):
         task = cut_task(config, task)
@@ -93,7 +101,10 @@ def _evaluate(config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCac
         results = evaluate_classes(config, task, cache, device=device)
         return {**row, "heads": {name: result.scores for name, result in results.items()}}
     place = folder / "heads" / cache.manifest.short_id
-    setting = Setting(cache, task, config.seeds, config.bootstrap, device, place, has_subsets=False)
+    setting = Setting(
+        cache, task, config.seeds, config.bootstrap, device, place, protocol=config.protocol,
+        calibration=config.calibration, anchor_identical=config.anchor_identical, has_subsets=False,
+    )  # fmt: skip
     names = {ZERO_SHOT: config.heads.get(ZERO_SHOT), **config.heads}
     heads = {name: evaluate_head(name, options or {}, setting).scores for name, options in names.items()}
     curves, layers = heads[ZERO_SHOT]["curves"], heads[ZERO_SHOT]["layers"]

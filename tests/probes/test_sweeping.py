@@ -7,8 +7,11 @@ import pytest
 import yaml
 
 from extract.errors import ConfigError
+from extract.plan import parse_plan
 from probes.cli.main import main
 from probes.cli.sweep import choose_plans
+from probes.config import PretrainingSpec, RunConfig
+from probes.sweeping import run_sweep
 from tests.extract.tiny_decoders import save_decoder
 
 EMPTY = {"plans": "", "kinds": "", "k": "", "k0": "", "windows": "", "read": ""}
@@ -126,3 +129,11 @@ def test_bad_plans_and_decoders_are_told_in_a_sentence(
     assert "nowhere-to-be-found" in capsys.readouterr().err
     assert main([command, "one-argument"]) == 1
     assert f"Usage: icecore {command} DECODER PLAN" in capsys.readouterr().err
+
+
+def test_a_head_that_needs_autoencoders_is_refused_before_anything_is_extracted() -> None:
+    config = RunConfig(
+        heads={"siamese-cosine": {"start": "pretrained"}}, pretraining=PretrainingSpec(corpus="sts-sample")
+    )
+    with pytest.raises(ConfigError, match="head 'siamese-cosine' has start 'pretrained', but a sweep fits no auto"):
+        run_sweep(config, [parse_plan("causal")])
