@@ -13,11 +13,13 @@ from benchmarks.extraction import choose_sentences, compare_capture, compare_wit
 from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
+from benchmarks.probes import banking77_rows, compare_probes, describe_agreement, why_skipped
 from benchmarks.timing import Comparison
 from extract.loading import load_decoder
 from extract.locate import locate_decoder
 from extract.quiet import quiet_loading
 from extract.spec import DecoderSpec
+from probes.logistic.options import SolverOptions
 from probes.record import describe_program
 
 
@@ -27,7 +29,7 @@ def main() -> None:
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=["extraction", "masks", "heads", "memory"])
+    parser.add_argument("--only", nargs="*", default=["extraction", "masks", "heads", "probes", "memory"])
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     comparisons: list[Comparison] = []
@@ -52,6 +54,12 @@ def main() -> None:
     if "heads" in asked.only:
         found, results["heads"] = compare_heads(decoder.device, repeats=asked.repeats)
         comparisons += found
+    if "probes" in asked.only:
+        results["probes"] = {"skipped": why_skipped()}
+        if not why_skipped():
+            options = SolverOptions(device=decoder.device.type)
+            each, results["probes"] = compare_probes(banking77_rows(decoder), repeats=asked.repeats, options=options)
+            comparisons.append(each)
     if "memory" in asked.only:
         results["memory"] = memory_growth(asked.decoder)
     device = (
@@ -94,6 +102,9 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         print(
             f"{name}: predicted {facts['predicted']:.2f}, latents differ by {facts['largest_difference']:.1e} at most"
         )
+    if "probes" in results:
+        probes = results["probes"]
+        print(f"probes: {f'skipped, {why}' if (why := probes.get('skipped')) else describe_agreement(probes)}")
     if "memory" in results:
         memory = results["memory"]
         print(

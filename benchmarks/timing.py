@@ -39,6 +39,7 @@ def compare(
     *,
     bar: str,
     repeats: int,
+    warm_up: bool = True,
 ) -> Comparison:
     """Time two sides in turn: one warm-up of both, then A B, B A, A B ...
 
@@ -47,11 +48,12 @@ def compare(
         sides: The two sides with their names; the ratio is first / second.
         bar: What the ratio should be, as text.
         repeats: Pairs.
+        warm_up: Whether both sides run once untimed; a side that takes minutes gains nothing by it.
 
     Returns:
         The comparison.
     """
-    for _, side in sides:
+    for _, side in sides if warm_up else ():
         seconds_of(side)
     pairs = []
     for k in range(repeats):

@@ -34,10 +34,10 @@ class ProbeOptions:
     """`none`, `balance` or `times-5`: SMOTE inside the training fold, after scaling."""
     is_standardised: bool = True
     """Whether features are divided by their standard deviation over training rows."""
-    max_iterations: int = 500
+    max_iterations: int = SolverOptions.max_iterations
     """Most L-BFGS iterations per problem."""
-    tol: float = 3e-5
-    """Largest entry of the gradient of the mean objective at which a problem may stop."""
+    tol: float = SolverOptions.tol
+    """Largest entry of the gradient of the mean objective at which a problem may stop; see `SolverOptions`."""
     folds: int = 5
     """Folds of cross-validation on train, used where the task has no validation split."""
     seed: int = 0

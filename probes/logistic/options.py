@@ -24,7 +24,10 @@ class SolverOptions:
     """
 
     tol: float = 3e-5
-    """Largest entry of the gradient of the mean objective at which a problem may stop (scikit-learn's `tol`)."""
+    """Largest entry of the gradient of the mean objective at which a problem may stop: what scikit-learn calls `tol`.
+
+    Below scikit-learn's default of 1e-4, so that no objective ends above scikit-learn's: on latents of Banking77 (300
+    rows, 77 classes, C 0.01 to 100) 1e-4 leaves some 1e-5 of themselves above it, and 3e-5 none."""
     gap_tol: float = 1e-3
     """Largest decrease still expected of the objective, as a share of it, at which a problem may stop."""
     max_iterations: int = 500
@@ -45,7 +48,8 @@ class SolverOptions:
         for name in ("tol", "gap_tol"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
-                raise HeadError(f"{name} is {value!r}; allowed: a number above 0. Try {name}=1e-4.")
+                usual = self.__dataclass_fields__[name].default
+                raise HeadError(f"{name} is {value!r}; allowed: a number above 0. Try {name}={usual:g}.")
         for name in ("max_iterations", "history", "chunk_bytes"):
             value = getattr(self, name)
             if value < 1:

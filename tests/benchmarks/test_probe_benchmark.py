@@ -1,0 +1,40 @@
+"""The benchmark of logistic probes tells a better solution from a worse one, and why it did not run."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.probes import CS, ProbeRows, compare_probes, describe_agreement, why_skipped
+from probes.logistic.options import SolverOptions
+from tests.probes.logistic.problems import plant
+
+
+def rows(n_classes: int = 3) -> ProbeRows:
+    latents, codes = plant(2, 90, 5, n_classes=n_classes)
+    return ProbeRows(latents[:, :60], codes[:60], latents[:, 60:])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_both_sides_solve_the_same_problems(n_classes: int) -> None:
+    options = SolverOptions(tol=1e-9, gap_tol=1e-11, precision="float64", max_iterations=2000)
+    comparison, facts = compare_probes(rows(n_classes), repeats=1, options=options)
+    assert comparison.bar == ">= 2"
+    assert len(comparison.ratios) == 1
+    assert facts["n_problems"] == 2 * len(CS)
+    assert -1e-2 < facts["worst_excess"] <= 1e-8
+    assert facts["lowest_equal"] > 0.9
+    assert facts["share_converged"] == 1.0
+    assert f"of {facts['n_problems']} problems" in describe_agreement(facts)
+
+
+def test_a_worse_objective_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"an objective is higher than scikit-learn's by \d"):
+        compare_probes(rows(), repeats=1, options=SolverOptions(max_iterations=1))
+
+
+def test_without_data_there_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ICECORE_DATA", raising=False)
+    assert why_skipped() == "ICECORE_DATA names no folder that holds banking77/"
+    (tmp_path / "banking77").mkdir()
+    monkeypatch.setenv("ICECORE_DATA", str(tmp_path))
+    assert why_skipped() == ""
