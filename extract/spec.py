@@ -3,13 +3,19 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from extract.errors import InputError, unknown_name
+from extract.errors import InputError, UnknownNameError, unknown_name
 from extract.layout import STORAGE_DTYPES
 from extract.plan import parse_plan
 from extract.template import InputTemplate
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
+LostPolicy = Literal["error", "count"]
+LOST_POLICIES = {
+    "error": "refuse the text, naming the word",
+    "count": "flag the word; it has no latent",
+}
+WORD_POOLING_NAMES = ("first", "last", "mean")
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,29 @@ class DecoderSpec:
 
 
 @dataclass(frozen=True)
+class WordSpec:
+    """What is extracted from every word; counts only where the texts are `JoinedText`s."""
+
+    poolings: tuple[str, ...] = ("auto",)
+    """Word poolings: `first`, `last`, `mean` over the tokens of a word, or `auto`: `last` where every block is causal,
+    `first` where every block is backward, else `mean`. The name that `auto` stands for is recorded."""
+    shift: bool = False
+    """Represent each token by the output at the token before it (MAGNET)."""
+    on_lost: LostPolicy = "error"
+    """What happens to a word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        for name in self.poolings:
+            if name not in ("auto", *WORD_POOLING_NAMES):
+                raise unknown_name("word pooling", name, ["auto", *WORD_POOLING_NAMES])
+        if not self.poolings:
+            raise UnknownNameError(f"no word pooling was selected. Allowed: auto, {', '.join(WORD_POOLING_NAMES)}.")
+        if self.on_lost not in LOST_POLICIES:
+            raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
+
+
+@dataclass(frozen=True)
 class ExtractionSpec:
     """What is extracted from every text."""
 
@@ -45,6 +74,8 @@ class ExtractionSpec:
     """How a text becomes tokens."""
     poolings: tuple[str, ...] = ("mean",)
     """Poolings (`icecore list poolings`)."""
+    words: WordSpec = field(default_factory=WordSpec)
+    """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
     layers: tuple[str, ...] = ("all",)
     """Layer names, or `all`, `blocks`, `upper-half`."""
     storage_dtype: str = "float32"

@@ -19,10 +19,11 @@ BOS_POLICIES = {
     "force": "prepend a BOS token when the tokenizer adds none",
     "none": "no special tokens at all",
 }
-LongPolicy = Literal["truncate", "error"]
+LongPolicy = Literal["truncate", "error", "windows"]
 LONG_POLICIES = {
     "truncate": "drop text tokens from the end and flag the row",
     "error": "refuse the text by its position",
+    "windows": "read its words in overlapping windows, each where it has most context (texts with words only)",
 }
 SPECIAL, INSTRUCTION, TEXT = 0, 1, 2  # token roles
 TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per text
@@ -39,7 +40,7 @@ class InputTemplate:
     max_tokens: int | None = None
     """Longest row in tokens, specials and instruction included; the decoder's own window when absent."""
     on_long: LongPolicy = "truncate"
-    """What happens to a longer text: `truncate` (flagged in the cache) or `error`."""
+    """What happens to a longer text: `truncate` (flagged in the cache), `error`, or `windows` (for words only)."""
 
     spans: str = ""
     """Spans for the hybrid mask: `random:SEED`, or a JSON Lines file with `text` and `spans`; empty for none."""

@@ -112,6 +112,7 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
 def _spec_from(values: dict[str, Any]) -> ExtractionSpec:
     """Read an extraction back from a config that was written by a run."""
     found: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
+    found.pop("words", None)  # pairs have none
     return ExtractionSpec(**{**found, "template": InputTemplate(**found["template"])})
 
 

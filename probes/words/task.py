@@ -10,50 +10,19 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from extract.errors import TaskError, unknown_name
+from extract.joined import JoinedText, join_words
 from probes.words.schemes import SchemeRecord
 from probes.words.tags import convert_tags, split_tag
 
 if TYPE_CHECKING:
     import datasets
 
+__all__ = ["COLUMNS", "METRICS", "SPLITS", "JoinedText", "WordMetric", "WordTask", "build_word_splits", "join_words"]
+
 WordMetric = Literal["span-f1", "accuracy"]
 METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
 SPLITS = ("train", "validation", "test")
 COLUMNS = ("words", "tags", "document", "space_after")
-
-
-@dataclass(frozen=True)
-class JoinedText:
-    """The text of one sentence and where its words stand in it; equal texts with other words are not equal."""
-
-    text: str
-    spans: tuple[tuple[int, int], ...]
-    """First character and the one after the last, of each word."""
-
-
-def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
-    """Put words back into the text they came from.
-
-    Args:
-        words: At least one.
-        space_after: Whether a space follows each word; the last one is not used.
-
-    Returns:
-        The text, with the character offsets of each word.
-
-    Example:
-        >>> join_words(["Is", "n't", "it", "?"], [False, True, False, True])
-        JoinedText(text="Isn't it?", spans=((0, 2), (2, 5), (6, 8), (8, 9)))
-    """
-    parts: list[str] = []
-    spans: list[tuple[int, int]] = []
-    start = 0
-    for word, has_space in zip(words, space_after, strict=True):
-        spans.append((start, start + len(word)))
-        parts.append(word + " " if has_space else word)
-        start += len(parts[-1])
-    parts[-1] = words[-1]
-    return JoinedText("".join(parts), tuple(spans))
 
 
 @dataclass(frozen=True, eq=False)

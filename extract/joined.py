@@ -1,0 +1,38 @@
+"""Words in the text they came from: what word latents are asked of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JoinedText:
+    """The text of one sentence and where its words stand in it; equal texts with other words are not equal."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    """First character and the one after the last, of each word."""
+
+
+def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
+    """Put words back into the text they came from.
+
+    Args:
+        words: At least one.
+        space_after: Whether a space follows each word; the last one is not used.
+
+    Returns:
+        The text, with the character offsets of each word.
+
+    Example:
+        >>> join_words(["Is", "n't", "it", "?"], [False, True, False, True])
+        JoinedText(text="Isn't it?", spans=((0, 2), (2, 5), (6, 8), (8, 9)))
+    """
+    parts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for word, has_space in zip(words, space_after, strict=True):
+        spans.append((start, start + len(word)))
+        parts.append(word + " " if has_space else word)
+        start += len(parts[-1])
+    parts[-1] = words[-1]
+    return JoinedText("".join(parts), tuple(spans))
