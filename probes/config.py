@@ -1,7 +1,7 @@
 """The configuration of a run; every field is a key of the YAML file and an option of the command line."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from extract.errors import ConfigError, unknown_name
 from extract.spec import DecoderSpec, ExtractionSpec
@@ -9,8 +9,8 @@ from probes.known_tasks import ALL_TASKS, AnyTask, load_any_task
 from probes.tasks.leakage import drop_leaked_rows
 from probes.tasks.pairs import PairTask
 
-PROTOCOL_KINDS = {"freeze-released": "pairs", "look-both-ways": "classes"}
-"""Kind of task that a paper's protocol is about; `icecore` is about all."""
+PROTOCOL_KINDS = {"freeze-released": ("pairs",), "look-both-ways": ("classes", "words"), "magnet": ("words",)}
+"""Kinds of task that a paper's protocol is about; `icecore` is about all."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class TaskSpec:
 
     def __post_init__(self) -> None:
         """Refuse a task that stands in no table."""
+        _check_choices(self, "task.")
         if self.name not in ALL_TASKS:
             raise unknown_name("task", self.name, ALL_TASKS)
         if self.pairs < 0:
@@ -103,10 +104,11 @@ class RunConfig:
     """Seeds; every trained head is fitted once per seed and reported with its spread."""
     pretraining: PretrainingSpec = field(default_factory=PretrainingSpec)
     """Layer-wise autoencoders, for heads that start from them."""
-    protocol: Literal["icecore", "freeze-released", "look-both-ways"] = "icecore"
+    protocol: Literal["icecore", "freeze-released", "look-both-ways", "magnet"] = "icecore"
     """`icecore`: everything is chosen on validation, test is read once. `freeze-released`: the best of every tenth
     epoch on test, as FREEZE's released notebooks choose it, which is optimistic.
-    `look-both-ways`: the split and the solver's settings of LBW's released code. See docs/protocol.md."""
+    `look-both-ways`: the splits and settings of LBW's released code. `magnet`: MAGNET's linear classifier of words.
+    See docs/protocol.md."""
     calibration: Literal["linear", "isotonic"] = "linear"
     """How predictions become scores, fitted on validation."""
     anchor_identical: bool = False
@@ -120,6 +122,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""
+        _check_choices(self)
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"the run name is {self.name!r}; allowed: a folder name without '/' or a leading dot.")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -129,10 +132,11 @@ class RunConfig:
         if not self.heads:
             raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
         kind = self.task.kind
-        if PROTOCOL_KINDS.get(self.protocol, kind) != kind:
+        kinds = PROTOCOL_KINDS.get(self.protocol, (kind,))
+        if kind not in kinds:
             raise ConfigError(
-                f"protocol {self.protocol!r} is for tasks of {PROTOCOL_KINDS[self.protocol]}, but {self.task.name!r} "
-                f"is one of {kind}; use protocol icecore."
+                f"protocol {self.protocol!r} is for tasks of {' or '.join(kinds)}, but {self.task.name!r} is one of "
+                f"{kind}; use protocol icecore."
             )
         if self.task.kind == "classes":
             self._check_class_heads()
@@ -174,6 +178,13 @@ class RunConfig:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = _plain(asdict(self))
         return values
+
+
+def _check_choices(spec: Any, prefix: str = "") -> None:
+    """Refuse a value that its field's `Literal` does not list: the command line asks for it, Python does not."""
+    for name, hint in get_type_hints(type(spec)).items():
+        if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
+            raise unknown_name(f"{prefix}{name}", getattr(spec, name), get_args(hint))
 
 
 def _plain(value: Any) -> Any:

@@ -37,6 +37,27 @@ def test_unknown_names_are_refused() -> None:
         RunConfig(heads={"cosine": {}})
 
 
+@pytest.mark.parametrize(
+    ("spec", "field", "value", "sentence"),
+    [
+        (TaskSpec, "drop_leaked", "pair", "unknown task.drop_leaked 'pair': did you mean 'pairs'? Allowed: none, "),
+        (TaskSpec, "drop_leaked", None, "unknown task.drop_leaked None: did you mean 'none'? Allowed: none, "),
+        (RunConfig, "protocol", "icecor", "unknown protocol 'icecor': did you mean 'icecore'? Allowed: icecore, "),
+        (RunConfig, "protocol", ["icecore"], "unknown protocol ['icecore']: "),
+        (RunConfig, "calibration", "isotone", "unknown calibration 'isotone': did you mean 'isotonic'? Allowed: "),
+        (RunConfig, "calibration", "", "unknown calibration '': Allowed: linear, isotonic."),
+    ],
+)  # fmt: skip
+def test_a_choice_that_stands_in_no_table_is_refused_in_python_too(
+    spec: type[TaskSpec | RunConfig], field: str, value: Any, sentence: str
+) -> None:
+    made = spec()
+    object.__setattr__(made, field, value)  # as a caller without type checks would
+    with pytest.raises(UnknownNameError) as caught:
+        made.__post_init__()
+    assert str(caught.value).startswith(sentence)
+
+
 def test_plain_values_hold_every_field() -> None:
     config = RunConfig(seeds=(1, 2), extraction=ExtractionSpec(poolings=("last",)), heads={"cosine-mlp": None})
     values = config.to_dict()
