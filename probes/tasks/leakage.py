@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool
 
-from probes.tasks.audit import Columns, audit_notes, conflicting_pairs, pair_is_in, pair_keys, sentence_is_in
+from extract.errors import unknown_name
+from probes.tasks.audit import Columns, conflicting_pairs, pair_is_in, pair_keys, renew_notes, sentence_is_in
 from probes.tasks.pairs import PairTask, build_splits
 
 SUBSETS = {
@@ -20,6 +20,10 @@ SUBSETS = {
     "same but punctuation": "the two texts differ in final punctuation and nothing else",
     "repeated": "the pair stands in the split more than once, in either order",
     "conflicting gold": "the pair stands in the split with another gold as well",
+}
+DROPS = {
+    "pairs": "training rows whose pair, in either order, is in validation or test",
+    "sentences": "training rows with any sentence in common with validation or test",
 }
 _FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
 
@@ -73,20 +77,22 @@ def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.nd
     return np.array(differs, dtype=bool), np.array(only, dtype=bool)
 
 
-def drop_leaked_rows(task: PairTask, *, by: Literal["pairs", "sentences"]) -> PairTask:
+def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
     """Leave out the training rows that validation or test give away.
 
     Args:
         task: The task; without a training split it stays as it is.
-        by: `pairs` drops rows whose pair, in either order, is in another split; `sentences` those with any sentence
-            in common with one.
+        by: A name from `DROPS`.
 
     Returns:
         The task, its notes saying how many rows went.
 
     Raises:
+        UnknownNameError: Another name.
         TaskError: Too few training rows are left.
     """
+    if by not in DROPS:
+        raise unknown_name("rows to drop", by, DROPS)
     if "train" not in task.splits:
         return task
     mark = pair_is_in if by == "pairs" else sentence_is_in
@@ -102,4 +108,4 @@ def drop_leaked_rows(task: PairTask, *, by: Literal["pairs", "sentences"]) -> Pa
     kept = {column: [value for value, out in zip(train[column], leaked, strict=True) if not out] for column in train}
     splits = build_splits({**tables, "train": kept})
     note = f"train: {int(leaked.sum())} of {len(leaked)} rows left out, whose {by} are in validation or test"
-    return replace(task, splits=splits, notes=(note, *audit_notes(splits)))
+    return replace(task, splits=splits, notes=(note, *renew_notes(task.notes, task.splits, splits)))

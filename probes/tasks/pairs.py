@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from extract.errors import TaskError, unknown_name
-from probes.tasks.audit import audit_notes
+from probes.tasks.audit import renew_notes
 
 if TYPE_CHECKING:
     import datasets
@@ -98,7 +98,8 @@ class PairTask:
             seed: Seed of the draw.
 
         Returns:
-            A task whose rows keep their order and whose notes say that it is a subset.
+            A task whose rows keep their order and whose notes say that it is a subset; remarks on rows left out
+            before stay.
 
         Raises:
             TaskError: If `n_per_split` is below 8, or the drawn gold is constant.
@@ -114,7 +115,7 @@ class PairTask:
             drawn[split] = {column: [rows[column][i] for i in kept] for column in ("sentence1", "sentence2", "score")}
         splits = build_splits(drawn)
         note = f"a random subset of at most {n_per_split} rows per split (seed {seed}), not the whole task"
-        return replace(self, splits=splits, notes=(note, *audit_notes(splits)))
+        return replace(self, splits=splits, notes=(note, *renew_notes(self.notes, self.splits, splits)))
 
 
 def build_splits(columns: Mapping[str, Mapping[str, list[str] | list[float]]]) -> "datasets.DatasetDict":

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.errors import TaskError
+from extract.errors import TaskError, UnknownNameError
 from probes.config import TaskSpec
-from probes.tasks.audit import pair_is_in, sentence_is_in
+from probes.tasks.audit import audit_notes, pair_is_in, sentence_is_in
 from probes.tasks.leakage import SUBSETS, drop_leaked_rows, final_punctuation, subsets
 from probes.tasks.pairs import PairTask, build_splits
 from probes.tasks.sts import load_stsb_local
@@ -168,17 +168,47 @@ def test_too_few_rows_left_are_told() -> None:
         drop_leaked_rows(replace(task, splits=build_splits(splits)), by="sentences")
 
 
-def test_a_configuration_can_ask_for_it(tmp_path: Path) -> None:
-    task = make_task()
+def write_pairs(folder: Path) -> str:
     lines = ["split\tsentence1\tsentence2\tscore"]
-    for split, rows in task.splits.items():
+    for split, rows in make_task().splits.items():
         lines += [f"{split}\t{row['sentence1']}\t{row['sentence2']}\t{row['score']}" for row in rows]
-    (tmp_path / "p.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    options = {"files": str(tmp_path / "p.tsv")}
+    (folder / "p.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder / "p.tsv")
+
+
+def test_a_configuration_can_ask_for_it(tmp_path: Path) -> None:
+    options = {"files": write_pairs(tmp_path)}
     for by, n_left in (("none", 14), ("pairs", 12), ("sentences", 9)):
         found = TaskSpec("pair-files", options, drop_leaked=by).load()  # type: ignore[arg-type]
         assert len(found.splits["train"]) == n_left
         assert any("left out" in note for note in found.notes) == (by != "none")
+
+
+@pytest.mark.parametrize("by", ["pairs", "sentences"])
+def test_a_subset_still_tells_of_the_rows_left_out(by: Any) -> None:
+    task = replace(make_task(), notes=("3 rows dropped", *audit_notes(make_task().splits)))
+    assert any("also in train" in note for note in task.notes)
+    dropped = drop_leaked_rows(task, by=by)
+    small = dropped.subset(8)
+    assert small.notes[0].startswith("a random subset of at most 8 rows per split")
+    assert small.notes[1:3] == (dropped.notes[0], "3 rows dropped")
+    assert "left out, whose" in dropped.notes[0]
+    assert small.notes[3:] == audit_notes(small.splits)
+    assert not any("pairs are also in train" in note for note in small.notes)  # said of the task as it was
+
+
+def test_a_configuration_that_drops_rows_and_draws_a_subset_tells_both(tmp_path: Path) -> None:
+    file = write_pairs(tmp_path)
+    found = TaskSpec("pair-files", {"files": file}, pairs=8, drop_leaked="sentences").load()
+    assert [note.partition(" of ")[0] for note in found.notes[:2]] == ["a random subset", "train: 5"]
+    assert "rows left out, whose sentences are in validation or test" in found.notes[1]
+
+
+def test_an_unknown_choice_of_rows_is_named() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r"unknown rows to drop 'pair': did you mean 'pairs'\? Allowed: pairs, s"
+    ):
+        drop_leaked_rows(make_task(), by="pair")
 
 
 def test_stsb_test_is_leaked_as_published(icecore_data: Path) -> None:
