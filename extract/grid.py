@@ -56,6 +56,33 @@ def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> lis
     return _each_once(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
 
 
+def k_and_k0(text: str) -> tuple[int, int] | None:
+    """Read a plan as a point of a (k, k0) grid: k converted blocks from the top, the uppermost k0 of them nosink.
+
+    Args:
+        text: Text form of the plan.
+
+    Returns:
+        `(k, k0)`, or None for a plan that is no such point.
+
+    Example:
+        >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
+        ((10, 2), None)
+    """
+    plan = parse_plan(text)
+    if plan.is_untouched:
+        return 0, 0
+    if plan.is_list or plan.architecture != "inplace" or plan.skip is not None:
+        return None
+    counts = {"nosink-bidirectional": 0, "bidirectional": 0}
+    for segment in plan.segments:
+        is_below = segment.kind == "nosink-bidirectional" and counts["bidirectional"] > 0
+        if segment.kind not in counts or segment.first is None or segment.last is not None or is_below:
+            return None
+        counts[segment.kind] += segment.first
+    return sum(counts.values()), counts["nosink-bidirectional"]
+
+
 def plans_over_windows(kind: str, sizes: Iterable[int], reads: Iterable[int]) -> list[MaskPlan]:
     """List windows `(r - k, r]`: the `k` blocks that end in block `r`, read at block `r`; too large ones fall out.
 

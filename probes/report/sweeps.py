@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from extract.grid import k_and_k0
 from extract.plan import parse_plan
 from probes.report.figures import new_figure
 from probes.report.table import markdown_table
@@ -59,26 +60,6 @@ def draw_sweep(rows: list[dict[str, Any]], path: Path, *, title: str) -> None:
         axes.set_xlabel(f"{what} x 100, validation")
     axes.set_title(title, fontsize=10)
     figure.savefig(path, dpi=130)
-
-
-def k_and_k0(text: str) -> tuple[int, int] | None:
-    """Read a plan as a point of a (k, k0) grid: k converted blocks from the top, the uppermost k0 of them nosink.
-
-    Example:
-        >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
-        ((10, 2), None)
-    """
-    plan = parse_plan(text)
-    if plan.is_untouched:
-        return 0, 0
-    counts = {"nosink-bidirectional": 0, "bidirectional": 0}
-    if plan.is_list or plan.architecture != "inplace" or plan.skip is not None:
-        return None
-    for segment in plan.segments:
-        if segment.kind not in counts or segment.first is None or segment.last is not None:
-            return None
-        counts[segment.kind] += segment.first
-    return sum(counts.values()), counts["nosink-bidirectional"]
 
 
 def _lines(rows: list[dict[str, Any]]) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
