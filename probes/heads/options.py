@@ -11,7 +11,7 @@ import torch
 from extract.errors import ConfigError, IcecoreError, unknown_name
 from probes.fit import FitOptions
 from probes.heads.registry import head_entry
-from probes.heads.widths import Widths
+from probes.heads.widths import Widths, check_widths
 
 DATA_OPTIONS = ("pooling", "layers")
 
@@ -54,18 +54,13 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
     entry = head_entry(name)
     own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     arguments, fit = sort_options(name, entry.head, own, defaults=entry.options, others=DATA_OPTIONS)
-    layers = options.get("layers", "all")
-    if not isinstance(layers, str | list | tuple):
+    layers, pooling = options.get("layers", "all"), options.get("pooling")
+    names = list(layers) if isinstance(layers, list | tuple) else [layers]
+    if not names or not all(isinstance(item, str) and item for item in names):
         raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
-    pooling = options.get("pooling")
-    if not isinstance(pooling, str | None):
+    if not isinstance(pooling, str | None) or pooling == "":
         raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
-    return HeadOptions(
-        arguments=arguments,
-        fit=fit,
-        pooling=pooling,
-        layers=(layers,) if isinstance(layers, str) else tuple(layers),
-    )
+    return HeadOptions(arguments=arguments, fit=fit, pooling=pooling, layers=tuple(names))
 
 
 def sort_options(
@@ -102,7 +97,7 @@ def sort_options(
         elif key not in parameters:
             raise unknown_name(f"{name} option", key, [*parameters, *fitting, *others])
         elif parameters[key].annotation == Widths:
-            arguments[key] = value  # read by the module itself
+            arguments[key] = check_widths(value)  # read by the module itself
         else:
             arguments[key] = _coerce(name, key, value, parameters[key].default)
     _try_building(name, build, arguments)
@@ -118,8 +113,9 @@ def _try_building(name: str, build: Callable[..., object], arguments: dict[str, 
             build(max(n_layers, 1), 4096, **arguments)
     except IcecoreError:
         raise
-    except (ValueError, RuntimeError) as error:
-        raise ConfigError(f"head {name!r} cannot be built with {arguments}: {error}.") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # torch answers a size beyond 64 bits with a TypeError
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(f"head {name!r} cannot be built with {arguments}: {reason}.") from error
 
 
 def _coerce(head: str, key: str, value: Any, default: Any) -> Any:

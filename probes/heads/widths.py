@@ -11,6 +11,24 @@ Widths = int | str | Sequence[int]
 _RULE = re.compile(r"(?P<low>[^,]+?)\s*(?:,\s*upper half\s+(?P<high>[^,]+?)\s*)?")
 
 
+def check_widths(value: object) -> Widths:
+    """Check that a value from a config may be a rule for bottlenecks, before anybody reads it.
+
+    Args:
+        value: What was given.
+
+    Returns:
+        The value.
+
+    Raises:
+        HeadError: It is neither a whole number, nor a text, nor a list of whole numbers of at least 1.
+    """
+    sizes = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, str) or (sizes and all(_is_size(size) for size in sizes)):
+        return value  # type: ignore[return-value]
+    raise _unreadable(value)
+
+
 def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
     """Read a rule for bottlenecks.
 
@@ -37,12 +55,15 @@ def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
         high = low if match["high"] is None else _size(match["high"], rule, width)
         n_high = n_layers // 2
         return (low,) * (n_layers - n_high) + (high,) * n_high
+    check_widths(rule)
     sizes = [rule] * n_layers if isinstance(rule, int) else list(rule)
-    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in sizes):
-        raise _unreadable(rule)
     if len(sizes) != n_layers:
         raise HeadError(f"bottleneck lists {len(sizes)} sizes; allowed: one size for each of the {n_layers} layers.")
     return tuple(sizes)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _size(text: str, rule: str, width: int) -> int:
@@ -56,7 +77,7 @@ def _size(text: str, rule: str, width: int) -> int:
     return size
 
 
-def _unreadable(rule: Widths) -> HeadError:
+def _unreadable(rule: object) -> HeadError:
     return HeadError(
         f"bottleneck is {rule!r}; allowed: a size (256, D or D/4), 'SIZE, upper half SIZE', or a list of one size "
         "of at least 1 per layer."

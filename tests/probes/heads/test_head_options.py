@@ -1,14 +1,20 @@
 """Options as a YAML file gives them: coerced where that is safe, refused in a sentence elsewhere."""
 
+import inspect
+from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from extract.errors import ConfigError, HeadError, UnknownNameError
+from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
 from probes.fit import FitOptions
+from probes.heads.autoencoder import LayerAutoencoder
 from probes.heads.options import resolve_options
 from probes.heads.registry import HEADS, head_entry
+from probes.heads.saved import AUTOENCODER
+from probes.pretraining import check_autoencoder_options
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -81,7 +87,65 @@ def test_a_head_that_cannot_be_built_is_told() -> None:
         resolve_options("siamese-cosine", {"dropout": 2})
 
 
-@pytest.mark.parametrize("layers", [3, None, {"block_01": 1}])
+def test_a_size_that_no_tensor_can_have_is_told() -> None:
+    with pytest.raises(
+        ConfigError, match=rf"head 'siamese-cosine' cannot be built with \{{'hidden': {10**20}\}}: empty"
+    ):
+        resolve_options("siamese-cosine", {"hidden": 10**20})
+
+
+ODD: list[Any] = [
+    "x", "", "1.5", "nan", 1.5, -1, 0, 1e400, float("nan"), None, [], [1.5], ["a"], [None], [[4], [4]], {}, {"a": 1},
+    {4: 1}, True, False, -0.0, 10**30, 1e300, b"x", 1 + 2j, "all",
+]  # fmt: skip
+OF_DATA = ("pooling", "layers")
+
+
+def options_of(build: type[Any], *more: str) -> list[str]:
+    parameters = inspect.signature(build).parameters.values()
+    own = [parameter.name for parameter in parameters if parameter.default is not inspect.Parameter.empty]
+    return [*own, *(item.name for item in fields(FitOptions)), *more]
+
+
+@pytest.mark.parametrize(
+    ("head", "option"),
+    [
+        *((name, option) for name, entry in HEADS.items() for option in options_of(entry.head, *OF_DATA)),
+        *((AUTOENCODER, option) for option in options_of(LayerAutoencoder)),
+    ],
+)
+def test_an_odd_value_of_any_option_is_taken_or_refused_in_a_sentence(head: str, option: str) -> None:
+    n_refused = 0
+    for value in ODD:
+        try:
+            if head == AUTOENCODER:
+                check_autoencoder_options({option: value})
+            else:
+                resolve_options(head, {option: value})
+        except IcecoreError as error:
+            n_refused += 1
+            assert str(error).endswith(".")
+            assert "\n" not in str(error)
+    assert n_refused > len(ODD) / 2
+
+
+@pytest.mark.parametrize("rule", [1.5, None, [1.5], [None], {}, True])
+@pytest.mark.parametrize("head", ["siamese-cosine", AUTOENCODER])
+def test_a_width_of_the_wrong_kind_is_refused(head: str, rule: Any) -> None:
+    check = check_autoencoder_options if head == AUTOENCODER else partial(resolve_options, head)
+    with pytest.raises(HeadError) as caught:
+        check({"bottleneck": rule})
+    assert str(caught.value).startswith(f"bottleneck is {rule!r}; allowed: a size (256, D or D/4)")
+
+
+@pytest.mark.parametrize("pooling", [3, "", ["mean"], True])
+def test_a_pooling_is_a_name(pooling: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve_options("cosine-mlp", {"pooling": pooling})
+    assert str(caught.value) == f"option pooling of head 'cosine-mlp' is {pooling!r}; allowed: the name of a pooling."
+
+
+@pytest.mark.parametrize("layers", [3, None, {"block_01": 1}, [], "", [3], ["block_01", None], [["block_01"]]])
 def test_layers_are_names(layers: Any) -> None:
     with pytest.raises(ConfigError, match=r"option layers of head 'cosine-mlp' is .*; allowed: a layer name or a list"):
         resolve_options("cosine-mlp", {"layers": layers})

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from extract.errors import HeadError
-from probes.heads.widths import code_widths
+from probes.heads.widths import Widths, check_widths, code_widths
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,23 @@ def test_what_is_no_width_is_refused(rule: int | str | Sequence[int]) -> None:
     )
 
 
-@pytest.mark.parametrize("rule", [[], [8], [8] * 4, (8,) * 6])
+@pytest.mark.parametrize(
+    "value",
+    [1.5, 256.0, float("nan"), None, False, [], {}, {4: 1}, [1.5], [None], [[4], [4]], ["4"], {4}, b"4"],
+    ids=repr,
+)
+def test_what_is_of_another_kind_is_refused_before_it_is_read(value: object) -> None:
+    with pytest.raises(HeadError) as caught:
+        check_widths(value)
+    assert str(caught.value).startswith(f"bottleneck is {value!r}; allowed: a size (256, D or D/4), 'SIZE, upper half")
+
+
+@pytest.mark.parametrize("value", [1, 256, "wide", [3, 4], (3, 4)])
+def test_what_may_be_a_rule_goes_through(value: Widths) -> None:
+    assert check_widths(value) is value  # whether a text can be read is told when it is
+
+
+@pytest.mark.parametrize("rule", [[8], [8] * 4, (8,) * 6])
 def test_a_list_of_another_length_is_refused(rule: Sequence[int]) -> None:
     with pytest.raises(
         HeadError, match=rf"bottleneck lists {len(rule)} sizes; allowed: one size for each of the 5 layers"
