@@ -12,13 +12,14 @@ from probes.standardise import Standardiser
 class CosineMLP(PairHead):
     """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
 
-    The latents are standardised before the cosine, and the cosines themselves before the network, both by the
-    training split.
+    The cosines are standardised before the network, and unless told otherwise the latents before the cosine, both by
+    the training split. FREEZE takes the cosines of latents as they are: `standardises_latents` off.
 
     Args:
         n_layers: Layers `L`.
         width: Dimension `D` of a latent.
         hidden: Units of the hidden layer.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
         loss: A name from `LOSSES`.
         learning_rate: AdamW learning rate.
         weight_decay: AdamW weight decay.
@@ -28,11 +29,12 @@ class CosineMLP(PairHead):
     cosine_scale: Tensor
 
     def __init__(
-        self, n_layers: int, width: int, *, hidden: int = 128, loss: str = "mse", learning_rate: float = 3e-4,
-        weight_decay: float = 0.01,
+        self, n_layers: int, width: int, *, hidden: int = 128, standardises_latents: bool = True, loss: str = "mse",
+        learning_rate: float = 3e-4, weight_decay: float = 0.01,
     ) -> None:  # fmt: skip
         super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
         self.save_hyperparameters()
+        self.standardises_latents = standardises_latents
         self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
         self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
         self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
@@ -43,8 +45,10 @@ class CosineMLP(PairHead):
         return True
 
     def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
-        """Give the cosines of standardised latents."""
-        return cosine(self.standardised(a), self.standardised(b))
+        """Give the cosines of latents, standardised or as they are."""
+        if self.standardises_latents:
+            a, b = self.standardised(a), self.standardised(b)
+        return cosine(a, b)
 
     def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
         """Standardise the cosines and pass them through the network."""
