@@ -75,7 +75,7 @@ def run_sweep(
     folder = open_folder(config.runs, f"{config.name.removesuffix('-sweep')}-sweep", settings)
     rows = []
     for plan, cache in zip(plans, caches, strict=True):
-        rows.append(_evaluate(config, task, plan, cache, folder))
+        rows.append(evaluate_plan(config, task, plan, cache, folder))
         watcher.say(f"{plan.text}: {_headline(rows[-1])}")
     scores = {
         "name": folder.name,
@@ -94,7 +94,24 @@ def run_sweep(
     return RunResult(folder, scores)
 
 
-def _evaluate(config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> dict[str, Any]:
+def evaluate_plan(
+    config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path
+) -> dict[str, Any]:  # fmt: skip
+    """Fit the heads of a configuration on the cache of one plan.
+
+    Args:
+        config: The run.
+        task: Its task, or a part of it.
+        plan: The plan.
+        cache: Latents of every text of the task under the plan.
+        folder: The run folder, where fitted heads are kept.
+
+    Returns:
+        The plan's row of scores.json: plan, cache, certificate, and the scores of every head.
+
+    Raises:
+        IcecoreError: Rows or options that a head cannot work with.
+    """
     device = str(choose_device(config.decoder.device))
     row = {"plan": plan.text, "cache": cache.path.name, "certificate": cache.certificate}
     if isinstance(task, ClassTask):
