@@ -74,10 +74,9 @@ class PretrainingSpec:
     def __post_init__(self) -> None:
         """Refuse what stands in no table."""
         from probes.tasks.corpus import CORPORA
-        from probes.tasks.registry import TASKS
 
-        if self.corpus and self.corpus not in (*CORPORA, *TASKS):
-            raise unknown_name("corpus", self.corpus, [*CORPORA, *TASKS])
+        if self.corpus and self.corpus not in (*CORPORA, *ALL_TASKS):
+            raise unknown_name("corpus", self.corpus, [*CORPORA, *ALL_TASKS])
         if self.texts < 1:
             raise ConfigError(f"pretraining.texts is {self.texts}; allowed: a whole number of at least 1.")
         if self.autoencoder:

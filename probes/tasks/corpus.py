@@ -1,17 +1,20 @@
 """Texts without gold, for pretraining: generic sentences, text files, hub datasets, or the texts of any task."""
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from extract.errors import TaskError, unknown_name
+from extract.joined import JoinedText
+from probes.known_tasks import ALL_TASKS, load_any_task
 from probes.tasks.hub import read_repository
 from probes.tasks.raw_rows import FileFormat, RawTable, read_raw
-from probes.tasks.registry import TASKS, load_task
 from probes.tasks.sts import DATA_VARIABLE
 
 GENERICS_FILE = "GenericsKB.txt"
@@ -50,7 +53,7 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
         The sentences, so ordered that the first n are a sample of n.
 
     Raises:
-        TaskError: `ICECORE_DATA` is not set, or the file is missing or has a broken line.
+        TaskError: `ICECORE_DATA` is not set, or the file is missing or has a broken line or a score that is no number.
         UnknownNameError: Another `templated`.
     """
     if templated not in ("last", "drop"):
@@ -62,13 +65,14 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
     kinds: tuple[list[str], list[str]] = ([], [])
     for number, line in enumerate(_lines(path), start=1):
         cells = line.split("\t")
-        try:
-            _, sentence, score = cells
-            kinds[float(score) >= 1.0].append(sentence.strip())
-        except ValueError as error:
+        if len(cells) != 3:
             raise TaskError(
                 f"{path}, line {number} has {len(cells)} cells ({line[:40]!r}); allowed: term, sentence and score."
-            ) from error
+            )
+        score = _score(cells[2])
+        if score is None:
+            raise TaskError(f"{path}, line {number} has the score {cells[2][:40]!r}; allowed: a finite number.")
+        kinds[score >= 1.0].append(cells[1].strip())
     chosen = kinds if templated == "last" else kinds[:1]
     generator = np.random.default_rng(seed)
     source = str(path) if folder is not None else f"{GENERICS_FILE} in ${DATA_VARIABLE}/genericskb"
@@ -119,6 +123,13 @@ def load_hub_texts(
     return _corpus(Path(repository).name, source, _column(tables[split], column))
 
 
+def _score(cell: str) -> float | None:
+    try:
+        return number if math.isfinite(number := float(cell)) else None
+    except ValueError:
+        return None
+
+
 CORPORA: dict[str, tuple[Callable[..., Corpus], str]] = {
     "generics": (load_generics, "generic sentences: $ICECORE_DATA/genericskb"),
     "text-file": (load_text_file, "a line per text, or a column of CSV, TSV, JSON Lines or Parquet"),
@@ -130,7 +141,7 @@ def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpu
     """Load the texts of a corpus, or of a task.
 
     Args:
-        name: A key of `CORPORA`, or a task, of which every text is taken.
+        name: A key of `CORPORA`, or a task of any kind, of which every text is taken.
         n_texts: Texts to take at most, from the front.
         options: The options of the corpus or task.
 
@@ -139,7 +150,7 @@ def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpu
 
     Raises:
         UnknownNameError: A corpus, task or option that stands in no table.
-        TaskError: The texts cannot be read, or are fewer than 8.
+        TaskError: An option is missing or of the wrong kind, or the texts cannot be read or are fewer than 8.
 
     Example:
         >>> len(load_corpus("sts-sample", 50, {}).texts())
@@ -148,19 +159,30 @@ def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpu
     if name in CORPORA:
         load, _ = CORPORA[name]
         known = inspect.signature(load).parameters
-        for option in options:
+        for option, value in options.items():
             if option not in known:
                 raise unknown_name("corpus option", option, known, hint=f"These are the options of {name!r}.")
+            _check_kind(name, option, value, known[option].annotation)
         for option, parameter in known.items():
             if parameter.default is inspect.Parameter.empty and option not in options:
                 raise TaskError(f"corpus {name!r} needs the option `{option}`, which was not given.")
         found = load(**options)
-    elif name in TASKS:
-        task = load_task(name, **options)
-        found = _corpus(task.name, task.source, task.texts())
+    elif name in ALL_TASKS:
+        task = load_any_task(name, **options)
+        texts: list[str | JoinedText] = list(task.texts())
+        found = _corpus(task.name, task.source, [text if isinstance(text, str) else text.text for text in texts])
     else:
-        raise unknown_name("corpus", name, [*CORPORA, *TASKS])
+        raise unknown_name("corpus", name, [*CORPORA, *ALL_TASKS])
     return Corpus(found.name, found.source, found.lines[:n_texts])
+
+
+def _check_kind(corpus: str, option: str, value: object, kind: Any) -> None:
+    """Refuse what is of another kind than the loader's own annotation says."""
+    nouns = {str: "a text", str | None: "a text", int: "a whole number of at least 0"}
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not (is_count if kind is int else isinstance(value, kind)):
+        noun = nouns.get(kind, "a path")
+        raise TaskError(f"corpus option `{option}` of {corpus!r} is {value!r}, but {noun} is needed.")
 
 
 def _corpus(name: str, source: str, texts: list[str]) -> Corpus:

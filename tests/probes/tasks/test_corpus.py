@@ -7,7 +7,8 @@ import datasets
 import pytest
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
-from probes.tasks import load_task
+from probes.config import PretrainingSpec
+from probes.known_tasks import ALL_TASKS, load_any_task
 from probes.tasks.corpus import CORPORA, load_corpus, load_generics, load_hub_texts, load_text_file
 from probes.tasks.hf_rows import quiet_datasets
 
@@ -75,7 +76,6 @@ def test_generics_are_found_through_the_variable(tmp_path: Path, monkeypatch: py
         ("term\tNo score here.", "has 2 cells ('term\\tNo score here.')"),
         ("one cell", "has 1 cells ('one cell')"),
         ("t\tToo many.\t0.5\tcells", "has 4 cells"),
-        ("t\tA score that is no number.\thigh", "has 3 cells ('t\\tA score that is no number.\\thigh')"),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: str, told: str) -> None:
@@ -84,6 +84,16 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, told: str) -> None:
         load_generics(folder)
     assert str(caught.value).startswith(f"{folder / 'GenericsKB.txt'}, line 24 {told}")
     assert str(caught.value).endswith("; allowed: term, sentence and score.")
+
+
+@pytest.mark.parametrize("score", ["high", "", "nan", "-inf", "0,5"])
+def test_a_score_that_is_no_number_is_named(tmp_path: Path, score: str) -> None:
+    folder = write_generics(tmp_path, more=f"t\tA sentence.\t{score}\n")
+    with pytest.raises(TaskError) as caught:
+        load_generics(folder)
+    assert str(caught.value) == (
+        f"{folder / 'GenericsKB.txt'}, line 24 has the score {score!r}; allowed: a finite number."
+    )
 
 
 def test_another_way_with_templates_is_named(tmp_path: Path) -> None:
@@ -168,12 +178,16 @@ def test_what_a_hub_dataset_lacks_is_named(hub_folder: Path, monkeypatch: pytest
         load_hub_texts("some/texts")
 
 
-def test_any_task_is_a_corpus_of_its_texts() -> None:
-    task = load_task("sts-sample")
-    found = load_corpus("sts-sample", 10**6, {})
-    assert found.texts() == task.texts()
+@pytest.mark.parametrize("name", [name for name in ALL_TASKS if name.endswith("-sample")])
+def test_any_task_is_a_corpus_of_its_texts(name: str) -> None:
+    task = load_any_task(name)
+    texts = [text if isinstance(text, str) else text.text for text in task.texts()]  # words know their text
+    found = load_corpus(name, 10**6, {})
+    assert found.texts() == list(dict.fromkeys(texts))
+    assert all(type(text) is str for text in found.texts())
     assert (found.name, found.source) == (task.name, task.source)
-    assert load_corpus("sts-sample", 10, {}).texts() == task.texts()[:10]
+    assert load_corpus(name, 10, {}).texts() == found.texts()[:10]
+    assert PretrainingSpec(name).corpus == name
 
 
 def test_a_task_as_a_corpus_takes_the_options_of_the_task(tmp_path: Path) -> None:
@@ -208,6 +222,26 @@ def test_what_cannot_be_read_is_told(
     Path("texts.docx").write_text("x", encoding="utf-8")
     with pytest.raises(IcecoreError, match=sentence):
         load_corpus(name, 100, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "noun"),
+    [
+        ("generics", "seed", "a", "a whole number of at least 0"), ("generics", "seed", -1, "a whole number"),
+        ("generics", "seed", 1.5, "a whole number"), ("generics", "seed", True, "a whole number"),
+        ("generics", "seed", None, "a whole number"), ("generics", "folder", 3, "a path"),
+        ("generics", "templated", ["last"], "a text"), ("text-file", "file", 3, "a path"),
+        ("text-file", "file", None, "a path"), ("text-file", "file", ["a.txt"], "a path"),
+        ("text-file", "column", 0, "a text"), ("text-hub", "repository", {}, "a text"),
+        ("text-hub", "split", None, "a text"), ("text-hub", "revision", 1.0, "a text"),
+    ],
+)  # fmt: skip
+def test_an_option_of_the_wrong_kind_is_refused(name: str, option: str, value: object, noun: str) -> None:
+    options: dict[str, object] = {"file": "a.txt"} if name == "text-file" else {}
+    with pytest.raises(TaskError) as caught:
+        load_corpus(name, 100, {**options, option: value})
+    assert str(caught.value).startswith(f"corpus option `{option}` of {name!r} is {value!r}, but {noun}")
+    assert str(caught.value).endswith(" is needed.")
 
 
 def test_every_corpus_is_described() -> None:
