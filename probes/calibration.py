@@ -99,6 +99,9 @@ def fit_linear(
 ) -> LinearCalibration:  # fmt: skip
     """Fit a straight line by least squares, through the anchor where there is one.
 
+    Predictions at or above the anchor get the highest score whatever the slope, so that an anchored line is fitted on
+    the rows below it alone. There it cannot fall: no gold is above the highest score.
+
     Args:
         predicted: `(N,)` predictions.
         gold: `(N,)` gold in its own units.
@@ -113,7 +116,8 @@ def fit_linear(
     if np.ptp(x) == 0:
         return LinearCalibration(0.0, float(np.mean(y)), low, high)
     if identical is not None:
-        slope = float(np.dot(x - identical, y - high) / np.dot(x - identical, x - identical))
+        reach, drop = (x - identical)[x < identical], (y - high)[x < identical]
+        slope = float(np.dot(reach, drop) / np.dot(reach, reach)) if len(reach) else 0.0
         return LinearCalibration(slope, high - slope * identical, low, high)
     line = linregress(x, y)
     return LinearCalibration(float(line.slope), float(line.intercept), low, high)

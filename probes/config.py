@@ -157,6 +157,12 @@ class RunConfig:
         for name, options in self.heads.items():
             resolved = resolve_options(name, options or {})
             self._check_pooling(name, resolved.pooling)
+            n_features = resolved.arguments.get("pair_features", 0)
+            if self.anchor_identical and n_features:
+                raise ConfigError(
+                    f"anchor_identical is true, but head {name!r} has pair_features {n_features} and so predicts no "
+                    "constant for a text paired with itself; set it to false, or pair_features to 0."
+                )
             if resolved.arguments.get("start", "fresh") != "fresh" and not self.pretraining.corpus:
                 raise ConfigError(
                     f"head {name!r} has start {resolved.arguments['start']!r}, but `pretraining.corpus` is empty; "

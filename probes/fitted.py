@@ -11,8 +11,8 @@ from jaxtyping import Float, Float32
 
 from extract.cache import LatentCache
 from extract.digest import digest_json
-from extract.errors import HeadError
-from probes.calibration import Calibration, fit_calibration, read_calibration
+from extract.errors import HeadError, unknown_name
+from probes.calibration import CALIBRATIONS, Calibration, fit_calibration, read_calibration
 from probes.data import PairLatents
 from probes.fit import EpochReport, FitResult, fit_head, ignore_epoch, predict_pairs
 from probes.heads.base import PairHead
@@ -54,6 +54,15 @@ class Setting:
     anchor_identical: bool = False
     autoencoders: Callable[[str], SavedAutoencoder] | None = None
     has_subsets: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse names that stand in no table, before anything is fitted."""
+        for kind, name, table in (
+            ("protocol", self.protocol, PROTOCOLS),
+            ("calibration", self.calibration, CALIBRATIONS),
+        ):
+            if name not in table:
+                raise unknown_name(kind, name, table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +132,11 @@ def fit_seed(
         is_kept = False  # not there yet, or cut short: fitted anew
     if not is_kept:
         head = _build(name, resolved, data, seed=seed, encoders=encoders)
+        if setting.anchor_identical and head.identical_similarity() is None:  # told before anything is fitted
+            raise HeadError(
+                f"anchor_identical is true, but head {name!r} predicts no constant for a text paired with itself; set "
+                "it to false, or pair_features to 0."
+            )
         options = resolved.fit
         if protocol.every > 1:  # no stopping early: the best of all looks counts
             options = replace(options, patience=options.max_epochs)
@@ -181,16 +195,10 @@ def _fit_id(
 
 
 def _record(name: str, head: PairHead, data: PairLatents, result: FitResult, *, setting: Setting) -> dict[str, Any]:
-    identical = head.identical_similarity()
-    if setting.anchor_identical and identical is None:
-        raise HeadError(
-            f"anchor_identical is true, but head {name!r} predicts no constant for a text paired with itself; set it "
-            "to false, or pair_features to 0."
-        )
     calibration = fit_calibration(
         setting.calibration, predict_pairs(head, data, "validation"),
         np.asarray(data.task.splits["validation"]["score"], np.float64), score_range=data.task.score_range,
-        identical=identical if setting.anchor_identical else None,
+        identical=head.identical_similarity() if setting.anchor_identical else None,
     )  # fmt: skip
     return {
         "name": name,

@@ -108,6 +108,39 @@ def test_an_anchored_line_is_the_best_of_all_lines_through_the_anchor(seed: int)
     assert found.slope * 0.95 + found.intercept == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("identical", [0.25, 0.5, 0.8])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_anchor_amid_the_predictions_gives_a_line_that_never_falls(seed: int, identical: float) -> None:
+    """FREEZE's own head gives identical texts less than many pairs; a plain line through that point would fall."""
+    predicted, gold = draw(seed=seed)
+    found = fit_linear(predicted, gold, score_range=RANGE, identical=identical)
+    assert found.slope > 0
+    np.testing.assert_allclose(found(np.array([identical, 0.9, 1.0])), 5.0)
+
+    # No other slope gives a line through the anchor, kept inside the range, with a smaller error.
+    def error(slope: float) -> float:
+        line = LinearCalibration(slope, 5 - slope * identical, -np.inf, 5.0)
+        return float(((line(predicted) - gold) ** 2).sum())
+
+    assert error(found.slope) <= min(error(found.slope * factor) for factor in (0.0, 0.5, 0.9, 1.1, 2.0))
+
+
+def test_an_anchored_line_over_falling_gold_does_not_fall() -> None:
+    predicted = np.linspace(0.1, 0.9, 50)
+    gold = 5 - 5 * predicted
+    for identical in (0.05, 0.1, 0.3, 0.95):
+        found = fit_linear(predicted, gold, score_range=RANGE, identical=identical)
+        assert found.slope >= 0
+        np.testing.assert_allclose(found(np.array([identical, 1.0])), 5.0)
+
+
+def test_an_anchor_below_every_prediction_leaves_one_score() -> None:
+    predicted, gold = draw()
+    for kind in CALIBRATIONS:
+        found = fit_calibration(kind, predicted, gold, score_range=RANGE, identical=0.1)
+        np.testing.assert_allclose(found(predicted), 5.0, atol=1e-3)
+
+
 def test_an_anchored_curve_stays_near_the_free_one_below() -> None:
     predicted, gold = draw()
     asked = np.linspace(0.2, 0.8, 50)

@@ -231,6 +231,26 @@ def test_calibrated_predictions_are_the_mean_over_seeds(setting: Setting, calibr
         assert found.calibrated[split].max() <= 5
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        (
+            "protocol",
+            "icecor",
+            r"unknown protocol 'icecor': did you mean 'icecore'\? Allowed: icecore, freeze-released",
+        ),
+        (
+            "calibration",
+            "isotone",
+            r"unknown calibration 'isotone': did you mean 'isotonic'\? Allowed: linear, isotonic",
+        ),
+    ],
+)
+def test_what_all_heads_share_stands_in_a_table(setting: Setting, field: str, value: str, sentence: str) -> None:
+    with pytest.raises(UnknownNameError, match=sentence):
+        replace(setting, **{field: value})  # type: ignore[arg-type]
+
+
 def test_unknown_layers_are_named(setting: Setting) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown layer 'blok_01': did you mean 'block_01'\?"):
         evaluate_head("layer-cosine", {"layers": "blok_01"}, setting)

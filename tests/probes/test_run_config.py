@@ -146,6 +146,16 @@ def test_pretraining_that_cannot_be_is_refused(fields: dict[str, Any], error: ty
         PretrainingSpec(**fields)
 
 
+def test_an_anchor_for_identical_texts_needs_a_head_with_a_constant() -> None:
+    heads: dict[str, dict[str, Any] | None] = {"siamese-cosine": {"pair_features": 4}}
+    assert RunConfig(heads=heads).anchor_identical is False
+    RunConfig(heads={"siamese-cosine": {"pair_features": 0}}, anchor_identical=True)
+    with pytest.raises(
+        ConfigError, match=r"anchor_identical is true, but head 'siamese-cosine' has pair_features 4 and"
+    ):
+        RunConfig(heads=heads, anchor_identical=True)
+
+
 @pytest.mark.parametrize("rule", ["wide", 0, [4, 0]])
 def test_widths_that_cannot_be_read_are_told_with_the_configuration(rule: Any) -> None:
     with pytest.raises(HeadError, match=r"bottleneck is .*; allowed: a size"):

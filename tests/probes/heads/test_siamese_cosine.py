@@ -301,7 +301,8 @@ def test_identical_texts_get_a_constant_only_without_pair_features() -> None:
     assert head.identical_similarity() is None
 
 
-def test_an_anchor_for_identical_texts_needs_a_constant(setting: Setting) -> None:
+def test_an_anchor_for_identical_texts_needs_a_constant(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid(monkeypatch, probes.fitted, "fit_head")  # told before anything is fitted
     with pytest.raises(
         HeadError,
         match=r"anchor_identical is true, but head 'siamese-cosine' predicts no constant .* pair_features to 0",
