@@ -40,7 +40,7 @@ class TaskSpec:
 
     @property
     def kind(self) -> str:
-        """What its rows are: `pairs` with a graded similarity, or texts of `classes`."""
+        """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
         return ALL_TASKS[self.name].kind
 
     def load(self) -> AnyTask:
@@ -139,6 +139,8 @@ class RunConfig:
             )
         if self.task.kind == "classes":
             self._check_class_heads()
+        elif self.task.kind == "words":
+            self._check_word_heads()
         else:
             self._check_pair_heads()
 
@@ -150,6 +152,16 @@ class RunConfig:
                 hint = f"These are the heads of classification tasks, as {self.task.name!r} is."
                 raise unknown_name("head", name, CLASS_HEADS, hint=hint)
             self._check_pooling(name, resolve_class_options(name, options or {}).pooling)
+
+    def _check_word_heads(self) -> None:
+        from probes.words.heads import WORD_HEADS, resolve_word_options  # the heads bring torch with them
+
+        for name, options in self.heads.items():
+            if name not in WORD_HEADS:
+                hint = f"These are the heads of tasks of words, as {self.task.name!r} is."
+                raise unknown_name("head", name, WORD_HEADS, hint=hint)
+            resolved = resolve_word_options(name, options or {}, protocol=self.protocol)
+            self._check_pooling(name, resolved.pooling or None)
 
     def _check_pair_heads(self) -> None:
         from probes.heads.options import resolve_options  # the heads bring torch with them
@@ -172,11 +184,14 @@ class RunConfig:
     def _check_pooling(self, head: str, pooling: str | None) -> None:
         from probes.channels import split_poolings
 
-        for name in split_poolings(pooling or self.extraction.poolings[0]):
-            if name not in self.extraction.poolings:
+        is_words = self.task.kind == "words"
+        key = "extraction.words.poolings" if is_words else "extraction.poolings"
+        extracted = self.extraction.words.poolings if is_words else self.extraction.poolings
+        for name in split_poolings(pooling or extracted[0]):
+            if name not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
                 raise ConfigError(
                     f"head {head!r} reads the pooling {name!r}, which is not extracted; "
-                    f"allowed: {', '.join(self.extraction.poolings)}, or add it to extraction.poolings."
+                    f"allowed: {', '.join(extracted)}, or add it to {key}."
                 )
 
     def to_dict(self) -> dict[str, Any]:

@@ -164,13 +164,10 @@ def fit_epochs(
     started = time.monotonic()
     selection = replace(selection, every=min(selection.every, options.max_epochs))  # the last epoch is looked at
     keeper = _KeepBest(options.patience, report, selection)
-    with torch.random.fork_rng(), quiet_lightning(), _interruptible():
-        torch.manual_seed(seed)
-        trainer = _trainer(
-            device, max_epochs=options.max_epochs, callbacks=[keeper],
-            check_val_every_n_epoch=selection.every,
-        )  # fmt: skip
-        trainer.fit(module.train(), datamodule=data)
+    run_trainer(
+        module, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
+        check_val_every_n_epoch=selection.every,
+    )  # fmt: skip
     if not keeper.state:
         raise HeadError(
             f"no epoch of {type(module).__name__} had a finite {selection.metric.replace('_', ' ')} (last loss "
@@ -199,13 +196,30 @@ def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.n
     return torch.cat(parts).float().numpy()
 
 
-def _trainer(device: str, **options: Any) -> lightning.Trainer:
+def run_trainer(
+    module: lightning.LightningModule, data: lightning.LightningDataModule, *, seed: int, device: str, **options: Any
+) -> None:
+    """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
+
+    Args:
+        module: What is trained.
+        data: What it is trained on.
+        seed: Seed of torch's own generator meanwhile.
+        device: `cpu` or a torch device.
+        options: Further options of `lightning.Trainer`.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
     kind, _, index = device.partition(":")
-    return lightning.Trainer(
-        accelerator={"cuda": "gpu"}.get(kind, kind), devices=[int(index)] if index else 1, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-        **options,
-    )  # fmt: skip
+    with torch.random.fork_rng(), quiet_lightning(), _interruptible():
+        torch.manual_seed(seed)
+        trainer = lightning.Trainer(
+            accelerator={"cuda": "gpu"}.get(kind, kind), devices=[int(index)] if index else 1, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, **options,
+        )  # fmt: skip
+        trainer.fit(module.train(), datamodule=data)
 
 
 @contextmanager

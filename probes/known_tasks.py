@@ -7,10 +7,13 @@ from probes.classes.known import CLASS_TASKS, ClassTaskEntry, load_class_task
 from probes.classes.task import ClassTask
 from probes.tasks.pairs import PairTask
 from probes.tasks.registry import TASKS, TaskEntry, load_task
+from probes.words.known import WORD_TASKS, WordTaskEntry
+from probes.words.load import load_word_task
+from probes.words.task import WordTask
 
-Kind = Literal["pairs", "classes"]
-AnyTask = PairTask | ClassTask
-ALL_TASKS: dict[str, TaskEntry | ClassTaskEntry] = {**TASKS, **CLASS_TASKS}
+Kind = Literal["pairs", "classes", "words"]
+AnyTask = PairTask | ClassTask | WordTask
+ALL_TASKS: dict[str, TaskEntry | ClassTaskEntry | WordTaskEntry] = {**TASKS, **CLASS_TASKS, **WORD_TASKS}
 
 
 def load_any_task(name: str, /, **options: object) -> AnyTask:
@@ -33,6 +36,8 @@ def load_any_task(name: str, /, **options: object) -> AnyTask:
     """
     if name in CLASS_TASKS:
         return load_class_task(name, **options)
+    if name in WORD_TASKS:
+        return load_word_task(name, **options)
     if name in TASKS:
         return load_task(name, **options)
     raise unknown_name("task", name, ALL_TASKS)

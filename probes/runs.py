@@ -21,6 +21,8 @@ from probes.record import describe_cache, describe_program, describe_task, open_
 from probes.report.write import write_manifest, write_pretraining, write_report, write_scores
 from probes.residuals import Residuals, residuals_of, write_predictions
 from probes.tasks import PairTask
+from probes.word_runs import describe_word_task, evaluate_words, require_word_splits, write_word_report
+from probes.words.task import WordTask
 
 SCORES_SCHEMA = 2
 
@@ -66,6 +68,8 @@ def run(
     task = config.task.load()
     if isinstance(task, ClassTask):
         return _run_classes(config, cut_task(config, task), cache=cache, watcher=watcher, command=command)
+    if isinstance(task, WordTask):
+        return _run_words(config, task, cache=cache, watcher=watcher, command=command)
     require_splits(task, protocol=config.protocol)  # told before anything is extracted
     corpus = obtain_corpus(config)
     cache = cache or obtain_cache(config, task, watcher=watcher)
@@ -120,6 +124,30 @@ def _run_classes(
     write_scores(folder, scores)
     write_manifest(folder, cache)
     write_class_report(folder, scores, task, found)
+    return RunResult(folder, scores)
+
+
+def _run_words(
+    config: RunConfig, task: WordTask, *, cache: LatentCache | None, watcher: Watcher, command: str
+) -> RunResult:
+    """Run a configuration whose task is one of words."""
+    started = time.monotonic()
+    require_word_splits(task, config)
+    cache = cache or obtain_cache(config, task, watcher=watcher)
+    extracted = time.monotonic()
+    watcher.say(f"latents: {cache.path} ({cache.n_words:,} words, {len(cache.layers)} layers)")
+    folder = open_folder(config.runs, config.name, config.to_dict())
+    device = str(choose_device(config.decoder.device))
+    found = evaluate_words(config, task, cache, device=device, folder=folder / "heads", watcher=watcher)
+    scores = {
+        **_describe(config, cache, device=device, command=command),
+        "task": describe_word_task(task, cache),
+        "heads": {name: result.scores for name, result in found.items()},
+        "seconds": _durations(started, extracted),
+    }
+    write_scores(folder, scores)
+    write_manifest(folder, cache)
+    write_word_report(folder, scores, task, found)
     return RunResult(folder, scores)
 
 

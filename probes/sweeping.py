@@ -22,6 +22,8 @@ from probes.record import describe_program, describe_task, open_folder
 from probes.report.sweeps import curve_label, draw_sweep, selection_score, sweep_summary
 from probes.report.write import write_scores
 from probes.runs import RunResult, require_splits
+from probes.word_runs import describe_word_task, evaluate_words, require_word_splits
+from probes.words.task import WordTask
 
 ZERO_SHOT = "layer-cosine"
 CAUSAL_PLAN = "causal"
@@ -60,6 +62,8 @@ def run_sweep(
     if isinstance(task, ClassTask):
         task = cut_task(config, task)
         require_rows(task)
+    elif isinstance(task, WordTask):
+        require_word_splits(task, config)
     else:
         require_splits(task)
     decoder = load_decoder(config.decoder, report=watcher.say)
@@ -83,7 +87,7 @@ def run_sweep(
         **describe_program(),
         "device": str(choose_device(config.decoder.device)),
         "decoder": decoder.description.to_dict(),
-        "task": describe_class_task(task) if isinstance(task, ClassTask) else describe_task(task),
+        "task": _describe_task(task),
         "cost": {"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
         "plans": rows,
         "chosen": {name: _choose(rows, name) for name in config.heads},
@@ -118,6 +122,9 @@ def evaluate_plan(
         results = evaluate_classes(config, task, cache, device=device)
         return {**row, "heads": {name: result.scores for name, result in results.items()}}
     place = folder / "heads" / cache.manifest.short_id
+    if isinstance(task, WordTask):
+        found = evaluate_words(config, task, cache, device=device, folder=place)
+        return {**row, "heads": {name: result.scores for name, result in found.items()}}
     setting = Setting(
         cache, task, config.seeds, config.bootstrap, device, place, protocol=config.protocol,
         calibration=config.calibration, anchor_identical=config.anchor_identical, has_subsets=False,
@@ -133,6 +140,12 @@ def evaluate_plan(
         },
         "heads": heads,
     }
+
+
+def _describe_task(task: AnyTask) -> dict[str, Any]:
+    if isinstance(task, ClassTask):
+        return describe_class_task(task)
+    return describe_word_task(task) if isinstance(task, WordTask) else describe_task(task)
 
 
 def _choose(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:

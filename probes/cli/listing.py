@@ -46,9 +46,10 @@ def _corpora() -> list[tuple[str, str]]:
 def _heads() -> list[tuple[str, str]]:
     from probes.classes.heads import CLASS_HEADS
     from probes.heads.registry import HEADS
+    from probes.words.heads import WORD_HEADS
 
-    rows = [(name, f"pairs: {entry.description}") for name, entry in HEADS.items()]
-    return rows + [(name, f"classes: {entry.description}") for name, entry in CLASS_HEADS.items()]
+    kinds = {"pairs": HEADS, "classes": CLASS_HEADS, "words": WORD_HEADS}
+    return [(name, f"{kind}: {entry.description}") for kind, heads in kinds.items() for name, entry in heads.items()]
 
 
 def _losses() -> list[tuple[str, str]]:

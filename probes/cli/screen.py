@@ -7,6 +7,7 @@ from probes.fit import EpochReport
 from probes.obtain import Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal
+WORD_SCORES = {"validation_span-f1": "validation span F1", "validation_accuracy": "validation accuracy"}
 
 
 def screen_watcher(console: Console) -> Watcher:
@@ -31,6 +32,9 @@ def _epochs(console: Console, head: str, seed: int) -> EpochReport:
             if key.endswith("_pearson"):
                 best[key] = max(best.get(key, value), value)
                 parts.append(f"{key.removesuffix('_pearson')} Pearson {100 * value:.2f} (best {100 * best[key]:.2f})")
+            elif key in WORD_SCORES:
+                best[key] = max(best.get(key, value), value)
+                parts.append(f"{WORD_SCORES[key]} of the best layer {100 * value:.2f} (best {100 * best[key]:.2f})")
             elif key == "held_out_loss":
                 best[key] = min(best.get(key, value), value)
                 parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")

@@ -1,0 +1,262 @@
+"""Streaming word latents out of a cache: chunks in a random order, mixed in a buffer of bounded size, read ahead.
+
+Memory is reserved once for an epoch and filled again and again: new memory costs more than reading.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.cache import LatentCache
+from extract.errors import HeadError
+from probes.channels import Channels
+from probes.words.chunks import Chunk
+
+Prepare = Callable[[Tensor], None]
+"""Changes latents `(L, W, D)` in place, in the thread that reads them."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class WordBatch(NamedTuple):
+    """Words with their latents; valid until the next batch is drawn, which takes the same memory.
+
+    Attributes:
+        latents: `(L, W, D)` float32.
+        words: `(W,)` int64 positions of the words in their split.
+        labels: `(W,)` int64 classes; None where the words are to be predicted.
+    """
+
+    latents: Float[Tensor, "L W D"]
+    words: Int[Tensor, " W"]
+    labels: Int[Tensor, " W"] | None = None
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """How much is read at once, and how much is mixed."""
+
+    chunk_words: int = 512
+    """Words that are read at once; neighbours in the file."""
+    buffer_mb: int = 1024
+    """Memory in MB for mixing chunks: one half is trained on while the other is filled."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes below one."""
+        for name in ("chunk_words", "buffer_mb"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+
+    def buffer_words(self, cache: LatentCache) -> int:
+        """Give how many words are mixed; all layers of the cache count, so that the order hangs on no choice of them.
+
+        Args:
+            cache: The cache.
+
+        Returns:
+            A number of words, at least one chunk.
+        """
+        word_bytes = 4 * len(cache.layers) * cache.width
+        return max(self.chunk_words, self.buffer_mb * 2**20 // (2 * word_bytes))
+
+
+@dataclass(frozen=True, eq=False)
+class WordReader:
+    """Reads stretches of a word cache.
+
+    Attributes:
+        cache: The cache.
+        channels: Which latents, `L` of them.
+        prepare: What is done to them; nothing when None.
+    """
+
+    cache: LatentCache
+    channels: Channels
+    prepare: Prepare | None = None
+
+    def empty(self, n_words: int) -> Float[Tensor, "L W D"]:
+        """Reserve memory for latents of a number of words."""
+        return torch.empty(len(self.channels.names), n_words, self.cache.width)
+
+    def read(self, chunk: Chunk, out: Float[Tensor, "L W D"]) -> None:
+        """Read a chunk, and prepare it.
+
+        Args:
+            chunk: The chunk, `W` places long.
+            out: Where its latents go.
+        """
+        layers = self.channels.layers
+        for k, pooling in enumerate(self.channels.poolings):
+            part = out[k * len(layers) : (k + 1) * len(layers)]
+            self.cache.read(chunk.start, chunk.stop, pooling, layers=layers, out=part)
+        if self.prepare is not None:
+            self.prepare(out)
+
+
+class InOrder:
+    """Every word of a split with a latent once, in the order of the file, a chunk a batch.
+
+    Args:
+        reader: Reads the cache.
+        chunks: From `plan_chunks`.
+        places: `(W,)` place of each word of the split.
+    """
+
+    def __init__(self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64]) -> None:
+        self.reader, self.chunks, self.places = reader, chunks, places
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.chunks)
+
+    def __iter__(self) -> Iterator[WordBatch]:
+        """Read; the next chunk is read in a thread meanwhile, which ends with the iteration."""
+        longest = max((len(chunk) for chunk in self.chunks), default=0)
+
+        def load(buffer: Tensor, chunk: Chunk) -> Chunk:
+            self.reader.read(chunk, buffer[:, : len(chunk)])
+            return chunk
+
+        for buffer, chunk in _filled(self.chunks, load, lambda: self.reader.empty(longest)):
+            words = np.concatenate(chunk.pieces)
+            spots = torch.from_numpy(self.places[words] - chunk.start)
+            latents = buffer[:, : len(chunk)]
+            if not torch.equal(spots, torch.arange(len(chunk))):  # words of other texts between, or a sentence twice
+                latents = latents[:, spots]
+            yield WordBatch(latents, torch.from_numpy(words))
+
+
+class Shuffled:
+    """Every word of a split with a latent once an epoch, in batches of sentences, in an order of the epoch's own.
+
+    Chunks are read in a random order until the buffer is full; its sentences leave it in a random order. Sentences that
+    do not fill a batch wait for the next buffer.
+
+    Args:
+        reader: Reads the cache.
+        chunks: From `plan_chunks`.
+        places: `(W,)` place of each word of the split.
+        labels: `(W,)` class of each word.
+        batch_size: Sentences a batch; the last batch of an epoch may have fewer.
+        buffer_words: Words that are mixed.
+        seed: Seed of the order; every epoch has its own.
+    """
+
+    def __init__(
+        self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64], *, labels: NDArray[np.int64],
+        batch_size: int, buffer_words: int, seed: int,
+    ) -> None:  # fmt: skip
+        self.reader, self.chunks, self.places = reader, chunks, places
+        self.labels = torch.from_numpy(labels)
+        self.batch_size, self.buffer_words, self.seed = batch_size, buffer_words, seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return ceil(sum(len(chunk.pieces) for chunk in self.chunks) / self.batch_size)
+
+    def __iter__(self) -> Iterator[WordBatch]:
+        """Begin the next epoch; it is read in a thread meanwhile, which ends with the iteration."""
+        rng = np.random.default_rng([self.seed, self.epoch])
+        self.epoch += 1
+        groups = self._groups(rng)
+        capacity = max((sum(map(len, group)) for group in groups), default=0)
+        batch = _Batch(self.reader)
+        for buffer, sentences in _filled(groups, self._load, lambda: self.reader.empty(capacity)):
+            order = rng.permutation(len(sentences))
+            at = 0
+            while at < len(order):
+                taken = order[at : at + self.batch_size - batch.n_sentences]
+                batch.add(buffer, [sentences[k] for k in taken])
+                at += len(taken)
+                if batch.n_sentences == self.batch_size:
+                    yield self._label(batch)
+        if batch.n_sentences:
+            yield self._label(batch)
+
+    def _groups(self, rng: np.random.Generator) -> list[list[Chunk]]:
+        """Put chunks, in a random order, into groups that fill the buffer."""
+        groups: list[list[Chunk]] = []
+        n_words = self.buffer_words
+        for k in rng.permutation(len(self.chunks)):
+            chunk = self.chunks[k]
+            if n_words + len(chunk) > self.buffer_words:
+                groups.append([])
+                n_words = 0
+            groups[-1].append(chunk)
+            n_words += len(chunk)
+        return groups
+
+    def _load(self, buffer: Tensor, group: Sequence[Chunk]) -> list["_Sentence"]:
+        sentences = []
+        at = 0
+        for chunk in group:
+            self.reader.read(chunk, buffer[:, at : at + len(chunk)])
+            sentences += [_Sentence(piece, self.places[piece] - chunk.start + at) for piece in chunk.pieces]
+            at += len(chunk)
+        return sentences
+
+    def _label(self, batch: "_Batch") -> WordBatch:
+        found = batch.take()
+        return found._replace(labels=self.labels[found.words])
+
+
+class _Sentence(NamedTuple):
+    """Words of a sentence, by their position in the split, and where in a buffer their latents are."""
+
+    words: NDArray[np.int64]
+    spots: NDArray[np.int64]
+
+
+class _Batch:
+    """A batch that is being put together, in memory of its own."""
+
+    def __init__(self, reader: WordReader) -> None:
+        self.reader, self.memory = reader, reader.empty(0)
+        self.words: list[NDArray[np.int64]] = []
+        self.n_words = 0
+
+    @property
+    def n_sentences(self) -> int:
+        return len(self.words)
+
+    def add(self, buffer: Tensor, sentences: Sequence[_Sentence]) -> None:
+        """Copy sentences out of a buffer."""
+        spots = torch.from_numpy(np.concatenate([sentence.spots for sentence in sentences]))
+        end = self.n_words + len(spots)
+        if end > self.memory.shape[1]:
+            wider = self.reader.empty(end + end // 2)
+            wider[:, : self.n_words] = self.memory[:, : self.n_words]
+            self.memory = wider
+        for slot, latents in zip(self.memory[:, self.n_words : end], buffer, strict=True):
+            torch.index_select(latents, 0, spots, out=slot)
+        self.words += [sentence.words for sentence in sentences]
+        self.n_words = end
+
+    def take(self) -> WordBatch:
+        """Give the batch out, and begin the next one in the same memory."""
+        found = WordBatch(self.memory[:, : self.n_words], torch.from_numpy(np.concatenate(self.words)))
+        self.words, self.n_words = [], 0
+        return found
+
+
+def _filled(
+    tasks: Sequence[T], fill: Callable[[Tensor, T], R], make: Callable[[], Tensor]
+) -> Iterator[tuple[Tensor, R]]:
+    """Fill one of two buffers in a thread while the other is used."""
+    buffers = [make() for _ in tasks[:2]]
+    with ThreadPoolExecutor(1, thread_name_prefix="icecore-reader") as pool:
+        ahead = [pool.submit(fill, buffers[0], task) for task in tasks[:1]]
+        for k in range(len(tasks)):
+            found = ahead.pop().result()
+            if k + 1 < len(tasks):  # the buffer used before is free again
+                ahead.append(pool.submit(fill, buffers[(k + 1) % 2], tasks[k + 1]))
+            yield buffers[k % 2], found
