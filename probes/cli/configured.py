@@ -9,17 +9,18 @@ from rich.console import Console
 from extract.cache import LatentCache
 from extract.errors import CacheError, ConfigError
 from extract.estimate import Estimate, estimate_extraction
+from extract.joined import JoinedText
 from extract.known import DECODER_ALIASES
 from extract.layers import select_layers
 from extract.loading import load_decoder
 from extract.plan import parse_plan
 from extract.runner import describe_extraction, unique_texts
 from extract.spec import DecoderSpec, ExtractionSpec
+from extract.word_pooling import select_word_poolings
 from probes.classes.report import class_table
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.config import RunConfig
-from probes.heads.registry import head_entry
 from probes.heads.saved import AUTOENCODER
 from probes.known_tasks import AnyTask
 from probes.obtain import obtain_cache, obtain_corpus
@@ -27,6 +28,7 @@ from probes.record import command_line
 from probes.report.table import screen_table
 from probes.runs import RunResult, pretrain, run
 from probes.tasks.corpus import Corpus, load_corpus
+from probes.words.report import word_table
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
 
@@ -45,9 +47,7 @@ def extract_command(argv: Sequence[str]) -> int:
     parsed = read_arguments("extract", argv, description=extract_command.__doc__ or "", flags={"dry_run": DRY_RUN})
     if parsed.flags["dry_run"]:
         return _dry_run(parsed.config)
-    corpus = obtain_corpus(parsed.config)
-    sources: list[AnyTask | Corpus] = [_task(parsed.config), *([corpus] if corpus else [])]
-    for source in sources:
+    for source in _sources(parsed.config):
         cache = obtain_cache(parsed.config, source, watcher=screen_watcher(Console(stderr=True)))
         Console(markup=False).print(f"{cache.path}", soft_wrap=True, highlight=False)
     return 0
@@ -70,9 +70,7 @@ def fit_command(argv: Sequence[str]) -> int:
         result = pretrain(config, cache, watcher=watcher, command=command_line())
         Console(markup=False).print(f"{result.folder}/summary.md holds the losses of every layer.", soft_wrap=True)
         return 0
-    if head:
-        if head not in config.heads:
-            head_entry(head)  # an unknown head is told as such
+    if head:  # one that tasks of this kind do not have is told as such
         config = replace(config, heads={head: config.heads.get(head)})
     cache = LatentCache(name) if name else find_cache_of(config, _task(config))
     corpus = obtain_corpus(config)
@@ -95,6 +93,12 @@ def _task(config: RunConfig) -> AnyTask:
     return config.task.load()
 
 
+def _sources(config: RunConfig) -> list[AnyTask | Corpus]:
+    """Give everything whose texts a run extracts: its task, and the corpus that its heads start from."""
+    task, corpus = _task(config), obtain_corpus(config)
+    return [task] if corpus is None else [task, corpus]
+
+
 def find_cache_of(config: RunConfig, source: AnyTask | Corpus) -> LatentCache:
     """Find the cache of a task or corpus without its decoder: by name, contents and texts.
 
@@ -106,7 +110,7 @@ def find_cache_of(config: RunConfig, source: AnyTask | Corpus) -> LatentCache:
     for path in sorted(Path(config.caches).glob("*.h5")):
         try:
             cache = LatentCache(path)
-            cache.rows_of(texts)
+            _look_up(cache, texts)
         except CacheError:
             continue
         if _is_from(cache, config.decoder) and _holds(cache, config.extraction):
@@ -118,6 +122,14 @@ def find_cache_of(config: RunConfig, source: AnyTask | Corpus) -> LatentCache:
             "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
         )
     return found[0]
+
+
+def _look_up(cache: LatentCache, texts: Sequence[str | JoinedText]) -> None:
+    """Refuse a cache that does not hold all of these texts, or not their words."""
+    if isinstance(texts[0], JoinedText):
+        cache.words_of([text for text in texts if isinstance(text, JoinedText)])
+    else:
+        cache.rows_of([text for text in texts if isinstance(text, str)])
 
 
 def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
@@ -138,28 +150,41 @@ def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
     return (
         (identity["plan"], identity["template"], identity["storage_dtype"]) == wanted
         and set(select_layers(spec.layers, n_blocks)) <= set(cache.layers)
-        and set(spec.poolings) <= set(cache.poolings)
+        and (_holds_words(cache, spec) if cache.is_words else set(spec.poolings) <= set(cache.poolings))
     )
+
+
+def _holds_words(cache: LatentCache, spec: ExtractionSpec) -> bool:
+    words, n_blocks = cache.identity["words"], cache.manifest.provenance["decoder"]["n_layers"]
+    wanted = select_word_poolings(spec.words.poolings, parse_plan(spec.plan), n_blocks)
+    is_read_alike = (words["shift"], words["on_lost"]) == (spec.words.shift, spec.words.on_lost)
+    return is_read_alike and set(wanted) <= set(cache.poolings)
 
 
 def _show(result: RunResult) -> None:
     console = Console(markup=False)
-    is_pairs = "score_range" in result.scores["task"]
     scores = result.scores
-    console.print(screen_table(scores) if is_pairs else class_table(scores))
+    tables = {"score_range": screen_table, "class_names": class_table, "tags": word_table}
+    console.print(next(table(scores) for key, table in tables.items() if key in scores["task"]))
     if result.scores["task"]["is_sample"]:
         console.print("The task is a sample shipped with icecore: these scores are no benchmark result.")
     console.print(f"{result.folder}/summary.md holds the summary, scores.json the numbers.", soft_wrap=True)
 
 
 def _dry_run(config: RunConfig) -> int:
-    texts = unique_texts(_task(config).texts())
+    sources = _sources(config)
     decoder = load_decoder(config.decoder, report=screen_watcher(Console(stderr=True)).say)
-    manifest = describe_extraction(decoder, texts, config.extraction)
-    estimate = estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest)
-    Console(markup=False).print(
-        dry_run_text(estimate, len(manifest.identity["layers"])), highlight=False, soft_wrap=True
-    )
+    estimates: list[Estimate] = []
+    lines: list[str] = []
+    for source in sources:
+        texts = unique_texts(source.texts())
+        manifest = describe_extraction(decoder, texts, config.extraction)
+        estimates.append(estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest))
+        lines += [f"{source.name}:"] * (len(sources) > 1)
+        lines.append(dry_run_text(estimates[-1], len(manifest.identity["layers"])))
+    if len(sources) > 1:
+        lines += ["together:", _disk_line(estimates), _time_line(estimates)]
+    Console(markup=False).print("\n".join(lines), highlight=False, soft_wrap=True)
     return 0
 
 
@@ -180,7 +205,15 @@ def dry_run_text(estimate: Estimate, n_layers: int) -> str:
     ]
     for pooling, size in estimate.bytes_by_pooling().items():
         lines.append(f"{pooling:9} {size / 1e6:,.1f} MB, {size / n_layers / 1e6:,.2f} MB for each of {n_layers} layers")
-    lines.append(f"disk      {estimate.n_bytes / 1e6:,.1f} MB in all")
-    minutes, seconds = divmod(round(estimate.seconds), 60)
-    lines.append(f"time      about {minutes} min {seconds} s at {estimate.tokens_per_second:,.0f} tokens/s")
-    return "\n".join(lines)
+    return "\n".join([*lines, _disk_line([estimate]), _time_line([estimate])])
+
+
+def _disk_line(estimates: Sequence[Estimate]) -> str:
+    return f"disk      {sum(estimate.n_bytes for estimate in estimates) / 1e6:,.1f} MB in all"
+
+
+def _time_line(estimates: Sequence[Estimate]) -> str:
+    seconds = sum(estimate.seconds for estimate in estimates)
+    rate = sum(estimate.n_tokens for estimate in estimates) / seconds
+    minutes, rest = divmod(round(seconds), 60)
+    return f"time      about {minutes} min {rest} s at {rate:,.0f} tokens/s"

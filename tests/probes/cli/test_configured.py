@@ -1,6 +1,7 @@
 """`icecore run`, `extract` and `fit` on a tiny decoder: what is reused, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,30 @@ def test_a_dry_run_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_counts_the_corpus_that_heads_start_from(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "generic.txt").write_text("\n".join(f"Sentence {i} is generic." for i in range(30)), encoding="utf-8")
+    argv = ["--dry-run", "--pretraining.corpus", "text-file", "--pretraining.options.file", "generic.txt"]
+    argv += ["--pretraining.texts", "20", "--caches=caches", "--runs=runs"]
+    for command in ("run", "extract"):
+        assert main([command, str(finished.config), *argv]) == 0  # no head starts from it
+        assert "generic" not in capsys.readouterr().out
+        assert main([command, str(finished.config), *argv, "--heads.siamese-cosine.start", "frozen"]) == 0
+        out = capsys.readouterr().out
+        task, corpus, together = re.split(r"^(?:tiny-pairs|generic|together):\n", out, flags=re.MULTILINE)[1:]
+        assert task.startswith(f"rows      {len(LatentCache(finished.cache))} unique texts")
+        assert corpus.startswith("rows      20 unique texts")
+        for line in ("tokens", "mean", "last", "disk", "time"):
+            assert f"\n{line} " in task
+            assert f"\n{line} " in corpus
+        sizes = [float(match[1]) for match in re.finditer(r"disk +([\d.]+) MB in all", out)]
+        assert sizes[2] == pytest.approx(sizes[0] + sizes[1], abs=0.11)
+        assert "time      about 0 min" in together
+    assert [path.name for path in tmp_path.iterdir()] == ["generic.txt"]
+
+
 def test_extract_finds_the_cache(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +137,25 @@ def test_fit_with_a_cache_of_other_texts_names_the_text(
     other = plant(tmp_path / "other.h5", make_task(sizes={"train": 8}))
     assert main(["fit", str(finished.config), "--cache", str(other.path), f"--runs={tmp_path / 'runs'}"]) == 1
     assert "does not hold the text" in capsys.readouterr().err
+
+
+def test_one_head_of_a_classification_task_alone_can_be_fitted(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [
+        "--task.name", "class-sample", "--decoder.name", str(decoder_folder), "--decoder.device", "cpu",
+        "--bootstrap", "100", f"--caches={tmp_path / 'caches'}", f"--runs={tmp_path / 'runs'}", "--name", "one",
+        "--heads", "{cosine-threshold: {}}",
+    ]  # fmt: skip
+    assert main(["extract", *argv]) == 0
+    assert main(["fit", *argv, "--head", "logistic-probe"]) == 0  # one that the file does not name
+    scores = json.loads((tmp_path / "runs" / "one" / "scores.json").read_text(encoding="utf-8"))
+    assert set(scores["heads"]) == {"logistic-probe"}
+    capsys.readouterr()
+    assert main(["fit", *argv, "--head", "cosine-mlp"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("icecore: unknown head 'cosine-mlp'")
+    assert "These are the heads of classification tasks, as 'class-sample' is." in err
 
 
 def test_a_run_folder_that_cannot_be_written_is_named(
