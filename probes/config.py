@@ -165,6 +165,7 @@ class RunConfig:
 
     def _check_pair_heads(self) -> None:
         from probes.heads.options import resolve_options  # the heads bring torch with them
+        from probes.pretraining import require_same_encoders
 
         for name, options in self.heads.items():
             resolved = resolve_options(name, options or {})
@@ -175,11 +176,14 @@ class RunConfig:
                     f"anchor_identical is true, but head {name!r} has pair_features {n_features} and so predicts no "
                     "constant for a text paired with itself; set it to false, or pair_features to 0."
                 )
-            if resolved.arguments.get("start", "fresh") != "fresh" and not self.pretraining.corpus:
+            if resolved.arguments.get("start", "fresh") == "fresh":
+                continue
+            if not self.pretraining.corpus:
                 raise ConfigError(
                     f"head {name!r} has start {resolved.arguments['start']!r}, but `pretraining.corpus` is empty; "
                     "name the corpus of its autoencoders (icecore list corpora), or use start: fresh."
                 )
+            require_same_encoders(name, resolved.arguments, self.pretraining.autoencoder)
 
     def _check_pooling(self, head: str, pooling: str | None) -> None:
         from probes.channels import split_poolings

@@ -21,6 +21,7 @@ from probes.heads.registry import head_entry
 from probes.heads.saved import SavedAutoencoder, load_head, save_head
 from probes.heads.siamese_cosine import SiameseCosine
 from probes.metrics import correlations
+from probes.pretraining import require_same_encoders
 from probes.protocols import PROTOCOLS
 from probes.tasks import PairTask
 
@@ -121,7 +122,7 @@ def fit_seed(
         setting.cache, setting.task, pooling=resolved.pooling or setting.cache.poolings[0], layers=resolved.layers,
         batch_size=min(resolved.fit.batch_size, n_train), seed=seed, selection=protocol.selection,
     )  # fmt: skip
-    encoders = _encoders(resolved, setting, data)
+    encoders = _encoders(name, resolved, setting, data)
     fit_id = _fit_id(name, resolved, data, setting, seed=seed, encoders=encoders)
     folder = setting.folder / name / f"seed_{seed}"
     try:
@@ -149,7 +150,7 @@ def fit_seed(
     return FittedHead(head, record, data, {split: predict_pairs(head, data, split) for split in setting.task.splits})
 
 
-def _encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedAutoencoder | None:
+def _encoders(name: str, resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedAutoencoder | None:
     """Obtain the autoencoders a head starts from, if it does."""
     if resolved.arguments.get("start", "fresh") == "fresh":
         return None
@@ -158,7 +159,9 @@ def _encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -> Sav
             f"option start is {resolved.arguments['start']!r}, but no autoencoders are at hand; set "
             "`pretraining.corpus`, or use start: fresh."
         )
-    return setting.autoencoders(data.pooling)
+    found = setting.autoencoders(data.pooling)
+    require_same_encoders(name, resolved.arguments, found.module.arguments())
+    return found
 
 
 def _build(

@@ -1,5 +1,7 @@
 """Layer-wise autoencoders on the latents of a corpus: fitted once, kept beside the caches, found again."""
 
+import inspect
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +11,12 @@ import torch
 
 from extract.cache import LatentCache
 from extract.digest import digest_json
-from extract.errors import HeadError
+from extract.errors import ConfigError, HeadError
 from probes.fit import EpochReport, FitOptions, Selection, fit_epochs, ignore_epoch
 from probes.heads.autoencoder import LayerAutoencoder
 from probes.heads.options import sort_options
 from probes.heads.saved import AUTOENCODER, SavedAutoencoder, load_autoencoder, save_head
+from probes.heads.widths import is_same_rule
 from probes.text_latents import TextLatents
 
 DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
@@ -34,6 +37,27 @@ def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any
         ConfigError: A value of the wrong kind.
     """
     return sort_options(AUTOENCODER, LayerAutoencoder, options, defaults=DEFAULTS)
+
+
+def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
+    """Refuse what a head says of its encoders where the autoencoders they come from say otherwise.
+
+    Args:
+        head: The head.
+        arguments: Its own arguments.
+        autoencoder: Arguments of the autoencoders; what is left out has its default.
+
+    Raises:
+        ConfigError: Another kind of encoder, or another rule for its codes.
+    """
+    defaults = inspect.signature(LayerAutoencoder).parameters
+    for option, is_same in (("encoder", operator.eq), ("bottleneck", is_same_rule)):
+        theirs = autoencoder.get(option, defaults[option].default)
+        if option in arguments and not is_same(arguments[option], theirs):
+            raise ConfigError(
+                f"option {option} of head {head!r} is {arguments[option]!r}, but it starts from autoencoders whose "
+                f"{option} is {theirs!r}; leave it out, or set pretraining.autoencoder.{option}."
+            )
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,23 @@ def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def is_same_rule(one: Widths, other: Widths) -> bool:
+    """Tell whether two rules say the same, whatever the layers and the width they are read for.
+
+    Example:
+        >>> is_same_rule("256", 256), is_same_rule("D/2,upper half D", "D/2, upper half D"), is_same_rule(256, "D")
+        (True, True, False)
+    """
+    return _plain_rule(one) == _plain_rule(other)
+
+
+def _plain_rule(rule: Widths) -> tuple[str, ...] | tuple[int, ...]:
+    if not isinstance(rule, int | str):
+        return tuple(rule)
+    low, _, high = "".join(str(rule).split()).partition(",upperhalf")
+    return low, high or low
+
+
 def _is_size(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 

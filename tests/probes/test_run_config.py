@@ -146,6 +146,39 @@ def test_pretraining_that_cannot_be_is_refused(fields: dict[str, Any], error: ty
         PretrainingSpec(**fields)
 
 
+@pytest.mark.parametrize("start", ["pretrained", "frozen"])
+@pytest.mark.parametrize(
+    ("own", "autoencoder", "told"),
+    [
+        ({"encoder": "linear"}, {}, ("encoder", "'linear'", "'mlp'")),
+        ({"encoder": "mlp"}, {"encoder": "linear"}, ("encoder", "'mlp'", "'linear'")),
+        ({"bottleneck": 128}, {}, ("bottleneck", "128", "'256, upper half 512'")),
+        ({"bottleneck": "D/2", "encoder": "mlp"}, {"bottleneck": 64}, ("bottleneck", "'D/2'", "64")),
+        ({"bottleneck": [3, 4]}, {"bottleneck": [3, 5]}, ("bottleneck", r"\[3, 4\]", r"\[3, 5\]")),
+        ({"bottleneck": "256,upper half 512", "encoder": "mlp"}, {}, None),
+        ({"bottleneck": "64", "encoder": "linear"}, {"bottleneck": 64, "encoder": "linear"}, None),
+        ({"bottleneck": [3, 4]}, {"bottleneck": [3, 4]}, None),
+        ({"hidden": 64, "dropout": 0.3}, {"dropout": 0.1}, None),  # the head's own
+    ],
+)
+def test_a_head_that_starts_from_autoencoders_has_their_encoders(
+    start: str, own: dict[str, Any], autoencoder: dict[str, Any], told: tuple[str, str, str] | None
+) -> None:
+    heads: dict[str, dict[str, Any] | None] = {"siamese-cosine": {"start": start, **own}}
+    corpus = PretrainingSpec("generics", autoencoder=autoencoder)
+    RunConfig(heads={"siamese-cosine": own}, pretraining=corpus)  # fresh encoders are its own
+    if told is None:
+        assert RunConfig(heads=heads, pretraining=corpus).heads == heads
+        return
+    option, mine, theirs = told
+    sentence = (
+        rf"option {option} of head 'siamese-cosine' is {mine}, but it starts from autoencoders whose {option} is "
+        rf"{theirs}; leave it out, or set pretraining\.autoencoder\.{option}\."
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        RunConfig(heads=heads, pretraining=corpus)
+
+
 def test_an_anchor_for_identical_texts_needs_a_head_with_a_constant() -> None:
     heads: dict[str, dict[str, Any] | None] = {"siamese-cosine": {"pair_features": 4}}
     assert RunConfig(heads=heads).anchor_identical is False

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import probes.fitted
 from extract.cache import LatentCache
-from extract.errors import HeadError, UnknownNameError
+from extract.errors import ConfigError, HeadError, UnknownNameError
 from probes.calibration import read_calibration
 from probes.contributions import layer_contributions
 from probes.data import PairLatents
@@ -154,6 +154,21 @@ def test_a_choice_of_layers_gets_the_encoders_of_those_layers(
     assert torch.equal(fitted.head.scale, autoencoders.module.scale[picks])
     assert fitted.head.arguments()["bottleneck"] == [CODES[k] for k in picks]
     assert fitted.head.arguments()["encoder"] == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [({"encoder": "linear"}, "encoder"), ({"bottleneck": 4}, "bottleneck"), ({"bottleneck": CODES}, "")],
+)
+def test_encoders_of_another_shape_than_the_autoencoders_are_refused(
+    setting: Setting, own: dict[str, Any], told: str
+) -> None:
+    if not told:
+        assert fit(setting, start="frozen", max_epochs=1, **own).head.arguments()["bottleneck"] == CODES
+        return
+    with pytest.raises(ConfigError, match=rf"option {told} of head 'siamese-cosine' is .*, but it starts from autoenc"):
+        fit(setting, start="frozen", **own)
+    assert not setting.folder.exists()
 
 
 def test_both_poolings_get_the_encoders_of_both(setting: Setting) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from extract.errors import HeadError
-from probes.heads.widths import Widths, check_widths, code_widths
+from probes.heads.widths import Widths, check_widths, code_widths, is_same_rule
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,19 @@ def test_what_is_of_another_kind_is_refused_before_it_is_read(value: object) -> 
 @pytest.mark.parametrize("value", [1, 256, "wide", [3, 4], (3, 4)])
 def test_what_may_be_a_rule_goes_through(value: Widths) -> None:
     assert check_widths(value) is value  # whether a text can be read is told when it is
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (256, "256", True), ("256", " 256 ", True), ("256, upper half 512", "256,upper half  512", True),
+        ("8, upper half 8", 8, True), ([3, 4], (3, 4), True), ("D/4", "D / 4", True), (256, 512, False),
+        ("256, upper half 512", 256, False), ("256, upper half 512", "512, upper half 256", False),
+        ([3, 4], [3, 4, 3], False), ([8, 8], 8, False), ("D", 576, False),
+    ],
+)  # fmt: skip
+def test_two_rules_may_say_the_same(one: Widths, other: Widths, is_same: bool) -> None:
+    assert is_same_rule(one, other) is is_same_rule(other, one) is is_same
 
 
 @pytest.mark.parametrize("rule", [[8], [8] * 4, (8,) * 6])
