@@ -11,7 +11,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.spans import CONTEXT
-from extract.template import TEXT, EncodedText
+from extract.tokenised import TEXT, EncodedText
+
+
+@dataclass(frozen=True)
+class BatchWords:
+    """The words of a batch, row by row.
+
+    Attributes:
+        starts: `(W,)` int64 first token that each word is read at, as row times columns plus column.
+        counts: `(W,)` int64 tokens that it is read at, from there on; 0 where it has no latent.
+        flags: `(W,)` uint8, bits of `extract.alignment`.
+        n_words: `(B,)` int32, words per row.
+        word_start: `(B,)` int32, position of a row's first word among the words of its text.
+        first_word: Position of the first word of the batch in the cache.
+    """
+
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+    n_words: NDArray[np.int32]
+    word_start: NDArray[np.int32]
+    first_word: int = 0
 
 
 @dataclass(frozen=True)
@@ -27,6 +48,7 @@ class Batch:
         n_tokens: `(B,)` int32, real tokens per row.
         is_truncated: `(B,)` bool.
         spans: `(B, T)` span number per token, for the hybrid mask; None where no text has spans.
+        words: The words to read; None where whole texts are pooled.
     """
 
     rows: NDArray[np.int64]
@@ -37,6 +59,7 @@ class Batch:
     n_tokens: NDArray[np.int32]
     is_truncated: NDArray[np.bool_]
     spans: Int[Tensor, "B T"] | None = None
+    words: BatchWords | None = None
 
     @property
     def is_padded(self) -> bool:
@@ -96,6 +119,7 @@ def collate(
     pad_id: int = 0,
     side: Literal["right", "left"] = "right",
     width: int | None = None,
+    first_word: int = 0,
 ) -> Batch:
     """Put encoded texts into one batch.
 
@@ -106,6 +130,7 @@ def collate(
         pad_id: Any valid token id; padding is masked, never recognised by its id.
         side: Where padding goes.
         width: Columns of the batch; the longest text when absent.
+        first_word: Position of the first word of the batch in the cache, where the texts come with their words.
 
     Returns:
         The batch, on the CPU.
@@ -117,8 +142,8 @@ def collate(
     is_text = torch.zeros(len(texts), columns, dtype=torch.bool)
     has_spans = any(text.spans is not None for text in texts)
     spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
-    for b, text in enumerate(texts):
-        start = 0 if side == "right" else columns - lengths[b]
+    begins = [0 if side == "right" else columns - length for length in lengths]
+    for b, (text, start) in enumerate(zip(texts, begins, strict=True)):
         span = slice(start, start + lengths[b])
         ids[b, span] = torch.from_numpy(text.ids)
         is_real[b, span] = True
@@ -134,4 +159,25 @@ def collate(
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
         spans=spans,
+        words=_collate_words(texts, begins, columns=columns, first_word=first_word),
+    )
+
+
+def _collate_words(
+    texts: Sequence[EncodedText], begins: Sequence[int], *, columns: int, first_word: int
+) -> BatchWords | None:
+    """Put the words of rows of `columns` columns into one list; `begins` is the first real column of each row."""
+    held = [text.words for text in texts if text.words is not None]
+    if len(held) < len(texts):
+        return None
+    starts = [
+        words.columns[:, 0] + b * columns + begin for b, (words, begin) in enumerate(zip(held, begins, strict=True))
+    ]
+    return BatchWords(
+        starts=np.concatenate(starts),
+        counts=np.concatenate([words.columns[:, 1] - words.columns[:, 0] for words in held]),
+        flags=np.concatenate([words.flags for words in held]),
+        n_words=np.array([len(words.flags) for words in held], np.int32),
+        word_start=np.array([words.start for words in held], np.int32),
+        first_word=first_word,
     )

@@ -11,15 +11,19 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.digest import digest_texts
 from extract.errors import CacheError, CacheIncompleteError, unknown_name
+from extract.joined import JoinedText
 from extract.layers import select_from
-from extract.layout import ArrayPlace, read_layout
+from extract.layout import latent_path
+from extract.lookup import RowLookup, WordPlaces, ranges
 from extract.manifest import require_same
+from extract.reader import StoreReader
 
 
 class LatentCache:
-    """A latent cache, open for reading.
+    """A latent cache, open for reading: of whole texts, or of words.
 
     The file is mapped, never held open through HDF5, so a cache can be pickled and shared with DataLoader workers,
     forked or spawned. Views are copy-on-write: changing one never changes the file.
@@ -44,11 +48,11 @@ class LatentCache:
         self, path: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
     ) -> None:
         self.path = Path(path)
-        self.manifest, self._places = read_layout(self.path)
+        self._file = StoreReader(self.path)
+        self.manifest = self._file.manifest
         if expected is not None:
             require_same(self.manifest.identity, expected, where=repr(str(self.path)))
-        self._maps: dict[str, NDArray[Any]] = {}
-        self._lookup: tuple[NDArray[np.uint64], NDArray[np.int64]] | None = None
+        self._lookup: RowLookup | None = None
         if not allow_partial and not self.is_complete:
             state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
             raise CacheIncompleteError(
@@ -57,12 +61,8 @@ class LatentCache:
             )
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Number of rows: one a text, or several for a text that was read in windows."""
         return int(self.manifest.identity["n_rows"])
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the maps behind: another process makes its own."""
-        return {**self.__dict__, "_maps": {}}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -76,8 +76,18 @@ class LatentCache:
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """Pooling names."""
-        return tuple(self.identity["poolings"])
+        """Pooling names, of words where the cache holds words."""
+        return self.manifest.poolings
+
+    @property
+    def is_words(self) -> bool:
+        """Whether the latents are those of words."""
+        return self.manifest.words is not None
+
+    @property
+    def n_words(self) -> int:
+        """Words over all texts, each with one latent slot; 0 for whole texts."""
+        return 0 if self.manifest.words is None else int(self.manifest.words["n_words"])
 
     @property
     def width(self) -> int:
@@ -92,7 +102,7 @@ class LatentCache:
     @property
     def n_done(self) -> int:
         """Rows that are done."""
-        return int(np.count_nonzero(self._map("/rows/is_done")))
+        return int(np.count_nonzero(self._file.map("/rows/is_done")))
 
     @property
     def is_complete(self) -> bool:
@@ -102,7 +112,7 @@ class LatentCache:
     @property
     def certificate(self) -> dict[str, Any]:
         """The certificate written when the extraction ended; empty before that."""
-        text = self._map("/certificate").tobytes().rstrip(b"\0")
+        text = self._file.map("/certificate").tobytes().rstrip(b"\0")
         try:
             return dict(json.loads(text)) if text else {}
         except ValueError as error:
@@ -113,12 +123,12 @@ class LatentCache:
     @property
     def n_tokens(self) -> NDArray[np.int32]:
         """`(N,)` tokens per row, specials and instruction included."""
-        return self._map("/rows/n_tokens")
+        return self._file.map("/rows/n_tokens")
 
     @property
     def is_truncated(self) -> NDArray[np.bool_]:
         """`(N,)` whether text tokens of the row were dropped."""
-        return self._map("/rows/is_truncated").astype(np.bool_)
+        return self._file.map("/rows/is_truncated").astype(np.bool_)
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
         """Give one layer as a view of the file.
@@ -128,17 +138,13 @@ class LatentCache:
             pooling: One of `poolings`.
 
         Returns:
-            `(N, D)` in the stored dtype, without a copy; bytes are read when they are touched.
+            `(N, D)` in the stored dtype, a row for each text or word, without a copy; bytes are read when they are
+            touched. The latent of a word that has none is zero.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
         """
-        if layer not in self.layers:
-            raise unknown_name("layer", layer, self.layers)
-        if pooling not in self.poolings:
-            raise unknown_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
-        view = torch.from_numpy(self._map(f"/latents/{pooling}/{layer}"))
-        return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
+        return self._torch(self._file.map(self._array(layer, pooling)))
 
     def gather(
         self,
@@ -147,10 +153,10 @@ class LatentCache:
         *,
         layers: str | Iterable[str] = "all",
     ) -> Float[Tensor, "L B D"]:
-        """Gather rows of many layers.
+        """Gather latents of many layers.
 
         Args:
-            rows: `B` row positions, in any order, repeats allowed.
+            rows: `B` positions of rows, or of words where the cache holds words; in any order, repeats allowed.
             pooling: One of `poolings`.
             layers: A selection as in `select_layers`.
 
@@ -159,14 +165,51 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A row position outside the cache, or one that is no whole number (a mask, for instance).
+            CacheError: A position outside the cache, or one that is no whole number (a mask, for instance).
         """
-        index = self._check_rows(np.asarray(rows))
+        index = self._check_places(np.asarray(rows))
         names = select_from(layers, self.layers)
         gathered = torch.empty(len(names), len(index), self.width, dtype=torch.float32)
         for slot, name in zip(gathered, names, strict=True):
             slot.copy_(self.layer(name, pooling)[index])
         return gathered
+
+    def read(
+        self, start: int, stop: int, pooling: str, *, layers: str | Iterable[str] = "all",
+        out: Float[Tensor, "L B D"] | None = None,
+    ) -> Float[Tensor, "L B D"]:  # fmt: skip
+        """Read consecutive latents of many layers into memory, for streaming through a cache of any size.
+
+        Nothing is mapped, so the memory of the process does not grow with what has been read.
+
+        Args:
+            start: First row, or word where the cache holds words.
+            stop: One past the last.
+            pooling: One of `poolings`.
+            layers: A selection as in `select_layers`.
+            out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory again
+                and again is much cheaper than asking for new memory. New memory when absent.
+
+        Returns:
+            `(L, stop - start, D)` float32.
+
+        Raises:
+            UnknownNameError: A layer or pooling this cache does not have.
+            CacheError: A range that is not inside the cache.
+        """
+        if not 0 <= start <= stop <= self._n_places:
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
+        names = select_from(layers, self.layers)
+        found = torch.empty(len(names), stop - start, self.width, dtype=torch.float32) if out is None else out
+        for slot, name in zip(found, names, strict=True):
+            array = self._array(name, pooling)
+            if self.storage_dtype == "float32":
+                self._file.read_into(slot.numpy(), array, start)
+            else:
+                raw = np.empty((stop - start, self.width), np.uint16 if self.is_bfloat16 else np.float16)
+                self._file.read_into(raw, array, start)
+                slot.copy_(self._torch(raw))
+        return found
 
     def rows_of(self, texts: Sequence[str]) -> Int[Tensor, " B"]:
         """Find the rows of texts by their digests.
@@ -178,38 +221,96 @@ class LatentCache:
             `(B,)` int64 row positions.
 
         Raises:
-            CacheError: A text that this cache does not hold; names the first.
+            CacheError: A text that this cache does not hold; names the first. Or the cache holds words.
         """
-        if self._lookup is None:
-            keys = self._digests().view(np.uint64)[:, 0]
-            order = np.argsort(keys, kind="stable")
-            self._lookup = (keys[order], order)
-        wanted = digest_texts(texts)
-        keys, order = self._lookup
-        spots = np.searchsorted(keys, wanted.view(np.uint64)[:, 0]).clip(max=len(keys) - 1)
-        rows: NDArray[np.int64] = order[spots]
-        is_found = (self._digests()[rows] == wanted).all(axis=1)
-        if not is_found.all():
-            missing = texts[int(np.argmin(is_found))]
-            raise CacheError(
-                f"cache {str(self.path)!r} does not hold the text {missing[:60]!r} "
-                f"({int((~is_found).sum())} of {len(texts)} are missing); extract a cache for these texts."
-            )
+        if self.is_words:
+            raise CacheError(f"cache {str(self.path)!r} holds words and no whole texts; ask it with words_of.")
+        rows, _ = self._find(texts)
         return torch.from_numpy(rows)
 
-    def _check_rows(self, rows: NDArray[Any]) -> Int[Tensor, " B"]:
-        if rows.size and rows.dtype.kind not in "iu":
-            raise CacheError(f"rows are of dtype {rows.dtype}; allowed: whole numbers from 0 to {len(self) - 1}.")
-        outside = rows[(rows < 0) | (rows >= len(self))]
+    def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
+        """Find the words of texts by the texts' digests.
+
+        Args:
+            texts: Texts with their words, repeats allowed.
+
+        Returns:
+            The place and the flags of every word of every text, in their order.
+
+        Raises:
+            CacheError: A text that this cache does not hold with these words; names the first. Or the cache holds
+                whole texts.
+        """
+        if not self.is_words:
+            raise CacheError(f"cache {str(self.path)!r} holds whole texts and no words; ask it with rows_of.")
+        rows, n_rows = self._find(texts)
+        n_words = self._file.map("/rows/n_words")[rows].astype(np.int64)
+        positions = ranges(self._file.map("/rows/first_word")[rows], n_words)
+        if len(positions) != sum(len(text.spans) for text in texts):
+            raise CacheIncompleteError(f"cache {str(self.path)!r} is half done and holds only some of these words.")
+        ends = np.concatenate([[0], np.cumsum(n_words)])[np.cumsum(n_rows)]
+        return WordPlaces(positions, np.concatenate([[0], ends]), self._file.map("/words/flags")[positions])
+
+    def word_report(self) -> dict[str, int]:
+        """Count the words, and those that something happened to.
+
+        Returns:
+            `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
+            `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
+        """
+        flags = self._file.map("/words/flags") if self.is_words else np.zeros(0, np.uint8)
+        bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
+        counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
+        n_windows = int(np.count_nonzero(self._rows_by_digest().counts > 1)) if self.is_words else 0
+        return {"n_words": self.n_words, **counts, "n_windows": n_windows}
+
+    @property
+    def is_bfloat16(self) -> bool:
+        """Whether latents are stored as bfloat16, for which NumPy has no dtype."""
+        return self.storage_dtype == "bfloat16"
+
+    @property
+    def _n_places(self) -> int:
+        return self.n_words if self.is_words else len(self)
+
+    def _array(self, layer: str, pooling: str) -> str:
+        if layer not in self.layers:
+            raise unknown_name("layer", layer, self.layers)
+        if pooling not in self.poolings:
+            raise unknown_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
+        return latent_path(self.manifest, pooling, layer)
+
+    def _torch(self, raw: NDArray[Any]) -> Tensor:
+        view = torch.from_numpy(raw)
+        return view.view(torch.bfloat16) if self.is_bfloat16 else view
+
+    def _rows_by_digest(self) -> RowLookup:
+        if self._lookup is None:
+            word_start = self._file.map("/rows/word_start") if self.is_words else None
+            self._lookup = RowLookup(self._file.map("/rows/digest"), word_start)
+        return self._lookup
+
+    def _find(self, texts: Sequence[str] | Sequence[JoinedText]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find all rows of texts, and how many each has."""
+        lookup = self._rows_by_digest()
+        begins, counts = lookup.find(digest_texts(texts))
+        if not counts.all():
+            missing = texts[int(np.argmin(counts))]
+            text = missing if isinstance(missing, str) else missing.text
+            what = "the text" if isinstance(missing, str) else f"these {len(missing.spans)} words of the text"
+            raise CacheError(
+                f"cache {str(self.path)!r} does not hold {what} {text[:60]!r} "
+                f"({int((counts == 0).sum())} of {len(texts)} are missing); extract a cache for these texts."
+            )
+        return lookup.order[ranges(begins, counts)], counts
+
+    def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
+        noun = "word" if self.is_words else "row"
+        if places.size and places.dtype.kind not in "iu":
+            raise CacheError(
+                f"{noun}s are of dtype {places.dtype}; allowed: whole numbers from 0 to {self._n_places - 1}."
+            )
+        outside = places[(places < 0) | (places >= self._n_places)]
         if outside.size:
-            raise CacheError(f"row {outside[0]} is outside this cache; allowed: 0 to {len(self) - 1}.")
-        return torch.as_tensor(rows.astype(np.int64))
-
-    def _digests(self) -> NDArray[np.uint8]:
-        return self._map("/rows/digest")
-
-    def _map(self, name: str) -> NDArray[Any]:
-        if name not in self._maps:
-            place: ArrayPlace = self._places[name]
-            self._maps[name] = np.memmap(self.path, place.dtype, "c", offset=place.offset, shape=place.shape)
-        return self._maps[name]
+            raise CacheError(f"{noun} {outside[0]} is outside this cache; allowed: 0 to {self._n_places - 1}.")
+        return torch.as_tensor(places.astype(np.int64))

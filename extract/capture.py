@@ -13,7 +13,7 @@ from extract.decoder import Decoder
 from extract.errors import DecoderError
 from extract.layers import FINAL_NORM
 from extract.linear import QuickLinear
-from extract.pooling import POOLINGS, PoolingIndex, index_batch
+from extract.pooler import Pooler
 from extract.wiring import wiring_of
 
 Visit = Callable[[int, Tensor], None]
@@ -119,37 +119,25 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
 
 def pool_batch(
     decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str]
-) -> Float[Tensor, "L P B D"]:
+) -> Float[Tensor, "L P N D"]:
     """Compute the latents of a batch.
 
     Args:
         decoder: The frozen decoder.
         batch: The batch.
-        poolings: Names from `POOLINGS`, `P` of them.
+        poolings: `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words.
         layers: Names of the decoder's layers, bottom up, `L` of them.
 
     Returns:
-        `(L, P, B, D)` float32 on the decoder's device.
+        `(L, P, N, D)` float32 on the decoder's device, `N` rows or words of the batch in their order.
 
     Raises:
         DecoderError: A block that does not hand on one `(B, T, D)` tensor.
     """
-    names = decoder.layers
-    slots = {names.index(layer): slot for slot, layer in enumerate(layers)}
-    device = decoder.device
-    with torch.inference_mode():
-        index: PoolingIndex = index_batch(batch.is_text.to(device), batch.is_real.to(device))
-        shape = (len(layers), len(poolings), len(batch.rows), decoder.description.width)
-        latents = torch.empty(shape, dtype=torch.float32, device=device)
-
-    def visit(position: int, hidden: Tensor) -> None:
-        slot = slots.get(position)
-        if slot is not None:
-            for p, pooling in enumerate(poolings):
-                latents[slot, p] = POOLINGS[pooling][0](hidden, index)
-
-    run_batch(decoder, batch, visit, depth=None if FINAL_NORM in layers else max(slots))
-    return latents
+    pooler = Pooler(decoder, batch, poolings=poolings, layers=layers)
+    highest = max(decoder.layers.index(layer) for layer in layers)
+    run_batch(decoder, batch, pooler, depth=None if FINAL_NORM in layers else highest)
+    return pooler.latents
 
 
 def _shape_of(value: object) -> str:

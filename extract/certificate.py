@@ -15,7 +15,7 @@ from extract.errors import CertificateError, DecoderError
 from extract.plan import MaskPlan
 from extract.reach import expected_reach
 from extract.spans import CONTEXT
-from extract.template import TEXT, EncodedText
+from extract.tokenised import TEXT, EncodedText
 from extract.wiring import require_obedient, wiring_of
 
 PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
@@ -203,10 +203,12 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
 
 def _joined(one: Batch, other: Batch) -> Batch:
     """Put two batches of one width into one."""
-    pairs = {name: (getattr(one, name), getattr(other, name)) for name in ("ids", "is_real", "is_text")}
     rows = np.arange(len(one.rows) + len(other.rows))
     return Batch(
-        rows=rows, positions=rows, **{name: torch.cat(pair) for name, pair in pairs.items()},
+        rows=rows, positions=rows,
+        ids=torch.cat((one.ids, other.ids)),
+        is_real=torch.cat((one.is_real, other.is_real)),
+        is_text=torch.cat((one.is_text, other.is_text)),
         n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
         is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
     )  # fmt: skip

@@ -58,12 +58,13 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
         file.attrs["icecore_schema"] = SCHEMA
         file.attrs["identity"] = manifest.id
         file.attrs["manifest"] = manifest.to_json()
+        layers = set(manifest.identity["layers"])
         for name, (shape, dtype) in array_shapes(manifest).items():
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_layout(h5py.h5d.CONTIGUOUS)
             plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
             # Latents are not zeroed twice: the done map says which rows count.
-            is_latent = name.startswith("/latents/")
+            is_latent = name.rsplit("/", 1)[1] in layers
             plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER if is_latent else h5py.h5d.FILL_TIME_ALLOC)
             parent = file.require_group(name.rsplit("/", 1)[0] or "/")
             space = h5py.h5s.create_simple(shape)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,17 +18,17 @@ from extract.capture import pool_batch
 from extract.certificate import check_batch_invariance, check_influence
 from extract.decoder import Decoder
 from extract.digest import digest_module, digest_texts
-from extract.errors import CertificateError, NonFiniteLatentError
+from extract.errors import CertificateError
+from extract.joined import JoinedText
 from extract.manifest import require_same
 from extract.pipeline import Ahead, Sink
 from extract.plan import parse_plan
 from extract.progress import ExtractionProgress
+from extract.rounding import name_latent, refuse_latent, round_latents
 from extract.spec import ExtractionSpec
 from extract.store import StoreWriter
-from extract.template import TextEncoder
+from extract.word_encoder import make_encoder
 from extract.workers import Workers
-
-TORCH_STORAGE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class Extraction:
@@ -35,7 +36,7 @@ class Extraction:
 
     Args:
         decoder: The frozen decoder.
-        texts: Unique texts.
+        texts: Unique texts, all plain or all with their words.
         spec: What to extract; poolings, layers, storage and batching are read from the store.
         path: The store, laid out.
         progress: Receives what has been done.
@@ -43,12 +44,14 @@ class Extraction:
     """
 
     def __init__(
-        self, decoder: Decoder, texts: list[str], spec: ExtractionSpec, path: Path, progress: ExtractionProgress,
-        workers: Workers,
+        self, decoder: Decoder, texts: list[str] | list[JoinedText], spec: ExtractionSpec, path: Path,
+        progress: ExtractionProgress, workers: Workers,
     ) -> None:  # fmt: skip
         self.decoder, self.texts, self.path, self.progress, self.workers = decoder, texts, path, progress, workers
         self.plan = parse_plan(spec.plan)
-        self.encoder = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+        self.encoder: Any = make_encoder(
+            decoder.tokenizer, spec, window=decoder.description.window, has_words=isinstance(texts[0], JoinedText)
+        )
 
     def run(self, *, expected: dict[str, Any]) -> None:
         """Fill the store and write its certificate.
@@ -88,7 +91,7 @@ class Extraction:
 
     def _prepare(self, writer: StoreWriter) -> None:
         identity = writer.manifest.identity
-        self.poolings: list[str] = identity["poolings"]
+        self.poolings = writer.manifest.poolings
         self.layers: list[str] = identity["layers"]
         self.storage: str = identity["storage_dtype"]
         # The batching a store was begun with is kept, so that a resumed run computes the very same batches.
@@ -149,57 +152,56 @@ class Extraction:
             sink.close()
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
-        """Yield the batches of this process that are not done, rows in the order in which they are stored."""
-        number = 0
+        """Yield the batches of this process that are not done, rows and words in the order in which they are stored."""
+        number = row = word = 0
         for start in range(0, len(self.texts), self.batching["window_texts"]):
-            window = self.texts[start : start + self.batching["window_texts"]]
-            encoded = self.encoder(window, first_index=start)
-            row = start
+            encoded = self.encoder(self.texts[start : start + self.batching["window_texts"]], first_index=start)
             groups = group_by_length(
                 [len(item.ids) for item in encoded],
                 batch_tokens=self.batching["batch_tokens"],
                 min_tokens=self.batching["min_tokens"],
             )
             for group in groups:
-                rows = range(row, row + len(group))
+                items = [encoded[i] for i in group]
+                rows, first_word = range(row, row + len(group)), word
                 row += len(group)
+                word += sum(len(item.words.flags) for item in items if item.words is not None)
                 number += 1
                 if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
-                    yield collate([encoded[i] for i in group], rows, positions=[start + i for i in group])
+                    yield collate(items, rows, positions=[item.index for item in items], first_word=first_word)
 
-    def to_storage(self, batch: Batch, latents: Tensor) -> Tensor:
+    def to_storage(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Tensor:
         """Cast the latents of a batch for the store, on the CPU.
 
         Raises:
-            NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text and value.
+            NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text, word and value.
         """
-        stored = latents.to(TORCH_STORAGE[self.storage])
-        if not bool(torch.isfinite(stored).all()):
-            raise self._non_finite(batch, latents, stored)
-        return stored.to("cpu", non_blocking=False)
-
-    def _non_finite(self, batch: Batch, latents: Tensor, stored: Tensor) -> NonFiniteLatentError:
-        layer, pooling, row, column = (~torch.isfinite(stored)).nonzero()[0].tolist()
-        value = float(latents[layer, pooling, row, column])
-        text = int(batch.positions[row])
-        if np.isfinite(value):
-            cause = f"does not fit the storage dtype {self.storage}; choose storage_dtype bfloat16 or float32"
-        elif self.decoder.description.dtype == "float32":
-            cause = "is not finite although computed in float32; check the decoder's weights"
-        else:
-            cause = f"is not finite; compute in float32 or bfloat16 instead of {self.decoder.description.dtype}"
-        return NonFiniteLatentError(
-            f"latent {value:g} at layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
-            f"text {text} ({self.texts[text][:40]!r}) {cause}. Rows that are done stay."
+        stored, unfit = round_latents(latents, self.storage)
+        if unfit is None:
+            return stored.to("cpu", non_blocking=False)
+        layer, pooling, place, column = unfit
+        where = (
+            f"layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
+            f"{name_latent(batch, place, self.texts)}"
         )
+        dtype = self.decoder.description.dtype
+        raise refuse_latent(float(latents[unfit]), where=where, storage=self.storage, dtype=dtype)
 
     def write(self, writer: StoreWriter, batch: Batch, stored: Tensor) -> None:
         """Write the latents of a batch and mark its rows as done."""
         raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
+        texts: Any = [self.texts[i] for i in batch.positions]
         rows: dict[str, NDArray[Any]] = {
-            "digest": digest_texts([self.texts[i] for i in batch.positions]),
+            "digest": digest_texts(texts),
             "n_tokens": batch.n_tokens,
             "is_truncated": batch.is_truncated.astype(np.uint8),
         }
-        writer.write_rows(int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows)
+        words = batch.words
+        if words is not None:
+            first = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
+            rows |= {"first_word": first, "n_words": words.n_words, "word_start": words.word_start}
+        writer.write_rows(
+            int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows,
+            words=None if words is None else (words.first_word, words.flags),
+        )  # fmt: skip
         self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from extract.errors import InputError
+
 
 @dataclass(frozen=True)
 class JoinedText:
@@ -36,3 +38,26 @@ def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
         start += len(parts[-1])
     parts[-1] = words[-1]
     return JoinedText("".join(parts), tuple(spans))
+
+
+def require_words(text: JoinedText, index: int) -> None:
+    """Refuse a text whose words cannot be read from it.
+
+    Args:
+        text: The text with its words.
+        index: Position of the text in the caller's list, for the message.
+
+    Raises:
+        InputError: No words, or a word outside the text or before the end of the word before it.
+    """
+    where = f"text {index} ({text.text[:40]!r})"
+    if not text.spans:
+        raise InputError(f"{where} has no words; give each text at least one.")
+    before = 0
+    for word, (start, end) in enumerate(text.spans):
+        if not before <= start <= end <= len(text.text):
+            raise InputError(
+                f"word {word} of {where} has the characters {start} to {end}; allowed: words in order, without "
+                f"overlap, inside the {len(text.text)} characters of the text."
+            )
+        before = end

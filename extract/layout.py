@@ -44,7 +44,7 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
     """List the arrays of a store, by their HDF5 path, with shape and stored dtype.
 
     Args:
-        manifest: The manifest; its identity names rows, poolings, layers, width and storage dtype.
+        manifest: The manifest; its identity names rows, words, poolings, layers, width and storage dtype.
 
     Returns:
         Path to (shape, dtype).
@@ -57,17 +57,29 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
     if storage not in STORAGE_DTYPES:
         raise unknown_name("storage dtype", storage, STORAGE_DTYPES)
     n_rows, width = int(identity["n_rows"]), int(identity["decoder"]["width"])
+    words = manifest.words
+    n_latents = n_rows if words is None else int(words["n_words"])
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        f"/latents/{pooling}/{layer}": ((n_rows, width), STORAGE_DTYPES[storage])
-        for pooling in identity["poolings"]
+        latent_path(manifest, pooling, layer): ((n_latents, width), STORAGE_DTYPES[storage])
+        for pooling in manifest.poolings
         for layer in identity["layers"]
     }
+    if words is not None:
+        shapes["/words/flags"] = ((n_latents,), np.uint8)
+        shapes["/rows/first_word"] = ((n_rows,), np.int64)
+        shapes["/rows/n_words"] = ((n_rows,), np.int32)
+        shapes["/rows/word_start"] = ((n_rows,), np.int32)
     shapes["/rows/digest"] = ((n_rows, DIGEST_BYTES), np.uint8)
     shapes["/rows/n_tokens"] = ((n_rows,), np.int32)
     shapes["/rows/is_truncated"] = ((n_rows,), np.uint8)
     shapes["/rows/is_done"] = ((n_rows,), np.uint8)
     shapes["/certificate"] = ((CERTIFICATE_BYTES,), np.uint8)
     return shapes
+
+
+def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
+    """Name the array of one layer under one pooling: of words where the store holds words, else of texts."""
+    return f"/{'latents' if manifest.words is None else 'words'}/{pooling}/{layer}"
 
 
 def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:

@@ -26,6 +26,16 @@ class Manifest:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def words(self) -> dict[str, Any] | None:
+        """What the identity says of words; None where the latents are those of whole texts."""
+        return self.identity.get("words")
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Names of the poolings that are stored: of words where there are words, else of texts."""
+        return tuple((self.words or self.identity)["poolings"])
+
+    @property
     def id(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
         return digest_json(self.identity)
@@ -69,7 +79,7 @@ def build_identity(
         plan: Canonical text of the mask plan.
         architecture: Architecture of the plan.
         template: An input template as plain values.
-        contents: `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`.
+        contents: `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`.
         versions: Library versions by package.
 
     Returns:

@@ -6,7 +6,7 @@ from typing import Any
 
 from extract.cache import LatentCache
 from extract.errors import IcecoreError
-from extract.manifest import Manifest
+from extract.manifest import Manifest, flatten
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class CoveringCache:
 def find_cache(folder: Path, identity: dict[str, Any]) -> CoveringCache | None:
     """Find a whole cache in a folder that holds what is wanted, or more.
 
-    A cache covers another when it differs only in holding further poolings or layers.
+    A cache covers another when it differs only in holding further poolings, word poolings or layers.
 
     Args:
         folder: Folder of caches.
@@ -43,8 +43,8 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> CoveringCache | None:
 
 
 def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    open_axes = ("poolings", "layers")
-    return all(set(found[axis]) >= set(wanted[axis]) for axis in open_axes) and (
-        {k: v for k, v in found.items() if k not in open_axes}
-        == {k: v for k, v in wanted.items() if k not in open_axes}
+    one, other = flatten(found), flatten(wanted)
+    open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
+    return one.keys() == other.keys() and all(
+        set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one
     )

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, overload
 
 from extract.cache import LatentCache
 from extract.create import create_store
@@ -11,6 +12,7 @@ from extract.decoder import Decoder
 from extract.digest import digest_rows, digest_texts
 from extract.errors import InputError
 from extract.extraction import Extraction
+from extract.joined import JoinedText, require_words
 from extract.layers import select_layers
 from extract.limits import WINDOW_TEXTS, batch_limits
 from extract.manifest import Manifest, build_identity
@@ -19,52 +21,75 @@ from extract.pooling import select_poolings
 from extract.progress import ExtractionProgress, SilentProgress
 from extract.reuse import find_cache
 from extract.spec import ExtractionSpec
+from extract.word_encoder import make_encoder
+from extract.word_pooling import select_word_poolings
 from extract.workers import Workers
 
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 
 
-def unique_texts(texts: Iterable[str]) -> list[str]:
+@overload
+def unique_texts(texts: Iterable[str]) -> list[str]: ...
+@overload
+def unique_texts(texts: Iterable[JoinedText]) -> list[JoinedText]: ...
+def unique_texts(texts: Iterable[str] | Iterable[JoinedText]) -> list[str] | list[JoinedText]:
     """Drop repeated texts, keeping the first of each.
 
+    Args:
+        texts: Texts, all plain or all with their words.
+
+    Returns:
+        The different ones; equal texts with other words are different.
+
     Raises:
-        InputError: No texts, or one that is empty or no string; names its position.
+        InputError: No texts, one that is empty or no text, one with words that are not in it, or plain texts among
+            those with words; names the position.
     """
     if isinstance(texts, str):
         raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
-    unique: dict[str, None] = {}
+    unique: dict[Any, None] = {}
     for i, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
+        if isinstance(text, JoinedText):
+            require_words(text, i)
+        elif not isinstance(text, str) or not text.strip():
             raise InputError(f"text {i} is {text!r}; allowed: a string with at least one visible character.")
+        if unique and type(text) is not type(next(iter(unique))):
+            raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
         unique[text] = None
     if not unique:
         raise InputError("there are no texts to extract; give at least one.")
     return list(unique)
 
 
-def describe_extraction(decoder: Decoder, texts: Sequence[str], spec: ExtractionSpec) -> Manifest:
+def describe_extraction(
+    decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
+) -> Manifest:
     """Work out the manifest that an extraction would have.
 
     Args:
         decoder: The decoder.
-        texts: Unique texts.
+        texts: Unique texts, all plain or all with their words.
         spec: What to extract.
+        n_rows: As `count_rows` gives it, where it is known already.
 
     Returns:
         The manifest.
 
     Raises:
         UnknownNameError: A layer this decoder does not have.
+        InputError: Windows are asked for, and the texts are plain or one cannot be read.
     """
     plan = parse_plan(spec.plan)
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is told before anything is written
     batch_tokens, min_tokens = batch_limits(spec, decoder.device)
+    words = _describe_words(decoder, texts, spec)
     contents = {
-        "poolings": list(select_poolings(spec.poolings)),
+        "poolings": list(select_poolings(spec.poolings)) if words is None else [],
         "layers": list(select_layers(spec.layers, len(decoder.blocks))),
         "storage_dtype": spec.storage_dtype,
-        "n_rows": len(texts),
+        "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
         "text_digest": digest_rows(digest_texts(texts)),
+        **({} if words is None else {"words": words}),  # the identity of a cache without words has no such field
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),
@@ -82,6 +107,42 @@ def describe_extraction(decoder: Decoder, texts: Sequence[str], spec: Extraction
     return Manifest(identity, provenance)
 
 
+def count_rows(decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], spec: ExtractionSpec) -> int:
+    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation.
+
+    Args:
+        decoder: The decoder.
+        texts: Unique texts, all plain or all with their words.
+        spec: What to extract.
+
+    Returns:
+        Rows of the store.
+
+    Raises:
+        InputError: Windows are asked for, and the texts are plain or one cannot be read.
+    """
+    if spec.template.on_long != "windows":
+        return len(texts)
+    has_words = isinstance(texts[0], JoinedText)
+    encoder: Any = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=has_words)
+    starts = range(0, len(texts), WINDOW_TEXTS)
+    return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
+
+
+def _describe_words(
+    decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], spec: ExtractionSpec
+) -> dict[str, Any] | None:
+    joined = [text for text in texts if isinstance(text, JoinedText)]
+    if not joined:
+        return None
+    return {
+        "poolings": list(select_word_poolings(spec.words.poolings, parse_plan(spec.plan), len(decoder.blocks))),
+        "shift": spec.words.shift,
+        "on_lost": spec.words.on_lost,
+        "n_words": sum(len(text.spans) for text in joined),
+    }
+
+
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
     name = str(manifest.provenance["decoder"]["name"]).replace("/", "--")
@@ -91,18 +152,18 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
 
 def extract_latents(
     decoder: Decoder,
-    texts: Iterable[str],
+    texts: Iterable[str] | Iterable[JoinedText],
     *,
     spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
     folder: str | Path = "caches",
     progress: ExtractionProgress | None = None,
     workers: Workers = Workers(),  # noqa: B008 - frozen
 ) -> LatentCache:
-    """Extract latents of texts into a cache, or find the cache that already holds them.
+    """Extract latents of texts, or of their words, into a cache, or find the cache that already holds them.
 
     Args:
         decoder: The frozen decoder.
-        texts: Texts; repeats are stored once.
+        texts: Texts, all plain or all with their words; repeats are stored once.
         spec: What to extract.
         folder: Where caches live. A whole cache of the same identity, or one that holds more, is reused; a half-done
             one is resumed.

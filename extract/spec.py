@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from extract.errors import InputError, UnknownNameError, unknown_name
+from extract.errors import InputError, unknown_name
 from extract.layout import STORAGE_DTYPES
 from extract.plan import parse_plan
 from extract.template import InputTemplate
@@ -15,7 +15,6 @@ LOST_POLICIES = {
     "error": "refuse the text, naming the word",
     "count": "flag the word; it has no latent",
 }
-WORD_POOLING_NAMES = ("first", "last", "mean")
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,9 @@ class WordSpec:
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
-        for name in self.poolings:
-            if name not in ("auto", *WORD_POOLING_NAMES):
-                raise unknown_name("word pooling", name, ["auto", *WORD_POOLING_NAMES])
-        if not self.poolings:
-            raise UnknownNameError(f"no word pooling was selected. Allowed: auto, {', '.join(WORD_POOLING_NAMES)}.")
+        from extract.word_pooling import check_word_poolings  # the table holds functions of torch
+
+        check_word_poolings(self.poolings)
         if self.on_lost not in LOST_POLICIES:
             raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
 

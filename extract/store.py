@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from extract.disk import explain_write_error
 from extract.errors import CacheError, CacheLockedError
-from extract.layout import CERTIFICATE_BYTES, read_layout
+from extract.layout import CERTIFICATE_BYTES, latent_path, read_layout
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
@@ -73,29 +73,34 @@ class StoreWriter:
 
     def write_rows(
         self, first: int, latents: NDArray[Any], *, poolings: Sequence[str], layers: Sequence[str],
-        rows: dict[str, NDArray[Any]],
+        rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
     ) -> None:  # fmt: skip
         """Write consecutive rows: latents, then what is known of them, then, once that is on disk, the done flags.
 
         Args:
             first: Position of the first row.
-            latents: `(L, P, B, D)` in the stored dtype.
+            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words.
             poolings: Names along `P`.
             layers: Names along `L`.
-            rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`.
+            rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`; for words also `first_word`,
+                `n_words` and `word_start`, each `(B,)`.
+            words: Place of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
 
         Raises:
             DiskFullError: No space left; rows written before stay done.
             CacheError: Another write error.
         """
         try:
+            place = first if words is None else words[0]
             for k, layer in enumerate(layers):
                 for p, pooling in enumerate(poolings):
-                    self._write(f"/latents/{pooling}/{layer}", first, latents[k, p])
+                    self._write(latent_path(self.manifest, pooling, layer), place, latents[k, p])
+            if words is not None:
+                self._write("/words/flags", place, words[1])
             for name, values in rows.items():
                 self._write(f"/rows/{name}", first, values)
             _sync(self._fd)
-            self._write("/rows/is_done", first, np.ones(latents.shape[2], np.uint8))
+            self._write("/rows/is_done", first, np.ones(len(rows["digest"]), np.uint8))
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
 

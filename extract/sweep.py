@@ -17,12 +17,13 @@ from extract.create import create_store
 from extract.decoder import Decoder
 from extract.errors import ConfigError
 from extract.extraction import Extraction
+from extract.joined import JoinedText
 from extract.manifest import Manifest
 from extract.pipeline import Ahead, Sink
 from extract.plan import MaskPlan
 from extract.progress import ExtractionProgress, SilentProgress
 from extract.reuse import find_cache
-from extract.runner import cache_path, describe_extraction, extract_latents, unique_texts
+from extract.runner import cache_path, count_rows, describe_extraction, extract_latents, unique_texts
 from extract.spec import ExtractionSpec
 from extract.store import StoreWriter
 from extract.tree import Kinds, count_blocks, walk_plans
@@ -88,7 +89,7 @@ class _Branch:
 
 def sweep_latents(
     decoder: Decoder,
-    texts: Iterable[str],
+    texts: Iterable[str] | Iterable[JoinedText],
     plans: Sequence[MaskPlan],
     *,
     spec: ExtractionSpec,
@@ -102,7 +103,7 @@ def sweep_latents(
 
     Args:
         decoder: The frozen decoder.
-        texts: Texts; repeats are stored once.
+        texts: Texts, all plain or all with their words; repeats are stored once.
         plans: The plans; those that begin alike at the bottom share that work.
         spec: What to extract; its own plan does not count.
         folder: Where caches live.
@@ -120,7 +121,8 @@ def sweep_latents(
     sweep_cost(plans, len(decoder.blocks))
     unique = unique_texts(texts)
     specs = [replace(spec, plan=plan.text) for plan in plans]
-    manifests = {each.plan: describe_extraction(decoder, unique, each) for each in specs}
+    n_rows = count_rows(decoder, unique, spec)
+    manifests = {each.plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for each in specs}
     missing = [each for each in specs if find_cache(Path(folder), manifests[each.plan].identity) is None]
     with ExitStack() as stack:
         branches = []
@@ -138,7 +140,11 @@ def sweep_latents(
         if branches:
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
             _fill(decoder, wiring, branches, progress or SilentProgress())
-    return [extract_latents(decoder, unique, spec=each, folder=folder) for each in specs]
+    whole = (find_cache(Path(folder), manifests[each.plan].identity) for each in specs)
+    return [
+        LatentCache(found.path) if found else extract_latents(decoder, unique, spec=each, folder=folder)
+        for found, each in zip(whole, specs, strict=True)
+    ]
 
 
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
@@ -163,6 +169,8 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: E
         progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
     first = branches[0].extraction
+    # The pooling of words that `auto` stands for differs between plans; each plan is given its own of all of these.
+    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
     is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
     sink, batches = Sink(write), Ahead(first.batches(is_done_everywhere))
     try:
@@ -174,9 +182,10 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: E
 
             def emit(kinds: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
                 for branch in needed[kinds]:
-                    sink.put((branch, batch, branch.extraction.to_storage(batch, latents.clone())))
+                    own = latents[:, [poolings.index(name) for name in branch.extraction.poolings]]  # a copy
+                    sink.put((branch, batch, branch.extraction.to_storage(batch, own)))
 
-            walk_plans(decoder, wiring, batch, list(needed), poolings=first.poolings, layers=first.layers, emit=emit)
+            walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
     finally:
         batches.close()
         sink.close()

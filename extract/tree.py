@@ -12,7 +12,7 @@ from extract.capture import run_batch
 from extract.decoder import Decoder
 from extract.errors import DecoderError
 from extract.linear import QuickLinear
-from extract.pooling import POOLINGS, PoolingIndex, index_batch
+from extract.pooler import Pooler
 from extract.replay import Replay
 from extract.wiring import Wiring
 
@@ -37,7 +37,7 @@ def count_blocks(plans: Sequence[Kinds]) -> int:
 
 def walk_plans(
     decoder: Decoder, wiring: Wiring, batch: Batch, plans: Sequence[Kinds], *, poolings: Sequence[str],
-    layers: Sequence[str], emit: Callable[[Kinds, Float[Tensor, "L P B D"]], None],
+    layers: Sequence[str], emit: Callable[[Kinds, Float[Tensor, "L P N D"]], None],
 ) -> None:  # fmt: skip
     """Compute the latents of a batch under several plans, going through their tree depth first.
 
@@ -46,29 +46,18 @@ def walk_plans(
         wiring: Its wiring.
         batch: The batch.
         plans: Kinds per block, bottom up, per plan; at least one.
-        poolings: Names from `POOLINGS`.
+        poolings: Names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words.
         layers: Names of the decoder's layers, bottom up.
-        emit: Called with each plan, in sorted order, and its latents `(L, P, B, D)` float32 on the decoder's device;
+        emit: Called with each plan, in sorted order, and its latents `(L, P, N, D)` float32 on the decoder's device;
             the tensor is used again for the next plan, so what is kept must be copied.
 
     Raises:
         DecoderError: The final norm of this family cannot be found.
     """
     ordered = sorted(set(plans))
-    device = decoder.device
     n_blocks = len(decoder.blocks)
-    slots = {decoder.layers.index(layer): slot for slot, layer in enumerate(layers)}
-    shape = (len(layers), len(poolings), len(batch.rows), decoder.description.width)
-    with torch.inference_mode():
-        index: PoolingIndex = index_batch(batch.is_text.to(device), batch.is_real.to(device))
-        latents = torch.empty(shape, dtype=torch.float32, device=device)
+    pool = Pooler(decoder, batch, poolings=poolings, layers=layers)
     path: list[Tensor] = []
-
-    def pool(position: int, hidden: Tensor) -> None:
-        slot = slots.get(position)
-        if slot is not None:
-            for p, pooling in enumerate(poolings):
-                latents[slot, p] = POOLINGS[pooling][0](hidden, index)
 
     def visit(position: int, hidden: Tensor) -> None:
         path.append(hidden)
@@ -79,14 +68,14 @@ def walk_plans(
     with replay.noting(), torch.inference_mode(), QuickLinear():
         run_batch(decoder, batch, visit)
         norm = _final_norm(decoder, path[n_blocks], path.pop())
-        emit(ordered[0], latents)
+        emit(ordered[0], pool.latents)
         for before, plan in pairwise(ordered):
             shared = next(depth for depth in range(n_blocks) if before[depth] != plan[depth])
             for block in range(shared, n_blocks):
                 path[block + 1] = replay.run(block, path[block], plan[block])
                 pool(block + 1, path[block + 1])
             pool(n_blocks + 1, norm(path[n_blocks]) if norm is not None else path[n_blocks])
-            emit(plan, latents)
+            emit(plan, pool.latents)
 
 
 def _final_norm(decoder: Decoder, hidden: Tensor, final: Tensor) -> nn.Module | None:

@@ -15,7 +15,7 @@ from extract.capture import run_batch
 from extract.decoder import Decoder
 from extract.plan import parse_plan
 from extract.spans import CONTEXT
-from extract.template import TEXT, EncodedText
+from extract.tokenised import TEXT, EncodedText
 from extract.wiring import wired
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 

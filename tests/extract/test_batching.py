@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.batching import collate, group_by_length
-from extract.template import SPECIAL, TEXT, EncodedText
+from extract.tokenised import SPECIAL, TEXT, EncodedText
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=120)
 FEW = settings(max_examples=60, deadline=None, database=None)

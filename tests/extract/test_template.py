@@ -7,7 +7,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.template import INSTRUCTION, SPECIAL, TEXT, EncodedText, InputTemplate, TextEncoder
+from extract.template import InputTemplate, TextEncoder
+from extract.tokenised import INSTRUCTION, SPECIAL, TEXT, EncodedText
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 BOS, EOS = 1, 2

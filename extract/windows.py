@@ -1,0 +1,89 @@
+"""Long texts in overlapping windows of tokens, each word read where it has most context."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedWords:
+    """Windows over the tokens of one text, and the window of each word.
+
+    Attributes:
+        starts: `(P,)` int64 first token of each window, upwards; every window is one that a word is placed in.
+        window_of: `(W,)` int64 window of each word, upwards; a word that is not whole in any goes with its neighbours.
+        is_whole: `(W,)` bool, all tokens of the word are in its window.
+    """
+
+    starts: NDArray[np.int64]
+    window_of: NDArray[np.int64]
+    is_whole: NDArray[np.bool_]
+
+
+def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n_tokens: int, room: int) -> PlacedWords:
+    """Lay windows over a text and give each word the one in which it has most context.
+
+    Windows begin every half window, and the last one ends with the text. A word that fits into a window but lies
+    across the borders of all of these gets a window of its own, around it. A word's context in a window is the number
+    of tokens before or after it, whichever is less; a side on which the text itself ends does not count.
+
+    Args:
+        starts: `(W,)` first token that each word needs.
+        ends: `(W,)` one past the last; equal to `starts` for a word without tokens.
+        n_tokens: Tokens of the text, more than `room`.
+        room: Tokens of a window, at least 1.
+
+    Returns:
+        The windows that have words, and which.
+
+    Example:
+        >>> placed = place_words(np.array([0, 3, 6]), np.array([3, 6, 8]), n_tokens=8, room=4)
+        >>> placed.starts.tolist(), placed.window_of.tolist(), placed.is_whole.tolist()
+        ([0, 2, 4], [0, 1, 2], [True, True, True])
+    """
+    last = n_tokens - room
+    grid = np.append(np.arange(0, last, max(1, room // 2)), last)
+    is_word = (starts < ends) & (ends - starts <= room)
+    homeless = is_word & (_candidates(grid, starts, ends, room)[1] < 1)
+    around = starts[homeless] - (room - (ends - starts)[homeless]) // 2
+    grid = np.unique(np.concatenate([grid, around.clip(0, last)]))
+    best = _best_windows(grid, starts, ends, n_tokens=n_tokens, room=room)
+    best = _with_neighbours(best, is_word)
+    used, window_of = np.unique(best, return_inverse=True)
+    opens = grid[used][window_of]
+    is_whole = is_word & (opens <= starts) & (ends <= opens + room)
+    return PlacedWords(grid[used], window_of, is_whole)
+
+
+def _candidates(
+    grid: Int[np.ndarray, " P"], starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], room: int
+) -> tuple[Int[np.ndarray, " W"], Int[np.ndarray, " W"]]:
+    """Find the first window in which each word is whole, and in how many it is."""
+    first = np.searchsorted(grid, ends - room, side="left")
+    return first, np.searchsorted(grid, starts, side="right") - first
+
+
+def _best_windows(
+    grid: Int[np.ndarray, " P"], starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n_tokens: int, room: int
+) -> Int[np.ndarray, " W"]:
+    first, count = _candidates(grid, starts, ends, room)
+    best, most = first.clip(max=len(grid) - 1), np.full(len(starts), -1)
+    for step in range(int(count.max(initial=0))):
+        window = (first + step).clip(max=len(grid) - 1)
+        opens = grid[window]
+        before = np.where(opens == 0, n_tokens, starts - opens)
+        after = np.where(opens + room == n_tokens, n_tokens, opens + room - ends)
+        context = np.minimum(before, after)
+        is_better = (step < count) & (context > most)
+        best, most = np.where(is_better, window, best), np.where(is_better, context, most)
+    return best
+
+
+def _with_neighbours(best: Int[np.ndarray, " W"], is_word: Bool[np.ndarray, " W"]) -> Int[np.ndarray, " W"]:
+    """Give words without a window the one of the word before, or of the first that has one; keep windows upwards."""
+    if not is_word.any():
+        return np.zeros_like(best)
+    leading = best[is_word][0]
+    return np.maximum.accumulate(np.where(is_word, best, leading))
