@@ -27,10 +27,10 @@ from probes.classes.task import ClassTask
 from probes.config import PretrainingSpec, RunConfig, TaskSpec
 from probes.known_tasks import AnyTask
 from probes.plan_rows import draw_rows, space_of, without_test
+from probes.plan_scores import evaluate_plan
 from probes.plan_search import STRATEGIES, Search, Trial, search_plans
 from probes.plan_space import PlanSpace
 from probes.report.sweeps import selection_score
-from probes.sweeping import evaluate_plan
 
 
 @dataclass

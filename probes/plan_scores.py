@@ -1,0 +1,153 @@
+"""One plan of a sweep or a search: the task it is scored on, the scores of its heads, and what choosing it gained."""
+
+from pathlib import Path
+from typing import Any
+
+from extract.cache import LatentCache
+from extract.errors import ConfigError
+from extract.layers import FINAL_NORM
+from extract.loading import choose_device
+from extract.plan import MaskPlan
+from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows
+from probes.classes.task import ClassTask
+from probes.config import RunConfig
+from probes.evaluate import evaluate_head
+from probes.fitted import Setting
+from probes.known_tasks import AnyTask
+from probes.record import describe_task
+from probes.report.sweeps import selection_score
+from probes.runs import require_splits
+from probes.word_runs import describe_word_task, evaluate_words, require_word_splits
+from probes.words.task import WordTask
+
+ZERO_SHOT = "layer-cosine"
+CAUSAL_PLAN = "causal"
+
+
+def load_for_plans(config: RunConfig) -> AnyTask:
+    """Load the task of a configuration that is to be scored under many plans.
+
+    Args:
+        config: The run.
+
+    Returns:
+        The task, cut as the protocol says.
+
+    Raises:
+        ConfigError: A head that needs autoencoders.
+        TaskError: Rows that cannot be used, or a split that is missing.
+    """
+    for name, options in config.heads.items():
+        start = (options or {}).get("start", "fresh")
+        if start != "fresh":
+            raise ConfigError(
+                f"head {name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would need "
+                "its own; use start: fresh, or `icecore run` for each plan."
+            )
+    task = config.task.load()
+    if isinstance(task, ClassTask):
+        task = cut_task(config, task)
+        require_rows(task)
+    elif isinstance(task, WordTask):
+        require_word_splits(task, config)
+    else:
+        require_splits(task)
+    return task
+
+
+def evaluate_plan(
+    config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path
+) -> dict[str, Any]:  # fmt: skip
+    """Fit the heads of a configuration on the cache of one plan.
+
+    Args:
+        config: The run.
+        task: Its task, or a part of it.
+        plan: The plan.
+        cache: Latents of every text of the task under the plan.
+        folder: The run folder, where fitted heads are kept.
+
+    Returns:
+        The plan's row of scores.json: plan, cache, certificate, and the scores of every head.
+
+    Raises:
+        IcecoreError: Rows or options that a head cannot work with.
+    """
+    device = str(choose_device(config.decoder.device))
+    row = {"plan": plan.text, "cache": cache.path.name, "certificate": cache.certificate}
+    if isinstance(task, ClassTask):
+        results = evaluate_classes(config, task, cache, device=device)
+        return {**row, "heads": {name: result.scores for name, result in results.items()}}
+    place = folder / "heads" / cache.manifest.short_id
+    if isinstance(task, WordTask):
+        found = evaluate_words(config, task, cache, device=device, folder=place)
+        return {**row, "heads": {name: result.scores for name, result in found.items()}}
+    setting = Setting(
+        cache, task, config.seeds, config.bootstrap, device, place, protocol=config.protocol,
+        calibration=config.calibration, anchor_identical=config.anchor_identical, has_subsets=False,
+    )  # fmt: skip
+    names = {ZERO_SHOT: config.heads.get(ZERO_SHOT), **config.heads}
+    heads = {name: evaluate_head(name, options or {}, setting).scores for name, options in names.items()}
+    curves, layers = heads[ZERO_SHOT]["curves"], heads[ZERO_SHOT]["layers"]
+    top = layers.index(FINAL_NORM) if FINAL_NORM in layers else len(layers) - 1
+    return {
+        **row,
+        "zero_shot": {
+            split: {metric: values["raw"][top] for metric, values in found.items()} for split, found in curves.items()
+        },
+        "heads": heads,
+    }
+
+
+def describe_any_task(task: AnyTask) -> dict[str, Any]:
+    """Describe a task of any kind, for a record of results."""
+    if isinstance(task, ClassTask):
+        return describe_class_task(task)
+    return describe_word_task(task) if isinstance(task, WordTask) else describe_task(task)
+
+
+def best_row(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
+    """Choose the plan a head is best with on validation; of equals the first.
+
+    Args:
+        rows: Plans with their scores, as `evaluate_plan` gives them.
+        head: Name of the head.
+
+    Returns:
+        Its row.
+    """
+    return max(rows, key=lambda row: selection_score(row["heads"][head]))
+
+
+def describe_choice(chosen: dict[str, Any], rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
+    """Tell what a chosen plan scores; its test score is told, never asked.
+
+    Args:
+        chosen: The row of the plan.
+        rows: All rows.
+        head: Name of the head.
+
+    Returns:
+        The plan, the summary of the head, its chosen point, and where the rows hold the causal plan what choosing
+        gained: test score of the chosen minus that of causal.
+    """
+    result = chosen["heads"][head]
+    told = {"plan": chosen["plan"], "summary": result["summary"]}
+    if "chosen" in result:
+        told["point"] = result["chosen"]
+    causal = next((row for row in rows if row["plan"] == CAUSAL_PLAN), None)
+    if causal is not None and "test" in told["summary"]:
+        both = (told["summary"], causal["heads"][head]["summary"])
+        metric = next(iter(told["summary"]["test"]))
+        with_choice, without = (summary["test"][metric]["mean"] for summary in both)
+        told["gain"] = {"metric": metric, "causal": without, "chosen": with_choice, "gain": with_choice - without}
+    return told
+
+
+def headline(row: dict[str, Any]) -> str:
+    """Tell the validation scores of a plan in one line."""
+    parts = []
+    if "zero_shot" in row:
+        parts.append(f"zero-shot validation Spearman {100 * row['zero_shot']['validation']['spearman']:.1f}")
+    parts += [f"{name} {100 * selection_score(result):.1f}" for name, result in row["heads"].items()]
+    return ", ".join(parts)
