@@ -34,15 +34,16 @@ class AlignedWords:
     def is_shared(self) -> Bool[np.ndarray, " W"]:
         """`(W,)` whether the word begins inside a token that the word before also uses."""
         # Lost words stand between two others without parting them.
-        reached = np.maximum.accumulate(np.where(self.is_lost, 0, self.ends))
-        before: NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), reached[:-1]])
-        is_shared: NDArray[np.bool_] = ~self.is_lost & (self.starts < before)
+        reached: NDArray[np.int64] = np.maximum.accumulate(np.where(self.is_lost, 0, self.ends))
+        is_shared = np.zeros(len(reached), np.bool_)
+        is_shared[1:] = (self.starts[1:] < reached[:-1]) & ~self.is_lost[1:]
         return is_shared
 
     @property
     def flags(self) -> UInt8[np.ndarray, " W"]:
         """`(W,)` bits `WORD_SHARED` and `WORD_LOST`."""
-        return (self.is_shared * WORD_SHARED + self.is_lost * WORD_LOST).astype(np.uint8)
+        flags: NDArray[np.uint8] = (self.is_shared * WORD_SHARED + self.is_lost * WORD_LOST).astype(np.uint8)
+        return flags
 
 
 def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]]) -> AlignedWords:

@@ -290,7 +290,7 @@ class LatentCache:
             self._lookup = RowLookup(self._file.map("/rows/digest"), word_start)
         return self._lookup
 
-    def _find(self, texts: Sequence[str] | Sequence[JoinedText]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _find(self, texts: Sequence[str | JoinedText]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find all rows of texts, and how many each has."""
         lookup = self._rows_by_digest()
         begins, counts = lookup.find(digest_texts(texts))

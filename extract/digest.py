@@ -23,7 +23,7 @@ def digest_json(value: object) -> str:
     return hashlib.sha256(_canonical(value).encode()).hexdigest()
 
 
-def digest_texts(texts: Sequence[str] | Sequence[JoinedText]) -> NDArray[np.uint8]:
+def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
     """Digest each text by itself, a text with words together with the places of its words.
 
     Args:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class Estimate:
 
 
 def estimate_extraction(
-    decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], *, spec: ExtractionSpec, manifest: Manifest
+    decoder: Decoder, texts: Sequence[str | JoinedText], *, spec: ExtractionSpec, manifest: Manifest
 ) -> Estimate:
     """Tokenise every text, time a few batches, and work out the rest. Nothing is written.
 
@@ -78,7 +77,7 @@ def estimate_extraction(
     Raises:
         InputError: A text that cannot be pooled; names it.
     """
-    encoder: Any = make_encoder(
+    encoder = make_encoder(
         decoder.tokenizer, spec, window=decoder.description.window, has_words=manifest.words is not None
     )
     most, fewest = batch_limits(spec, decoder.device)

@@ -1,7 +1,7 @@
 """One extraction: tokenise, compute and write the rows that are not done yet."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,12 @@ class Extraction:
     """
 
     def __init__(
-        self, decoder: Decoder, texts: list[str] | list[JoinedText], spec: ExtractionSpec, path: Path,
+        self, decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, path: Path,
         progress: ExtractionProgress, workers: Workers,
     ) -> None:  # fmt: skip
         self.decoder, self.texts, self.path, self.progress, self.workers = decoder, texts, path, progress, workers
         self.plan = parse_plan(spec.plan)
-        self.encoder: Any = make_encoder(
+        self.encoder = make_encoder(
             decoder.tokenizer, spec, window=decoder.description.window, has_words=isinstance(texts[0], JoinedText)
         )
 
@@ -190,7 +190,7 @@ class Extraction:
     def write(self, writer: StoreWriter, batch: Batch, stored: Tensor) -> None:
         """Write the latents of a batch and mark its rows as done."""
         raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
-        texts: Any = [self.texts[i] for i in batch.positions]
+        texts = [self.texts[i] for i in batch.positions]
         rows: dict[str, NDArray[Any]] = {
             "digest": digest_texts(texts),
             "n_tokens": batch.n_tokens,

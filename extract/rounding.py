@@ -1,6 +1,7 @@
 """Latents rounded for the store, and what is said of one that cannot be."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonF
     return NonFiniteLatentError(f"latent {value:g} at {where} {cause}. Rows that are done stay.")
 
 
-def name_latent(batch: Batch, place: int, texts: list[str] | list[JoinedText]) -> str:
+def name_latent(batch: Batch, place: int, texts: Sequence[str | JoinedText]) -> str:
     """Say whose a latent is.
 
     Args:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, overload
+from typing import TypeVar
 
 from extract.cache import LatentCache
 from extract.create import create_store
@@ -26,13 +26,10 @@ from extract.word_pooling import select_word_poolings
 from extract.workers import Workers
 
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
+Text = TypeVar("Text", bound=str | JoinedText)
 
 
-@overload
-def unique_texts(texts: Iterable[str]) -> list[str]: ...
-@overload
-def unique_texts(texts: Iterable[JoinedText]) -> list[JoinedText]: ...
-def unique_texts(texts: Iterable[str] | Iterable[JoinedText]) -> list[str] | list[JoinedText]:
+def unique_texts(texts: Iterable[Text]) -> list[Text]:
     """Drop repeated texts, keeping the first of each.
 
     Args:
@@ -47,7 +44,7 @@ def unique_texts(texts: Iterable[str] | Iterable[JoinedText]) -> list[str] | lis
     """
     if isinstance(texts, str):
         raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
-    unique: dict[Any, None] = {}
+    unique: dict[Text, None] = {}
     for i, text in enumerate(texts):
         if isinstance(text, JoinedText):
             require_words(text, i)
@@ -62,7 +59,7 @@ def unique_texts(texts: Iterable[str] | Iterable[JoinedText]) -> list[str] | lis
 
 
 def describe_extraction(
-    decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
+    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
 ) -> Manifest:
     """Work out the manifest that an extraction would have.
 
@@ -107,7 +104,7 @@ def describe_extraction(
     return Manifest(identity, provenance)
 
 
-def count_rows(decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], spec: ExtractionSpec) -> int:
+def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
     """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation.
 
     Args:
@@ -124,14 +121,14 @@ def count_rows(decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], sp
     if spec.template.on_long != "windows":
         return len(texts)
     has_words = isinstance(texts[0], JoinedText)
-    encoder: Any = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=has_words)
+    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=has_words)
     starts = range(0, len(texts), WINDOW_TEXTS)
     return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
 
 
 def _describe_words(
-    decoder: Decoder, texts: Sequence[str] | Sequence[JoinedText], spec: ExtractionSpec
-) -> dict[str, Any] | None:
+    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec
+) -> dict[str, object] | None:
     joined = [text for text in texts if isinstance(text, JoinedText)]
     if not joined:
         return None
@@ -152,7 +149,7 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
 
 def extract_latents(
     decoder: Decoder,
-    texts: Iterable[str] | Iterable[JoinedText],
+    texts: Iterable[str | JoinedText],
     *,
     spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
     folder: str | Path = "caches",

@@ -89,7 +89,7 @@ class _Branch:
 
 def sweep_latents(
     decoder: Decoder,
-    texts: Iterable[str] | Iterable[JoinedText],
+    texts: Iterable[str | JoinedText],
     plans: Sequence[MaskPlan],
     *,
     spec: ExtractionSpec,

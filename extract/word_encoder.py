@@ -1,7 +1,7 @@
 """Texts with their words as rows of tokens: which columns each word is read at, and what happens to long texts."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -126,9 +126,18 @@ class WordEncoder:
         return EncodedText(ids, roles, False, None, item.index, _words(aligned, aligned.flags, slice(None)))
 
 
+@runtime_checkable
+class Encoder(Protocol):
+    """Turns texts of one kind into rows of tokens."""
+
+    def __call__(self, texts: Any, *, first_index: int = 0) -> list[EncodedText]:
+        """Encode texts, `first_index` being the position of the first in the caller's list."""
+        ...
+
+
 def make_encoder(
     tokenizer: "PreTrainedTokenizerBase", spec: ExtractionSpec, *, window: int, has_words: bool
-) -> TextEncoder | WordEncoder:
+) -> Encoder:
     """Make what turns the texts of an extraction into rows.
 
     Args:
