@@ -90,7 +90,7 @@ def _pieces(rows: WordRows, most_words: int) -> Iterator[NDArray[np.int64]]:
     """Give the words of every sentence, or of a part of it, by their place in the cache."""
     found = []
     for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
-        words = np.arange(begin, end)[rows.has_latent[begin:end]]
-        found += [words[at : at + most_words] for at in range(0, len(words), most_words)]
+        parts = (np.arange(at, min(at + most_words, end)) for at in range(begin, end, most_words))
+        found += [words for part in parts if len(words := part[rows.has_latent[part]])]
     order = np.argsort([rows.places[piece[0]] for piece in found], kind="stable") if found else []
     return (found[k] for k in order)

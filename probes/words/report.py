@@ -72,7 +72,7 @@ def word_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
         f"bootstrap over test {unit}. Spans are counted by the rules of conlleval, unless marked strict. A word "
         "without a latent is an error. Chosen on: "
         + "; ".join(f"`{name}` {result['selection']}" for name, result in scores["heads"].items())
-        + f" (protocol `{scores['protocol']}`, docs/protocol.md).\n",
+        + f" (protocol `{scores['protocol']}`, docs/protocol.md).",
         *_departure_lines(scores),
         *_decoding_lines(scores),
         *_type_lines(scores),
