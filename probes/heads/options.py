@@ -98,6 +98,8 @@ def sort_options(
             raise unknown_name(f"{name} option", key, [*parameters, *fitting, *others])
         elif parameters[key].annotation == Widths:
             arguments[key] = check_widths(value)  # read by the module itself
+        elif value is None and parameters[key].default is None:
+            arguments[key] = None
         else:
             arguments[key] = _coerce(name, key, value, parameters[key].default)
     _try_building(name, build, arguments)
@@ -119,8 +121,11 @@ def _try_building(name: str, build: Callable[..., object], arguments: dict[str, 
 
 
 def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
-    """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one."""
-    kind = type(default)
+    """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
+
+    Where the default is None, another option's value stands in for it, and the value is a number or None.
+    """
+    kind = float if default is None else type(default)
     least = 0 if kind is int and default == 0 else 1
     if kind is bool or isinstance(value, bool):
         if isinstance(value, bool) and kind is bool:
@@ -138,4 +143,5 @@ def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
         bool: "true or false", int: f"a whole number of at least {least}", float: "a number of at least 0",
         str: "a text",
     }  # fmt: skip
-    raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {nouns.get(kind, kind.__name__)}.")
+    noun = nouns.get(kind, kind.__name__) + (", or null" if default is None else "")
+    raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {noun}.")

@@ -12,6 +12,7 @@ from probes.heads.base import PairHead, cosine
 from probes.heads.encoders import LayerGroups
 from probes.heads.layerwise import LayerwiseLinear
 from probes.heads.widths import Widths, code_widths
+from probes.optimisers import adamw
 from probes.standardise import Standardiser
 
 STARTS = {
@@ -37,20 +38,34 @@ class SiameseCosine(PairHead):
             of two codes of length 1, shown to the network beside the cosine; none when 0.
         hidden: Units of each of the three hidden layers.
         dropout: Dropout probability of the encoders.
+        network_dropout: Dropout probability of the network, behind each of its hidden layers.
         loss: A name from `LOSSES`.
         learning_rate: AdamW learning rate.
-        weight_decay: AdamW weight decay.
+        encoder_learning_rate: That of the encoders, for instance a lower one for those that come from autoencoders;
+            `learning_rate` when None.
+        weight_decay: AdamW weight decay, of encoders and network.
+
+    Raises:
+        HeadError: Widths that cannot be read, or a learning rate for encoders that are frozen.
+        UnknownNameError: An encoder, start or loss that stands in no table.
     """
 
     def __init__(  # noqa: PLR0913 - a head's options are its signature
         self, n_layers: int, width: int, *, bottleneck: Widths = 256, encoder: str = "linear", start: str = "fresh",
-        pair_features: int = 0, hidden: int = 512, dropout: float = 0.1, loss: str = "log-variance",
-        learning_rate: float = 3e-4, weight_decay: float = 0.0,
+        pair_features: int = 0, hidden: int = 512, dropout: float = 0.1, network_dropout: float = 0.0,
+        loss: str = "log-variance", learning_rate: float = 3e-4, encoder_learning_rate: float | None = None,
+        weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
         self.save_hyperparameters()
         if start not in STARTS:
             raise unknown_name("start", start, STARTS)
+        if start == "frozen" and encoder_learning_rate is not None:
+            raise HeadError(
+                f"encoder_learning_rate is {encoder_learning_rate:g}, but start is 'frozen', which trains no encoder; "
+                "leave it out, or use start: pretrained."
+            )
+        self.encoder_learning_rate = encoder_learning_rate
         self.start, self._is_adopted = start, False
         codes = code_widths(bottleneck, n_layers, width=width)
         self.encoder = LayerGroups(encoder, width, codes, dropout=dropout)
@@ -59,9 +74,9 @@ class SiameseCosine(PairHead):
             for layers in (self.encoder.places if pair_features else ())
         )
         self.network = nn.Sequential(
-            nn.Linear(n_layers * (1 + pair_features), hidden), nn.GELU(),
-            nn.Linear(hidden, hidden), nn.GELU(),
-            nn.Linear(hidden, hidden), nn.GELU(),
+            nn.Linear(n_layers * (1 + pair_features), hidden), _activation(network_dropout),
+            nn.Linear(hidden, hidden), _activation(network_dropout),
+            nn.Linear(hidden, hidden), _activation(network_dropout),
             nn.Linear(hidden, 1), nn.Hardsigmoid(),
         )  # fmt: skip
 
@@ -128,3 +143,17 @@ class SiameseCosine(PairHead):
     def identical_similarity(self) -> float | None:
         """Give the prediction for a text paired with itself; none with pair features, which depend on the text."""
         return None if self.projections else super().identical_similarity()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Use AdamW, the encoders at their own learning rate if they have one; without weight decay it is Adam."""
+        if self.encoder_learning_rate is None:
+            return super().configure_optimizers()
+        rest = [parameter for name, parameter in self.named_parameters() if not name.startswith("encoder.")]
+        optimiser = adamw(rest, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+        optimiser.add_param_group({"params": list(self.encoder.parameters()), "lr": self.encoder_learning_rate})
+        return optimiser
+
+
+def _activation(dropout: float) -> nn.Module:
+    """One module in either case, so that the network's weights keep their names."""
+    return nn.Sequential(nn.GELU(), nn.Dropout(dropout)) if dropout else nn.GELU()

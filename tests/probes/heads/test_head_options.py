@@ -40,7 +40,8 @@ def test_options_are_sorted_by_who_needs_them() -> None:
     ("option", "value", "expected"),
     [
         ("learning_rate", "1e-3", 1e-3), ("learning_rate", 1, 1.0), ("hidden", "64", 64), ("hidden", 64.0, 64),
-        ("weight_decay", 0, 0.0), ("loss", "mse", "mse"),
+        ("weight_decay", 0, 0.0), ("loss", "mse", "mse"), ("encoder_learning_rate", "1e-5", 1e-5),
+        ("encoder_learning_rate", None, None), ("network_dropout", 0, 0.0),
     ],
 )  # fmt: skip
 def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> None:
@@ -60,6 +61,8 @@ def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> Non
         ("learning_rate", "fast", "a number"), ("learning_rate", False, "a number"),
         ("learning_rate", -1e-3, "a number of at least 0"), ("learning_rate", "nan", "a number"),
         ("learning_rate", float("inf"), "a number"), ("loss", 3, "a text"), ("encoder", True, "a text"),
+        ("encoder_learning_rate", "slow", "a number of at least 0, or null"),
+        ("encoder_learning_rate", -1, "a number of at least 0, or null"), ("network_dropout", None, "a number"),
     ],
 )  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(option: str, value: Any, allowed: str) -> None:
