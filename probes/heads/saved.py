@@ -100,6 +100,8 @@ def _read(folder: str | Path, choose: Callable[[dict[str, Any]], type[Any]]) -> 
     folder = Path(folder)
     try:
         record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+        if record["schema"] != HEAD_SCHEMA:
+            raise ValueError(f"its schema is {record['schema']}, this version reads {HEAD_SCHEMA}; fit it again")
         build = choose(record)
         with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
             module = build(record["n_layers"], record["width"], **record["arguments"])

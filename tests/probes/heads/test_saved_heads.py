@@ -93,6 +93,13 @@ def test_a_head_of_another_version_is_named(folder: Path) -> None:
         load_head(folder)
 
 
+def test_a_head_of_another_schema_is_to_be_fitted_again(folder: Path) -> None:
+    record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+    (folder / "head.json").write_text(json.dumps({**record, "schema": 1}), encoding="utf-8")
+    with pytest.raises(HeadError, match=r"\(ValueError: its schema is 1, this version reads 2; fit it again\)"):
+        load_head(folder)
+
+
 def test_a_head_that_was_cut_short_is_no_head(folder: Path) -> None:
     (folder / "head.json").unlink()  # it is written last
     with pytest.raises(HeadError, match=r"FileNotFoundError"):
