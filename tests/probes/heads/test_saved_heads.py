@@ -22,7 +22,9 @@ def folder(tmp_path: Path) -> Path:
 def test_arguments_are_kept(folder: Path) -> None:
     found = load_head(folder)
     assert isinstance(found.head, CosineMLP)
-    assert found.record["arguments"] == {"hidden": 4, "loss": "mse", "learning_rate": 3e-4, "weight_decay": 0.01}
+    assert found.record["arguments"] == {
+        "hidden": 4, "standardises_latents": True, "loss": "mse", "learning_rate": 3e-4, "weight_decay": 0.01,
+    }  # fmt: skip
     assert (found.head.n_layers, found.head.width) == (3, 5)
     assert not any(path.suffix in (".pt", ".pkl", ".ckpt", ".bin") for path in folder.iterdir())
 
