@@ -1,6 +1,6 @@
 """Streaming word latents out of a cache: chunks in a random order, mixed in a buffer of bounded size, read ahead.
 
-Memory is reserved once for an epoch and filled again and again: new memory costs more than reading.
+Memory is reserved once and filled again and again: new memory costs more than reading.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +125,8 @@ class InOrder:
             self.reader.read(chunk, buffer[:, : len(chunk)])
             return chunk
 
-        for buffer, chunk in _filled(self.chunks, load, lambda: self.reader.empty(longest)):
+        memory = [self.reader.empty(longest) for _ in self.chunks[:2]]
+        for buffer, chunk in _filled(self.chunks, load, memory):
             words = np.concatenate(chunk.pieces)
             spots = torch.from_numpy(self.places[words] - chunk.start)
             latents = buffer[:, : len(chunk)]
@@ -158,6 +159,8 @@ class Shuffled:
         self.labels = torch.from_numpy(labels)
         self.batch_size, self.buffer_words, self.seed = batch_size, buffer_words, seed
         self.epoch = 0
+        self._memory: list[Tensor] = []
+        self._batch = _Batch(reader)
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
@@ -168,9 +171,12 @@ class Shuffled:
         rng = np.random.default_rng([self.seed, self.epoch])
         self.epoch += 1
         groups = self._groups(rng)
-        capacity = max((sum(map(len, group)) for group in groups), default=0)
-        batch = _Batch(self.reader)
-        for buffer, sentences in _filled(groups, self._load, lambda: self.reader.empty(capacity)):
+        capacity = min(self.buffer_words, sum(map(len, self.chunks)))
+        batch = self._batch
+        batch.clear()  # of an epoch that was left early
+        while len(self._memory) < min(2, len(groups)):
+            self._memory.append(self.reader.empty(capacity))
+        for buffer, sentences in _filled(groups, self._load, self._memory):
             order = rng.permutation(len(sentences))
             at = 0
             while at < len(order):
@@ -244,15 +250,18 @@ class _Batch:
     def take(self) -> WordBatch:
         """Give the batch out, and begin the next one in the same memory."""
         found = WordBatch(self.memory[:, : self.n_words], torch.from_numpy(np.concatenate(self.words)))
-        self.words, self.n_words = [], 0
+        self.clear()
         return found
+
+    def clear(self) -> None:
+        """Begin the next batch."""
+        self.words, self.n_words = [], 0
 
 
 def _filled(
-    tasks: Sequence[T], fill: Callable[[Tensor, T], R], make: Callable[[], Tensor]
+    tasks: Sequence[T], fill: Callable[[Tensor, T], R], buffers: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, R]]:
-    """Fill one of two buffers in a thread while the other is used."""
-    buffers = [make() for _ in tasks[:2]]
+    """Fill one of two buffers (one is enough for one task) in a thread while the other is used."""
     with ThreadPoolExecutor(1, thread_name_prefix="icecore-reader") as pool:
         ahead = [pool.submit(fill, buffers[0], task) for task in tasks[:1]]
         for k in range(len(tasks)):

@@ -15,6 +15,7 @@ from extract.cache import LatentCache
 from extract.errors import CacheError, unknown_name
 from extract.joined import JoinedText
 from extract.layers import layer_names, select_from
+from extract.manifest import Manifest, build_identity
 from probes.words.task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12
@@ -38,6 +39,25 @@ class Places:
         return self.flags & 6 == 0
 
 
+def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Manifest:
+    """Describe a word cache that no decoder has filled."""
+    decoder: dict[str, Any] = {
+        "name": "planted", "revision": "", "adapter": "", "family": "none", "n_layers": N_BLOCKS, "width": WIDTH,
+        "dtype": "float32", "attention": "none", "weight_digest": "w" * 64, "tokenizer_digest": "t" * 64,
+    }  # fmt: skip
+    template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64}
+    words = {"poolings": list(poolings), "shift": False, "on_lost": "error", "n_words": n_words}
+    identity = build_identity(
+        decoder=decoder, plan="causal", architecture="inplace", template=template,
+        contents={
+            "poolings": [], "layers": list(LAYERS), "storage_dtype": "float32", "n_rows": n_rows,
+            "text_digest": "0" * 64, "words": words,
+        },
+        versions={"icecore": "0"},
+    )  # fmt: skip
+    return Manifest(identity, {"decoder": decoder})
+
+
 class PlantedCache(LatentCache):
     """A word cache in memory that remembers what was read of it."""
 
@@ -46,25 +66,10 @@ class PlantedCache(LatentCache):
     ) -> None:
         self.path = Path("planted.h5")
         self.latents, self.flags = dict(latents), flags
+        self.manifest = make_manifest(list(self.latents), n_rows=len(texts), n_words=len(flags))
         starts = np.cumsum([0, *(len(text.spans) for text in texts)])
         self.spots = {text: (int(starts[k]), int(starts[k + 1])) for k, text in enumerate(texts)}
         self.reads: list[tuple[int, int, str, tuple[str, ...]]] = []
-
-    @property
-    def is_words(self) -> bool:
-        return True
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        return LAYERS
-
-    @property
-    def poolings(self) -> tuple[str, ...]:
-        return tuple(self.latents)
-
-    @property
-    def width(self) -> int:
-        return next(iter(self.latents.values())).shape[2]
 
     def layer(self, layer: str, pooling: str) -> Tensor:
         if layer not in LAYERS:

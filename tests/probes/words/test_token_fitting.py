@@ -19,7 +19,7 @@ from probes.words.task import WordTask
 from probes.words.token_heads import TokenClassifier, TokenHead, TokenMix
 from tests.probes.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
-QUICK = TokenOptions(max_epochs=8, learning_rate=1e-2, batch_size=8)
+QUICK = TokenOptions(max_epochs=5, learning_rate=1e-2, batch_size=8)
 STREAMING = Streaming(chunk_words=40, buffer_mb=1)
 PLACE = LAYERS.index(PLANTED)
 
@@ -48,7 +48,7 @@ def fit(
     [
         QUICK,
         replace(QUICK, patience=1, learning_rate=3e-2),
-        replace(QUICK, schedule="linear", class_weights="balanced", dropout=0.4),
+        replace(QUICK, schedule="linear", class_weights="balanced", dropout=0.4, max_epochs=3),
         replace(QUICK, is_standardised=False, keep="last", steps=37),
     ],
     ids=["best", "patience", "balanced", "steps"],
@@ -139,11 +139,10 @@ def test_every_layer_keeps_its_own_best_epoch_and_is_done_by_its_own_patience(
     ]
     seen: list[torch.Tensor] = []
     scripted(monkeypatch, script)
+    options = replace(QUICK, patience=2, max_epochs=8)
     data = WordLatents(cache, task, streaming=STREAMING)
     head = TokenClassifier(len(LAYERS), WIDTH, len(data.classes), learning_rate=1e-2)
-    result = fit_token_head(
-        head, data, replace(QUICK, patience=2), report=lambda *_: seen.append(head.weight.detach().clone())
-    )
+    result = fit_token_head(head, data, options, report=lambda *_: seen.append(head.weight.detach().clone()))
     assert result.best_epochs == (3, 1, 1, 3, 1)
     assert result.scores == (0.3, 0.5, 0.3, 0.2, 0.2)
     assert len(result.history) == 5

@@ -1,0 +1,210 @@
+"""Token classifiers of all layers at once against one after the other, and streaming a cache larger than memory."""
+
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.timing import Comparison, compare
+from extract.cache import LatentCache
+from extract.create import create_store
+from extract.digest import digest_rows, digest_texts
+from extract.layers import layer_names
+from extract.manifest import Manifest, build_identity
+from extract.store import StoreWriter
+from probes.words.fitting import fit_token_head
+from probes.words.latents import WordLatents
+from probes.words.options import TokenOptions
+from probes.words.task import WordTask, build_word_splits
+from probes.words.token_heads import TokenClassifier
+
+POOLING = "mean"
+SENTENCE_WORDS = 15
+BLOCK_WORDS = 3000
+"""Words that are written at once."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a synthetic task is; as SmolLM2-135M on CoNLL-2003's named entities and parts of speech."""
+
+    n_sentences: int = 2000
+    n_layers: int = 32
+    width: int = 576
+    n_tags: int = 17
+    storage_dtype: str = "float16"
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all latents."""
+        item = 4 if self.storage_dtype == "float32" else 2
+        return self.n_sentences * SENTENCE_WORDS * self.n_layers * self.width * item
+
+
+def compare_layers(
+    folder: Path, sizes: Sizes, *, device: str = "cpu", repeats: int = 1, epochs: int = 1
+) -> tuple[Comparison, dict[str, Any]]:
+    """Fit a classifier on every layer at once, and on one layer after the other, with the same seed.
+
+    Args:
+        folder: Where the synthetic cache goes.
+        sizes: Its sizes.
+        device: Where classifiers are fitted.
+        repeats: Timed pairs.
+        epochs: Passes over the training sentences.
+
+    Returns:
+        The comparison, one by one / at once; and how far the weights of the two sides are apart at most.
+
+    Raises:
+        RuntimeError: The two sides end differently.
+    """
+    task = synthetic_task(sizes)
+    cache = write_word_cache(folder / "layers.h5", task, sizes)
+    options = TokenOptions(max_epochs=epochs, keep="last")
+    ends: dict[str, torch.Tensor] = {}
+
+    def fit(layers: str) -> torch.Tensor:
+        data = WordLatents(cache, task, layers=layers, batch_size=options.batch_size)
+        head = TokenClassifier(len(data.layers), sizes.width, len(data.classes), **options.head_arguments())
+        fit_token_head(head, data, options, device=device)
+        return head.weight.detach()
+
+    def one_by_one() -> None:
+        ends["one by one"] = torch.cat([fit(layer) for layer in cache.layers])
+
+    def at_once() -> None:
+        ends["at once"] = fit("all")
+
+    name = f"{sizes.n_layers} layers, token classifiers: one by one vs at once"
+    found = compare(name, (("one by one", one_by_one), ("at once", at_once)), bar=">= 2", repeats=repeats)
+    drift = float((ends["one by one"] - ends["at once"]).abs().max())
+    if drift > 1e-3:
+        raise RuntimeError(f"the two sides train differently: weights are {drift:g} apart")
+    return found, {"weight_drift": drift, "n_words": cache.n_words}
+
+
+def time_streaming(folder: Path, sizes: Sizes, *, epochs: int = 1) -> dict[str, Any]:
+    """Read, shuffle and train on a synthetic cache, and read its bytes plainly, for comparison.
+
+    Args:
+        folder: Where the cache goes; it needs `sizes.n_bytes`.
+        sizes: Its sizes.
+        epochs: Passes over the training sentences.
+
+    Returns:
+        Bytes, seconds and MB per second of reading plainly, of streaming alone and of training; and the largest
+        resident size of the process in MB, before and after.
+    """
+    task = synthetic_task(sizes)
+    cache = write_word_cache(folder / "stream.h5", task, sizes)
+    before = _peak_mb()
+    data = WordLatents(cache, task)
+    options = TokenOptions(max_epochs=epochs, keep="last", is_standardised=False)
+    head = TokenClassifier(len(data.layers), sizes.width, len(data.classes), **options.head_arguments())
+    seconds = {}
+    for label, side in (
+        ("plain", lambda: _read_plainly(cache.path)),
+        ("streaming", lambda: sum(len(batch.words) for batch in data.train_dataloader())),
+        ("training", lambda: fit_token_head(head, data, options)),
+    ):
+        began = time.perf_counter()
+        side()
+        seconds[label] = (time.perf_counter() - began) / (epochs if label == "training" else 1)
+    return {
+        "bytes": sizes.n_bytes,
+        "seconds": seconds,
+        "mb_per_second": {label: sizes.n_bytes / 1e6 / value for label, value in seconds.items()},
+        "peak_mb": {"before": before, "after": _peak_mb()},
+    }
+
+
+def synthetic_task(sizes: Sizes, *, seed: int = 0) -> WordTask:
+    """Make sentences of numbered words with random tags: a training split, and a small validation split."""
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {}
+    for split, n in (("train", sizes.n_sentences), ("validation", max(2, sizes.n_sentences // 20))):
+        tags = rng.integers(0, sizes.n_tags, (n, SENTENCE_WORDS))
+        tags[0, : min(sizes.n_tags, SENTENCE_WORDS)] = np.arange(min(sizes.n_tags, SENTENCE_WORDS))
+        columns[split] = {
+            "words": [[f"{split[0]}{i}w{k}" for k in range(SENTENCE_WORDS)] for i in range(n)],
+            "tags": [[f"T{tag:02}" for tag in row] for row in tags],
+            "document": [""] * n,
+            "space_after": [[True] * SENTENCE_WORDS] * n,
+        }
+    return WordTask("synthetic", build_word_splits(columns), "accuracy", "made up")
+
+
+def write_word_cache(path: Path, task: WordTask, sizes: Sizes, *, seed: int = 0) -> LatentCache:
+    """Write a whole word cache of random latents, a block at a time."""
+    texts = task.texts()
+    layers = list(layer_names(sizes.n_layers - 2))
+    decoder: dict[str, Any] = {
+        "name": "synthetic", "revision": "", "adapter": "", "family": "none", "n_layers": sizes.n_layers - 2,
+        "width": sizes.width, "dtype": "float32", "attention": "none", "weight_digest": "w" * 64,
+        "tokenizer_digest": "t" * 64,
+    }  # fmt: skip
+    digests = digest_texts(texts)
+    n_words = len(texts) * SENTENCE_WORDS
+    identity = build_identity(
+        decoder=decoder, plan="causal", architecture="inplace",
+        template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
+        contents={
+            "poolings": [], "layers": layers, "storage_dtype": sizes.storage_dtype, "n_rows": len(texts),
+            "text_digest": digest_rows(digests),
+            "words": {"poolings": [POOLING], "shift": False, "on_lost": "error", "n_words": n_words},
+        },
+        versions={"icecore": "0"},
+    )  # fmt: skip
+    create_store(path, Manifest(identity, {"decoder": decoder}))
+    writer = StoreWriter(path)
+    rng = np.random.default_rng(seed)
+    block = rng.standard_normal((len(layers), 1, BLOCK_WORDS, sizes.width), np.float32).astype(sizes.storage_dtype)
+    rows_at_once = BLOCK_WORDS // SENTENCE_WORDS
+    for first in range(0, len(texts), rows_at_once):
+        n = min(rows_at_once, len(texts) - first)
+        rows: dict[str, NDArray[Any]] = {
+            "digest": digests[first : first + n], "n_tokens": np.full(n, SENTENCE_WORDS, np.int32),
+            "is_truncated": np.zeros(n, np.uint8), "n_words": np.full(n, SENTENCE_WORDS, np.int32),
+            "first_word": (first + np.arange(n)) * SENTENCE_WORDS, "word_start": np.zeros(n, np.int32),
+        }  # fmt: skip
+        words = (first * SENTENCE_WORDS, np.zeros(n * SENTENCE_WORDS, np.uint8))
+        writer.write_rows(
+            first, block[:, :, : n * SENTENCE_WORDS], poolings=[POOLING], layers=layers, rows=rows, words=words
+        )
+    drift = {"right": 0.0, "left": 0.0, "allowed": 1.0}
+    frozen = {"is_bit_identical": True}
+    writer.write_certificate({"influence": {"n_layers": len(layers)}, "batch_invariance": drift, "frozen": frozen})
+    writer.close()
+    return LatentCache(path)
+
+
+def _read_plainly(path: Path) -> None:
+    memory = bytearray(16 * 2**20)
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(memory):
+            pass
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1024 if sys.platform != "darwin" else peak / 2**20
+
+
+def main() -> None:
+    """Print both measurements as they come."""
+    with tempfile.TemporaryDirectory() as name:
+        comparison, facts = compare_layers(Path(name), Sizes())
+        sys.stdout.write(f"{comparison.to_dict()}\n{facts}\n")
+        sys.stdout.write(f"{time_streaming(Path(name), Sizes())}\n")
+
+
+if __name__ == "__main__":
+    main()
