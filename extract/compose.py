@@ -19,7 +19,9 @@ from extract.store import StoreWriter
 
 ROWS_AT_A_TIME = 1024
 OF_TEXTS = ("n_rows", "text_digest")
-"""What may differ between a cache and a part of it."""
+"""What differs between a cache and a part of it."""
+OPEN = ("poolings", "layers")
+"""Of what a part may hold more."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
     wanted = {key: value for key, value in manifest.identity.items() if key not in OF_TEXTS}
     for part in parts:
         found = {key: value for key, value in part.cache.identity.items() if key not in OF_TEXTS}
-        require_same(found, wanted, where=repr(str(part.cache.path)))
+        covered = {key: wanted[key] for key in OPEN if set(found[key]) >= set(wanted[key])}
+        require_same({**found, **covered}, wanted, where=repr(str(part.cache.path)))
     n_texts = sum(len(part.texts) for part in parts)
     if n_texts != manifest.identity["n_rows"]:
         raise CacheError(f"the parts hold {n_texts} texts, but the cache is to hold {manifest.identity['n_rows']}.")
@@ -69,7 +72,7 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
         with writer.locked():
             first = 0
             for part in parts:
-                first = _copy(writer, part, first)
+                first = _copy(writer, part, first, manifest)
             ids = [part.cache.manifest.id for part in parts]
             writer.write_certificate({**parts[-1].cache.certificate, "composed_of": ids})
             draft.replace(path)
@@ -79,20 +82,21 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
     return LatentCache(path, expected=manifest.identity)
 
 
-def _copy(writer: StoreWriter, part: CachePart, first: int) -> int:
+def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) -> int:
     """Copy the rows of a part to the places from `first` on, and give the place after them."""
     cache, rows_of_texts = part.cache, part.cache.rows_of(part.texts).numpy()
+    poolings, layers = manifest.identity["poolings"], manifest.identity["layers"]
     for start in range(0, len(part.texts), ROWS_AT_A_TIME):
         rows = rows_of_texts[start : start + ROWS_AT_A_TIME]
         latents = np.stack(
-            [np.stack([_stored(cache, layer, pooling, rows) for pooling in cache.poolings]) for layer in cache.layers]
+            [np.stack([_stored(cache, layer, pooling, rows) for pooling in poolings]) for layer in layers]
         )
         facts = {
             "digest": digest_texts(part.texts[start : start + ROWS_AT_A_TIME]),
             "n_tokens": cache.n_tokens[rows],
             "is_truncated": cache.is_truncated[rows].astype(np.uint8),
         }
-        writer.write_rows(first, latents, poolings=cache.poolings, layers=cache.layers, rows=facts)
+        writer.write_rows(first, latents, poolings=poolings, layers=layers, rows=facts)
         first += len(rows)
     return first
 

@@ -149,6 +149,23 @@ def coordinate(space: PlanSpace, ledger: Ledger) -> Strategy:
     return points[best]
 
 
+def require_search(strategy: str, budget: float) -> None:
+    """Refuse a search that does not exist, before anything is computed.
+
+    Args:
+        strategy: A name from `STRATEGIES`.
+        budget: A share.
+
+    Raises:
+        UnknownNameError: A strategy that stands in no table.
+        ConfigError: A budget outside (0, 1].
+    """
+    if strategy not in STRATEGIES:
+        raise unknown_name("search strategy", strategy, STRATEGIES)
+    if not 0 < budget <= 1:
+        raise ConfigError(f"the search budget is {budget:g}; allowed: a share of the full grid's cost, as 0.25.")
+
+
 def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float = 0.25) -> Search:
     """Search for a plan.
 
@@ -175,10 +192,7 @@ def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float
         >>> found.chosen.text, found.share <= 0.5
         ('backward:5', True)
     """
-    if strategy not in STRATEGIES:
-        raise unknown_name("search strategy", strategy, STRATEGIES)
-    if not 0 < budget <= 1:
-        raise ConfigError(f"the search budget is {budget:g}; allowed: a share of the full grid's cost, as 0.25.")
+    require_search(strategy, budget)
     ledger, steps = Ledger(space, budget), []
     running = STRATEGIES[strategy][0](space, ledger)
     trial = next(running)

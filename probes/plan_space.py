@@ -22,6 +22,7 @@ class PlanSpace:
         n_rows: Rows per split at which nothing is left out.
         n_texts: Gives for a number of rows per split the different texts that must go through the decoder.
         fewest_rows: Fewest rows per split on which a plan can be scored.
+        keeps_rows: Whether latents of fewer rows serve for more rows, so that only the new texts are computed.
     """
 
     plans: tuple[MaskPlan, ...]
@@ -29,6 +30,7 @@ class PlanSpace:
     n_rows: int
     n_texts: Callable[[int], int]
     fewest_rows: int = 1
+    keeps_rows: bool = True
 
     @cached_property
     def full_cost(self) -> int:
@@ -71,16 +73,13 @@ class PlanSpace:
 
 @dataclass
 class Ledger:
-    """What a search has computed and may still compute.
-
-    Latents of rows that a plan was scored on before are kept: on more rows only the new texts are computed. Plans that
-    lack the same texts are swept together.
+    """What a search has computed and may still compute. Plans that lack the same texts are swept together.
 
     Attributes:
         space: What is searched.
         share: The budget, as a share of scoring every plan on all rows.
         spent: Block passes times texts so far.
-        known: How many texts each plan has been computed for.
+        known: How many texts each plan was computed for, by the plan.
     """
 
     space: PlanSpace
@@ -98,10 +97,13 @@ class Ledger:
         n_texts = self.space.n_texts(n_rows)
         alike: dict[int, list[MaskPlan]] = {}
         for plan in plans:
-            alike.setdefault(self.known.get(plan, 0), []).append(plan)
-        return sum(
-            self.space.block_passes(group) * (n_texts - known) for known, group in alike.items() if known < n_texts
-        )
+            alike.setdefault(self._kept(plan, n_texts), []).append(plan)
+        return sum(self.space.block_passes(group) * (n_texts - kept) for kept, group in alike.items())
+
+    def _kept(self, plan: MaskPlan, n_texts: int) -> int:
+        """Tell how many of some texts need not be computed again."""
+        known = self.known.get(plan, 0)
+        return min(known, n_texts) if self.space.keeps_rows or known >= n_texts else 0
 
     def charge(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
         """Note that plans were computed for some rows per split.
@@ -125,12 +127,12 @@ class Ledger:
         Returns:
             Rows per split, 0 where there is not enough left.
         """
-        known, everything = self.known.get(plans[0], 0), self.space.n_texts(self.space.n_rows)
-        passes, one = n_passes or self.space.block_passes(plans), self.space.n_blocks
-        spare = self.left - one * (everything - known)
+        everything, one = self.space.n_texts(self.space.n_rows), self.space.n_blocks
+        kept = self._kept(plans[0], everything)
+        passes = n_passes or self.space.block_passes(plans)
+        spare = self.left - one * (everything - kept)
         if spare < 0:
             return 0
-        if passes <= one:
-            return self.space.n_rows
-        # A text computed now is one less for the plan that will be completed in the end.
-        return self.space.rows_within(known + part * spare / (passes - one))
+        if self.space.keeps_rows:
+            passes -= one  # a text computed now is one less for the plan that will be completed in the end
+        return self.space.rows_within(kept + part * spare / passes) if passes > 0 else self.space.n_rows

@@ -1,4 +1,4 @@
-"""`icecore sweep`: one configuration under many plans."""
+"""`icecore sweep`: one configuration under many plans, or under those of them that a search looks at."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,8 @@ from extract.plan import MaskPlan, parse_plan
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.record import command_line
+from probes.runs import RunResult
+from probes.searching import run_search
 from probes.sweeping import run_sweep
 
 FLAGS: Flags = {
@@ -19,6 +21,8 @@ FLAGS: Flags = {
     "k0": (str, "", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
     "windows": (str, "", "window sizes; with --kinds and --read: blocks (r - size, r] converted"),
     "read": (str, "", "blocks r at which windows end"),
+    "search": (str, "", "do not score every plan on all rows: halving, or coordinate (with --k and --k0)"),
+    "budget": (float, 0.25, "with --search: most that choosing may compute, as a share of the whole sweep"),
     "dry_run": (bool, False, "list the plans and what they cost; compute nothing"),
 }
 
@@ -31,7 +35,18 @@ def sweep_command(argv: Sequence[str]) -> int:
         Console().print("\n".join(plan.text for plan in plans), highlight=False, markup=False)
         return 0
     watcher = screen_watcher(Console(stderr=True))
-    result = run_sweep(parsed.config, plans, watcher=watcher, command=command_line())
+    if parsed.flags["search"]:
+        strategy, budget = parsed.flags["search"], parsed.flags["budget"]
+        result = run_search(
+            parsed.config, plans, strategy=strategy, budget=budget, watcher=watcher, command=command_line()
+        )
+    else:
+        result = run_sweep(parsed.config, plans, watcher=watcher, command=command_line())
+    _show(result)
+    return 0
+
+
+def _show(result: RunResult) -> None:
     for name, found in result.scores["chosen"].items():
         summary = found["summary"]
         metric = next(iter(summary["train"]))
@@ -44,13 +59,9 @@ def sweep_command(argv: Sequence[str]) -> int:
         if "gain" in found:
             line += f" ({100 * found['gain']['gain']:+.1f} over causal)"
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
-    Console().print(
-        f"{result.folder}/summary.md holds every plan, sweep.png the curve.",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-    )
-    return 0
+    figure = "search.png what was tried" if "search" in result.scores else "sweep.png the curve"
+    line = f"{result.folder}/summary.md holds every plan, {figure}."
+    Console().print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def choose_plans(flags: dict[str, str]) -> list[MaskPlan]:

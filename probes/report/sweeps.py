@@ -104,13 +104,7 @@ def sweep_summary(scores: dict[str, Any]) -> str:
     """
     heads = list(scores["chosen"])
     is_pairs = "zero_shot" in scores["plans"][0]
-    metric = "Pearson" if is_pairs else scores["task"]["metrics"][0]
-    key = "pearson" if is_pairs else metric
-    chosen = [
-        (name, f"`{found['plan']}`{_point(found)}", _mean(found, "validation", key), _mean(found, "test", key),
-         _interval(found, key), _gain(found))
-        for name, found in scores["chosen"].items()
-    ]  # fmt: skip
+    metric = _metric(scores)
     table = [
         (
             f"`{row['plan']}`",
@@ -120,7 +114,6 @@ def sweep_summary(scores: dict[str, Any]) -> str:
         for row in scores["plans"]
     ]
     first = ("plan", "zero-shot Spearman, final norm") if is_pairs else ("plan",)
-    columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval", "test, chosen - causal")
     sample = "> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
     parts = [
         f"# {scores['name']}\n",
@@ -129,12 +122,36 @@ def sweep_summary(scores: dict[str, Any]) -> str:
         f"{len(scores['plans'])} plans, {scores['cost']['block_passes']} block passes per batch instead of "
         f"{scores['cost']['apart']} ({scores['cost']['ratio']:.2f}).\n",
         "## Chosen on validation\n",
-        markdown_table(chosen, columns),
+        choice_table(scores),
         "\n## Every plan, on validation\n",
         markdown_table(table, (*first, *(f"{name} {metric}" for name in heads))),
         f"\n![{curve_label(scores)} over the plans](sweep.png)",
     ]
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def choice_table(scores: dict[str, Any]) -> str:
+    """Write what was chosen for every head: plan and point, scores, and what choosing gained over causal.
+
+    Args:
+        scores: The content of the scores.json of a sweep or a search.
+
+    Returns:
+        A Markdown table.
+    """
+    metric = _metric(scores)
+    key = metric.lower()
+    rows = [
+        (name, f"`{found['plan']}`{_point(found)}", _mean(found, "validation", key), _mean(found, "test", key),
+         _interval(found, key), _gain(found))
+        for name, found in scores["chosen"].items()
+    ]  # fmt: skip
+    columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval", "test, chosen - causal")
+    return markdown_table(rows, columns)
+
+
+def _metric(scores: dict[str, Any]) -> str:
+    return "Pearson" if "zero_shot" in scores["plans"][0] else str(scores["task"]["metrics"][0])
 
 
 def _point(found: dict[str, Any]) -> str:

@@ -66,6 +66,17 @@ def test_some_texts_of_a_larger_cache_suffice(decoder: Decoder, tmp_path: Path) 
     )
 
 
+def test_a_part_may_hold_more_layers_and_poolings(decoder: Decoder, tmp_path: Path) -> None:
+    part = CachePart(extract_latents(decoder, TEXTS, spec=spec(), folder=tmp_path), TEXTS)
+    fewer = ExtractionSpec(plan="backward:2", poolings=("last",), layers=("block_02",))
+    less = compose_cache([part], manifest=describe_extraction(decoder, TEXTS, fewer), folder=tmp_path)
+    assert (less.layers, less.poolings) == (("block_02",), ("last",))
+    got, expected = (each.gather(each.rows_of(TEXTS), "last", layers="block_02") for each in (less, part.cache))
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    with pytest.raises(CacheIdentityError, match="layers"):
+        compose_cache([CachePart(less, TEXTS)], manifest=part.cache.manifest, folder=tmp_path / "more")
+
+
 def test_parts_of_another_plan_or_too_few_texts_are_refused(decoder: Decoder, tmp_path: Path) -> None:
     part = CachePart(extract_latents(decoder, TEXTS[:8], spec=spec(), folder=tmp_path), TEXTS[:8])
     other = describe_extraction(decoder, TEXTS[:8], spec(plan="backward:1"))

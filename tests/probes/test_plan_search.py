@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -175,6 +176,20 @@ def test_a_ledger_prices_new_texts_only() -> None:
     assert ledger.price(two, 200) == space.block_passes(two) * 150
     assert ledger.price(space.plans[:2], 100) == N_BLOCKS * 150  # one of them is known
     assert ledger.spent == space.block_passes(two) * 150
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("budget", [0.25, 0.6, 1.0])
+def test_where_rows_cannot_be_kept_every_trial_pays_for_all_of_its_rows(strategy: str, budget: float) -> None:
+    space = replace(grid(), keeps_rows=False)
+    found = search_plans(strategy, space, scorer(space, hill((8, 3))), budget=budget)
+    assert found.chosen is space.points[8, 3]
+    assert found.cost <= budget * found.full_cost
+    for step in found.steps:
+        if strategy == "halving":
+            assert step.cost == space.block_passes(step.trial.plans) * space.n_texts(step.trial.n_rows)
+    last = found.steps[-1].trial.n_rows
+    assert found.cost == sum(step.cost for step in found.steps) + N_BLOCKS * 600 * (last < space.n_rows)
 
 
 def test_rows_are_found_by_their_texts() -> None:

@@ -1,0 +1,235 @@
+"""A search from the command line, on a tiny decoder: nothing computed twice, nothing chosen on test."""
+
+import csv
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from extract.cache import LatentCache
+from extract.errors import ConfigError, UnknownNameError
+from extract.grid import plans_over_k, plans_over_k_and_k0
+from extract.plan import parse_plan
+from extract.tree import count_blocks
+from probes.cli.main import main
+from probes.config import RunConfig, TaskSpec
+from probes.known_tasks import load_any_task
+from probes.plan_rows import draw_rows, space_of, without_test
+from probes.searching import run_search
+from probes.sweeping import run_sweep
+from tests.extract.tiny_decoders import save_decoder
+
+GRID = ["--k", "0-3", "--k0", "0-3"]
+N_BLOCKS = 3
+
+
+def write_rows(path: Path, *, poisoned: bool = False) -> Path:
+    """Write sentences whose class is one of their words; the test labels can be made to say nothing."""
+    rng = np.random.default_rng(0)
+    words = ["mouse", "snow", "harbour", "night", "bread", "letter", "quiet", "old", "green", "paper"]
+    rows = []
+    for split, n in (("train", 90), ("validation", 60), ("test", 60)):
+        for i in range(n):
+            label = ("cold", "warm")[i % 2]
+            others = rng.choice(words, size=4).tolist()
+            said = label if split != "test" or not poisoned else ("cold", "warm")[int(rng.integers(2))]
+            rows.append((f"{others[0]} {others[1]} {label} {others[2]} {others[3]} {split} {i}", said, split))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *rows])
+    return path
+
+
+def settings(folder: Path, data: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "tiny",
+        "decoder": {"name": str(folder / "decoder")},
+        "extraction": {"poolings": ["mean"]},
+        "task": {"name": "class-files", "options": {"files": str(data), "split_column": "split"}},
+        "heads": {"logistic-probe": {"Cs": [1.0], "layers": "final_norm"}},
+        "bootstrap": 100,
+        "caches": str(folder / "caches"),
+        "runs": str(folder / "runs"),
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("search")
+    save_decoder(base / "decoder")
+    data = write_rows(base / "rows.csv")
+    (base / "tiny.yaml").write_text(yaml.safe_dump(settings(base, data)), encoding="utf-8")
+    return base
+
+
+@pytest.fixture(scope="module")
+def scores(folder: Path) -> dict[str, Any]:
+    """`icecore sweep tiny.yaml --search halving`, once for all tests."""
+    assert main(["sweep", str(folder / "tiny.yaml"), *GRID, "--search", "halving", "--budget", "0.7"]) == 0
+    found: dict[str, Any] = json.loads((folder / "runs/tiny-search/scores.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_search_reports_every_trial_and_what_it_cost(folder: Path, scores: dict[str, Any]) -> None:
+    search = scores["search"]
+    plans = [plan.text for plan in plans_over_k_and_k0(range(4), range(4))]
+    assert list(search["trials"][0]["scores"]) == plans
+    assert search["n_plans"] == len(plans) == 10
+    assert search["n_texts"] == 150  # train and validation alone
+    passes = count_blocks([parse_plan(plan).kinds(N_BLOCKS) for plan in plans])
+    assert search["full_cost"] == passes * 150
+    assert search["share"] == search["cost"] / search["full_cost"] <= 0.7
+    first = search["trials"][0]
+    assert first["cost"] == passes * first["n_texts"]
+    last = search["trials"][-1]
+    assert search["cost"] == sum(trial["cost"] for trial in search["trials"]) + N_BLOCKS * (150 - last["n_texts"])
+    chosen = scores["chosen"]["logistic-probe"]
+    assert chosen["plan"] == max(last["scores"], key=lambda plan: last["scores"][plan])
+    assert chosen["gain"]["gain"] == chosen["gain"]["chosen"] - chosen["gain"]["causal"]
+    summary = (folder / "runs/tiny-search/summary.md").read_text(encoding="utf-8")
+    assert all(f"`{plan}`" in summary for plan in plans)
+    assert f"{search['cost']:,} block passes times texts" in summary
+    assert (folder / "runs/tiny-search/search.png").stat().st_size > 1000
+
+
+def test_the_chosen_plan_is_fitted_on_the_whole_task(folder: Path, scores: dict[str, Any]) -> None:
+    config = RunConfig(
+        name="alone",
+        decoder=load_config(folder).decoder,
+        extraction=load_config(folder).extraction,
+        task=load_config(folder).task,
+        heads=load_config(folder).heads,
+        bootstrap=100,
+        caches=str(folder / "alone"),
+        runs=str(folder / "alone"),
+    )
+    chosen = scores["chosen"]["logistic-probe"]
+    alone = run_sweep(config, [parse_plan(chosen["plan"])]).scores["plans"][0]["heads"]["logistic-probe"]
+    for split in ("train", "validation", "test"):
+        mine, theirs = (each["summary"][split]["accuracy"]["mean"] for each in (chosen, alone))
+        assert mine == pytest.approx(theirs, abs=0.04)  # latents agree up to rounding
+
+
+def load_config(folder: Path) -> RunConfig:
+    from probes.cli.parsing import read_arguments
+
+    return read_arguments("run", [str(folder / "tiny.yaml")], description="", flags={}).config
+
+
+def test_a_second_search_computes_nothing(
+    folder: Path, scores: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid(*_args: object, **_options: object) -> None:
+        raise AssertionError("a block was computed")
+
+    before = {path: path.stat().st_mtime_ns for path in (folder / "caches").iterdir()}
+    monkeypatch.setattr("extract.sweep.walk_plans", forbid)
+    again = run_search(
+        load_config(folder), plans_over_k_and_k0(range(4), range(4)), strategy="halving", budget=0.7
+    ).scores
+    assert again["search"] == scores["search"]
+    assert json.loads(json.dumps(again["chosen"])) == scores["chosen"]
+    assert {path: path.stat().st_mtime_ns for path in (folder / "caches").iterdir()} == before
+
+
+def test_latents_of_fewer_rows_are_kept(folder: Path, scores: dict[str, Any]) -> None:
+    """Every cache but the first ones is composed of the one before it and of the new texts."""
+    caches = [LatentCache(path) for path in (folder / "caches").glob("*.h5")]
+    sizes = {trial["n_texts"] for trial in scores["search"]["trials"]} | {210}
+    assert {len(cache) for cache in caches} == sizes  # no caches of the new texts alone are left behind
+    smallest = min(sizes)
+    for cache in caches:
+        assert ("composed_of" in cache.certificate) == (len(cache) > smallest)
+
+
+def test_nothing_is_chosen_on_test(folder: Path, scores: dict[str, Any], tmp_path: Path) -> None:
+    """With test labels that say nothing, everything but the test scores of the last step stays as it was."""
+    data = write_rows(tmp_path / "poisoned.csv", poisoned=True)
+    poisoned = settings(folder, data, runs=str(tmp_path / "runs"))
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(poisoned), encoding="utf-8")
+    assert main(["sweep", str(path), *GRID, "--search", "halving", "--budget", "0.7"]) == 0
+    found = json.loads((tmp_path / "runs/tiny-search/scores.json").read_text(encoding="utf-8"))
+    assert found["search"] == scores["search"]
+    mine, theirs = found["chosen"]["logistic-probe"], scores["chosen"]["logistic-probe"]
+    assert (mine["plan"], mine["point"]) == (theirs["plan"], theirs["point"])
+    for split in ("train", "validation"):
+        assert mine["summary"][split] == theirs["summary"][split]
+    assert mine["summary"]["test"] != theirs["summary"]["test"]
+
+
+def test_a_sweep_chooses_nothing_on_test_either(folder: Path, tmp_path: Path) -> None:
+    found = []
+    for poisoned in (False, True):
+        data = write_rows(tmp_path / f"{poisoned}.csv", poisoned=poisoned)
+        config = load_config(folder)
+        task = TaskSpec("class-files", {"files": str(data), "split_column": "split"})
+        config = RunConfig(**{**vars(config), "task": task, "runs": str(tmp_path / str(poisoned))})
+        found.append(run_sweep(config, plans_over_k(["bidirectional"], range(3))).scores)
+    clean, dirty = found
+    assert [row["plan"] for row in clean["plans"]] == [row["plan"] for row in dirty["plans"]]
+    for before, after in zip(clean["plans"], dirty["plans"], strict=True):
+        one, other = (row["heads"]["logistic-probe"] for row in (before, after))
+        assert (one["surface"], one["chosen"]) == (other["surface"], other["chosen"])
+        assert one["summary"]["validation"] == other["summary"]["validation"]
+    one, other = (each["chosen"]["logistic-probe"] for each in found)
+    assert (one["plan"], one["point"]) == (other["plan"], other["point"])
+    assert one["summary"]["test"] != other["summary"]["test"]
+
+
+def test_pairs_are_searched_along_coordinates(
+    folder: Path, capsys: pytest.CaptureFixture[str], read_json: Callable[[Path], Any]
+) -> None:
+    config = settings(folder, folder / "rows.csv", name="pairs", heads={"layer-cosine": {}})
+    path = folder / "pairs.yaml"
+    path.write_text(yaml.safe_dump({**config, "task": {"name": "sts-sample"}}), encoding="utf-8")
+    assert main(["sweep", str(path), *GRID, "--search", "coordinate", "--budget", "0.9", "--task.pairs", "60"]) == 0
+    found = read_json(folder / "runs/pairs-search/scores.json")
+    assert found["search"]["strategy"] == "coordinate"
+    assert found["search"]["share"] <= 0.9
+    assert len({trial["n_rows"] for trial in found["search"]["trials"]}) == 1
+    assert f"best on validation {found['chosen']['layer-cosine']['plan']}" in capsys.readouterr().out
+
+
+def test_plans_that_are_no_grid_can_be_halved(folder: Path) -> None:
+    config = RunConfig(**{**vars(load_config(folder)), "name": "lines"})
+    plans = plans_over_k(["backward", "nosink-causal"], range(4))
+    found = run_search(config, plans, strategy="halving", budget=0.8).scores
+    assert found["chosen"]["logistic-probe"]["plan"] in [plan.text for plan in plans]
+    assert (folder / "runs/lines-search/search.png").stat().st_size > 1000
+
+
+def test_what_cannot_be_searched_is_told_before_anything_is_computed(folder: Path) -> None:
+    config, plans = load_config(folder), plans_over_k_and_k0(range(4), range(4))
+    with pytest.raises(UnknownNameError, match="unknown search strategy 'halve': did you mean 'halving'"):
+        run_search(config, plans, strategy="halve")
+    with pytest.raises(ConfigError, match="the search budget is 25; allowed"):
+        run_search(config, plans, strategy="halving", budget=25.0)
+    with pytest.raises(ConfigError, match=r"leaves \d+ rows per split .* at least 16 are needed"):
+        run_search(config, plans, strategy="halving", budget=0.1)
+    with pytest.raises(ConfigError, match="the plan 'extend/backward:1' cannot be part of a sweep"):
+        run_search(config, [parse_plan("extend/backward:1")], strategy="halving")
+
+
+def test_rows_are_drawn_nested_and_never_from_test() -> None:
+    judged = without_test(load_any_task("class-sample"))
+    assert list(judged.splits) == ["train", "validation"]
+    space = space_of(judged, tuple(plans_over_k(["backward"], range(4))), n_blocks=3)
+    drawn = [set(draw_rows(judged, n).texts()) for n in (20, 40, 100, space.n_rows)]
+    assert all(fewer <= more for fewer, more in pairwise(drawn))
+    assert [space.n_texts(n) for n in (20, 40, 100, space.n_rows)] == [len(texts) for texts in drawn]
+    assert drawn[-1] == set(judged.texts())
+    assert draw_rows(judged, 10**6) is judged
+
+
+def test_cross_validation_asks_for_rows_of_every_class_in_every_fold() -> None:
+    task = without_test(load_any_task("class-sample"))
+    alone = type(task)(**{**vars(task), "splits": type(task.splits)({"train": task.splits["train"]})})
+    space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, folds=5)
+    counts = np.bincount(draw_rows(alone, space.fewest_rows).labels("train"))
+    assert counts.min() >= 5
