@@ -1,5 +1,6 @@
 """An extraction: right numbers once, the same numbers however often it was stopped."""
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,16 @@ def test_anything_else_is_another_cache(
     reordered = describe_extraction(decoder, texts[::-1], SPEC)
     assert reordered.id != whole.manifest.id
     assert describe_extraction(make_decoder(seed=1, adds_bos=True), texts, SPEC).id != whole.manifest.id
+
+
+def test_the_identity_of_a_cache_of_texts_has_the_fields_it_always_had(decoder: Decoder, texts: list[str]) -> None:
+    identity = describe_extraction(decoder, texts, SPEC).identity
+    fields = ["schema", "decoder", "plan", "architecture", "template", "poolings", "layers", "storage_dtype"]
+    assert list(identity) == [*fields, "n_rows", "text_digest", "versions"]
+    template = {"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "spans": "", "window": 64}
+    assert identity["template"] == template
+    joined = hashlib.sha256(b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts))
+    assert (identity["n_rows"], identity["text_digest"]) == (40, joined.hexdigest())
 
 
 def test_truncated_rows_are_flagged(decoder: Decoder, tmp_path: Path) -> None:
