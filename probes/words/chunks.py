@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
@@ -46,7 +47,7 @@ class Chunk:
     Attributes:
         start: First place.
         stop: The place after the last.
-        pieces: Words that lie in it, by their position in the split: a sentence, or a part of a long one, each.
+        pieces: Words that lie in it, by their position in the split: a sentence, or a part of one, each.
     """
 
     start: int
@@ -87,10 +88,15 @@ def plan_chunks(rows: WordRows, *, chunk_words: int) -> list[Chunk]:
 
 
 def _pieces(rows: WordRows, most_words: int) -> Iterator[NDArray[np.int64]]:
-    """Give the words of every sentence, or of a part of it, by their place in the cache."""
+    """Give the words of every sentence, or of a part of it, by their place in the cache.
+
+    A sentence is cut where its words do not follow each other in the cache, as at the seams of windows.
+    """
     found = []
     for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
-        parts = (np.arange(at, min(at + most_words, end)) for at in range(begin, end, most_words))
-        found += [words for part in parts if len(words := part[rows.has_latent[part]])]
+        seams = begin + 1 + np.flatnonzero(np.diff(rows.places[begin:end]) != 1)
+        for first, last in pairwise([begin, *seams, end]):
+            parts = (np.arange(at, min(at + most_words, last)) for at in range(first, last, most_words))
+            found += [words for part in parts if len(words := part[rows.has_latent[part]])]
     order = np.argsort([rows.places[piece[0]] for piece in found], kind="stable") if found else []
     return (found[k] for k in order)

@@ -64,6 +64,7 @@ class WordLatents(lightning.LightningDataModule):
         self.batch_size, self.seed, self.streaming = batch_size, seed, streaming
         self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
         self.rows = {split: _locate(cache, task, split) for split in task.splits}
+        self._planned: dict[str, list[Chunk]] = {}
         self.prepare: Prepare | None = None
         """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
         if not self.split("train").has_latent.any():
@@ -146,7 +147,9 @@ class WordLatents(lightning.LightningDataModule):
         return Channels((self.channels.poolings[pooling],), (self.channels.layers[layer],))
 
     def _chunks(self, split: str) -> list[Chunk]:
-        return plan_chunks(self.split(split), chunk_words=self.streaming.chunk_words)
+        if split not in self._planned:
+            self._planned[split] = plan_chunks(self.split(split), chunk_words=self.streaming.chunk_words)
+        return self._planned[split]
 
 
 def _locate(cache: LatentCache, task: WordTask, split: str) -> WordRows:

@@ -73,3 +73,11 @@ def test_fifty_thousand_words_are_read_in_pieces() -> None:
     chunks = plan_chunks(make_rows([0], [50_000]), chunk_words=512)
     assert max(len(chunk) for chunk in chunks) <= 512
     assert sum(len(chunk.pieces) for chunk in chunks) == -(-50_000 // PIECE_WORDS)
+
+
+def test_a_sentence_that_lies_in_several_places_is_cut_at_the_seams() -> None:
+    places = np.array([5, 6, 7, 100, 101, 20, 21], dtype=np.int64)
+    rows = WordRows(places, np.array([0, 7]), np.zeros(7, np.uint8), np.ones(7, dtype=bool))
+    chunks = plan_chunks(rows, chunk_words=512)
+    assert [[piece.tolist() for piece in chunk.pieces] for chunk in chunks] == [[[0, 1, 2], [5, 6]], [[3, 4]]]
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(5, 22), (100, 102)]
