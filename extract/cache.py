@@ -241,8 +241,7 @@ class LatentCache:
             CacheError: A text that this cache does not hold with these words; names the first. Or the cache holds
                 whole texts.
         """
-        if not self.is_words:
-            raise CacheError(f"cache {str(self.path)!r} holds whole texts and no words; ask it with rows_of.")
+        self._require_words()
         rows, n_rows = self._find(texts)
         n_words = self._file.map("/rows/n_words")[rows].astype(np.int64)
         positions = ranges(self._file.map("/rows/first_word")[rows], n_words)
@@ -257,12 +256,20 @@ class LatentCache:
         Returns:
             `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
+
+        Raises:
+            CacheError: The cache holds whole texts.
         """
-        flags = self._file.map("/words/flags") if self.is_words else np.zeros(0, np.uint8)
+        self._require_words()
+        flags = self._file.map("/words/flags")
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
-        n_windows = int(np.count_nonzero(self._rows_by_digest().counts > 1)) if self.is_words else 0
+        n_windows = int(np.count_nonzero(self._rows_by_digest().counts > 1))
         return {"n_words": self.n_words, **counts, "n_windows": n_windows}
+
+    def _require_words(self) -> None:
+        if not self.is_words:
+            raise CacheError(f"cache {str(self.path)!r} holds whole texts and no words; ask it with rows_of.")
 
     @property
     def is_bfloat16(self) -> bool:

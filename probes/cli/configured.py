@@ -196,12 +196,14 @@ def dry_run_text(estimate: Estimate, n_layers: int) -> str:
         n_layers: Layers that would be stored.
 
     Returns:
-        A few lines: rows, tokens, bytes per pooling and layer, time.
+        A few lines: rows, tokens, words if any, bytes per pooling and layer, time.
     """
+    what = "unique texts, or windows of them" if estimate.n_words else "unique texts"
     lines = [
-        f"rows      {estimate.n_rows:,} unique texts, the longest of {estimate.longest:,} tokens, "
+        f"rows      {estimate.n_rows:,} {what}, the longest of {estimate.longest:,} tokens, "
         f"{estimate.n_truncated:,} truncated",
         f"tokens    {estimate.n_tokens:,}",
+        *([f"words     {estimate.n_words:,}"] if estimate.n_words else []),
     ]
     for pooling, size in estimate.bytes_by_pooling().items():
         lines.append(f"{pooling:9} {size / 1e6:,.1f} MB, {size / n_layers / 1e6:,.2f} MB for each of {n_layers} layers")
