@@ -1,11 +1,13 @@
-"""Duplicates within splits and overlap between them, counted for the reader; nothing is removed."""
+"""Duplicates, overlap between splits and final punctuation, counted for the reader; nothing is removed."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
+_FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
 Columns = Any
 """Anything with `rows["sentence1"]`, `rows["sentence2"]`, `rows["score"]`: a `datasets.Dataset` or a dict of lists."""
 
@@ -82,8 +84,28 @@ def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
     return np.array([a in known or b in known for a, b in pair_keys(rows)], dtype=bool)
 
 
+def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
+    """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
+
+    Args:
+        rows: Columns `sentence1` and `sentence2`.
+
+    Returns:
+        Two bool arrays of shape (N,). The last token is then another one in either text, which last-token pooling
+        sees and mean pooling hardly does.
+    """
+    differs, only = [], []
+    for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
+        ends = [_FINAL.search(text.rstrip()) for text in (a, b)]
+        tails = ["".join(end.group().split()) if end else "" for end in ends]
+        stems = [text.rstrip()[: end.start()] if end else text for text, end in zip((a, b), ends, strict=True)]
+        differs.append(tails[0] != tails[1])
+        only.append(tails[0] != tails[1] and stems[0] == stems[1])
+    return np.array(differs, dtype=bool), np.array(only, dtype=bool)
+
+
 def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
-    """Say in one line each what a reader should know about duplicates and overlap.
+    """Say in one line each what a reader should know about duplicates, overlap and final punctuation.
 
     Args:
         splits: Split name to its rows, in the order train, validation, test.
@@ -103,6 +125,8 @@ def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
         counts.append((repeats, f"{split}: {repeats} of {n_rows} rows repeat an earlier pair (in either order)"))
         n_conflicts = len(conflicting_pairs(rows))
         counts.append((n_conflicts, f"{split}: {n_conflicts} pairs stand more than once with different gold"))
+        n_differ = int(final_punctuation(rows)[0].sum())
+        counts.append((n_differ, f"{split}: the texts of {n_differ} of {n_rows} rows end in different punctuation"))
     names = list(tables)
     for index, other in enumerate(names):
         for split in names[index + 1 :]:

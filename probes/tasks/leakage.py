@@ -1,6 +1,5 @@
 """Rows of one split that another split gives away: subsets to score apart, and training rows to leave out."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,7 +7,15 @@ import numpy as np
 from jaxtyping import Bool
 
 from extract.errors import unknown_name
-from probes.tasks.audit import Columns, conflicting_pairs, pair_is_in, pair_keys, renew_notes, sentence_is_in
+from probes.tasks.audit import (
+    Columns,
+    conflicting_pairs,
+    final_punctuation,
+    pair_is_in,
+    pair_keys,
+    renew_notes,
+    sentence_is_in,
+)
 from probes.tasks.pairs import PairTask, build_splits
 
 SUBSETS = {
@@ -25,7 +32,6 @@ DROPS = {
     "pairs": "training rows whose pair, in either order, is in validation or test",
     "sentences": "training rows with any sentence in common with validation or test",
 }
-_FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
 
 
 def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
@@ -55,26 +61,6 @@ def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
         "repeated": np.array([counts[key] > 1 for key in keys], dtype=bool),
         "conflicting gold": np.array([key in conflicting for key in keys], dtype=bool),
     }
-
-
-def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
-    """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
-
-    Args:
-        rows: Columns `sentence1` and `sentence2`.
-
-    Returns:
-        Two bool arrays of shape (N,). The last token is then another one in either text, which last-token pooling
-        sees and mean pooling hardly does.
-    """
-    differs, only = [], []
-    for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
-        ends = [_FINAL.search(text.rstrip()) for text in (a, b)]
-        tails = ["".join(end.group().split()) if end else "" for end in ends]
-        stems = [text.rstrip()[: end.start()] if end else text for text, end in zip((a, b), ends, strict=True)]
-        differs.append(tails[0] != tails[1])
-        only.append(tails[0] != tails[1] and stems[0] == stems[1])
-    return np.array(differs, dtype=bool), np.array(only, dtype=bool)
 
 
 def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:

@@ -9,8 +9,8 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.config import TaskSpec
-from probes.tasks.audit import audit_notes, pair_is_in, sentence_is_in
-from probes.tasks.leakage import SUBSETS, drop_leaked_rows, final_punctuation, subsets
+from probes.tasks.audit import audit_notes, final_punctuation, pair_is_in, sentence_is_in
+from probes.tasks.leakage import SUBSETS, drop_leaked_rows, subsets
 from probes.tasks.pairs import PairTask, build_splits
 from probes.tasks.sts import load_stsb_local
 

@@ -43,6 +43,8 @@ def test_notes_hold_every_count_and_leave_zeros_out() -> None:
         "test: 2 of 3 rows share a sentence with train",
     )
     assert audit_notes({"test": TEST}) == ()
+    ends = rows_of(("a.", "b", 1), ("a.", "c.", 2), ("d", "e!", 3))
+    assert audit_notes({"test": ends}) == ("test: the texts of 2 of 3 rows end in different punctuation",)
 
 
 pairs = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd"), st.sampled_from([0.0, 1.0])), min_size=1)
@@ -70,9 +72,12 @@ def test_known_facts_about_stsb(icecore_data: Path) -> None:
     assert task.notes == (
         "train: 57 of 5749 rows repeat an earlier pair (in either order)",
         "train: 13 pairs stand more than once with different gold",
+        "train: the texts of 325 of 5749 rows end in different punctuation",
         "validation: 3 of 1500 rows repeat an earlier pair (in either order)",
+        "validation: the texts of 129 of 1500 rows end in different punctuation",
         "test: 2 of 1379 rows repeat an earlier pair (in either order)",
         "test: 1 pairs stand more than once with different gold",
+        "test: the texts of 102 of 1379 rows end in different punctuation",
         "validation: 7 of 1500 pairs are also in train",
         "validation: 252 of 1500 rows share a sentence with train",
         "test: 12 of 1379 pairs are also in train",
