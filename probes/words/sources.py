@@ -78,7 +78,15 @@ def read_local(
             raise TaskError(f"{folder} has no {split} file: put {' or '.join(names)} there.")
         tables[split] = read(path)
         taken.append(path.name)
-    return tables, f"{', '.join(taken)} in {folder}"
+    return tables, f"{', '.join(taken)} in {_called(folder)}"
+
+
+def _called(folder: Path) -> str:
+    """Say how a report calls a folder: by its path only when the user gave one."""
+    data = os.environ.get(DATA_VARIABLE)
+    if data and folder.is_relative_to(Path(data).expanduser()):
+        return f"${DATA_VARIABLE}/{folder.relative_to(Path(data).expanduser()).as_posix()}"
+    return str(folder)
 
 
 def read_hub(

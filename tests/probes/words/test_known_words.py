@@ -210,3 +210,11 @@ def test_importing_the_words_is_light_in_either_order(order: str) -> None:
     code = f"import sys, {order}; sys.exit(' '.join({{'torch', 'datasets', 'pandas'}} & set(sys.modules)) or None)"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_a_source_names_a_path_only_where_the_user_gave_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("eng.train", "eng.testa", "eng.testb")
+    folder = write(tmp_path / "conll2003", dict.fromkeys(names, CONLL2003))
+    assert load_conll2003(folder=str(folder)).source.endswith(f" in {folder}")
+    monkeypatch.setenv("ICECORE_DATA", str(tmp_path))
+    assert load_conll2003().source == f"{', '.join(names)} in $ICECORE_DATA/conll2003"
