@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -58,6 +59,12 @@ def unique_texts(texts: Iterable[Text]) -> list[Text]:
     return list(unique)
 
 
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Read the versions once: a sweep describes hundreds of extractions, and each look parses a file per package."""
+    return tuple((package, version(package)) for package in PACKAGES)
+
+
 def describe_extraction(
     decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
 ) -> Manifest:
@@ -94,7 +101,7 @@ def describe_extraction(
         architecture=plan.architecture,
         template={**spec.template.to_dict(), "window": decoder.description.window},
         contents=contents,
-        versions={package: version(package) for package in PACKAGES},
+        versions=dict(_versions()),
     )
     provenance = {
         "decoder": decoder.description.to_dict(),

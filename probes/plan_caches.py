@@ -1,16 +1,17 @@
 """The caches of a search: grown with its rows, so that the latents of fewer rows are never computed twice."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from extract.cache import LatentCache
 from extract.compose import CachePart, compose_cache
 from extract.decoder import Decoder
+from extract.errors import CacheIncompleteError
 from extract.joined import JoinedText
 from extract.manifest import Manifest
 from extract.plan import MaskPlan
-from extract.reuse import find_cache
-from extract.runner import describe_extraction, unique_texts
+from extract.runner import cache_path, describe_extraction, unique_texts
 from extract.sweep import sweep_latents
 from probes.config import RunConfig
 from probes.known_tasks import AnyTask
@@ -56,9 +57,10 @@ class GrowingCaches:
 
     def _find(self, plan: MaskPlan, texts: list[str]) -> int:
         """Look for a whole cache of the texts, and tell how many of them the plan's latest cache holds."""
-        found = find_cache(Path(self.config.caches), self._describe(plan, texts).identity)
-        if found is not None:
-            self.latest[plan] = CachePart(LatentCache(found.path), texts)
+        path = self._path(plan, texts)
+        if path.exists():
+            with suppress(CacheIncompleteError):
+                self.latest[plan] = CachePart(LatentCache(path), texts)
         known = self.latest.get(plan)
         return 0 if known is None else len(set(known.texts) & set(texts))
 
@@ -68,20 +70,23 @@ class GrowingCaches:
         missing = [text for text in texts if text not in had]
         if not missing:
             return
-        folder = Path(self.config.caches)
-        was_there = {plan for plan in plans if find_cache(folder, self._describe(plan, missing).identity)}
+        made = {path for plan in plans if not (path := self._path(plan, missing)).exists()}
         for plan, cache in zip(plans, self._sweep(plans, missing), strict=True):
             before = self.latest.get(plan)
             self.latest[plan] = CachePart(cache, texts)
             if before is not None:
                 parts = [CachePart(before.cache, [text for text in texts if text in had]), CachePart(cache, missing)]
-                grown = compose_cache(parts, manifest=self._describe(plan, texts), folder=folder)
+                manifest = self._describe(plan, texts)
+                grown = compose_cache(parts, manifest=manifest, folder=Path(self.config.caches))
                 self.latest[plan] = CachePart(grown, texts)
-                if plan not in was_there:
+                if cache.path in made:
                     cache.path.unlink()  # its rows stand in the grown one
 
     def _describe(self, plan: MaskPlan, texts: list[str]) -> Manifest:
         return describe_extraction(self.decoder, texts, replace(self.config.extraction, plan=plan.text))
+
+    def _path(self, plan: MaskPlan, texts: list[str]) -> Path:
+        return cache_path(Path(self.config.caches), self._describe(plan, texts))
 
     def _sweep(self, plans: list[MaskPlan], texts: list[str] | list[JoinedText]) -> list[LatentCache]:
         watch = self.watcher.extraction

@@ -24,7 +24,7 @@ from probes.searching import run_search
 from probes.sweeping import run_sweep
 from tests.extract.tiny_decoders import save_decoder
 
-GRID = ["--k", "0-3", "--k0", "0-3"]
+GRID = ["--k", "0-2", "--k0", "0-2"]
 N_BLOCKS = 3
 
 
@@ -33,7 +33,7 @@ def write_rows(path: Path, *, poisoned: bool = False) -> Path:
     rng = np.random.default_rng(0)
     words = ["mouse", "snow", "harbour", "night", "bread", "letter", "quiet", "old", "green", "paper"]
     rows = []
-    for split, n in (("train", 90), ("validation", 60), ("test", 60)):
+    for split, n in (("train", 60), ("validation", 40), ("test", 40)):
         for i in range(n):
             label = ("cold", "warm")[i % 2]
             others = rng.choice(words, size=4).tolist()
@@ -77,17 +77,17 @@ def scores(folder: Path) -> dict[str, Any]:
 
 def test_a_search_reports_every_trial_and_what_it_cost(folder: Path, scores: dict[str, Any]) -> None:
     search = scores["search"]
-    plans = [plan.text for plan in plans_over_k_and_k0(range(4), range(4))]
+    plans = [plan.text for plan in plans_over_k_and_k0(range(3), range(3))]
     assert list(search["trials"][0]["scores"]) == plans
-    assert search["n_plans"] == len(plans) == 10
-    assert search["n_texts"] == 150  # train and validation alone
+    assert search["n_plans"] == len(plans) == 6
+    assert search["n_texts"] == 100  # train and validation alone
     passes = count_blocks([parse_plan(plan).kinds(N_BLOCKS) for plan in plans])
-    assert search["full_cost"] == passes * 150
+    assert search["full_cost"] == passes * 100
     assert search["share"] == search["cost"] / search["full_cost"] <= 0.7
     first = search["trials"][0]
     assert first["cost"] == passes * first["n_texts"]
     last = search["trials"][-1]
-    assert search["cost"] == sum(trial["cost"] for trial in search["trials"]) + N_BLOCKS * (150 - last["n_texts"])
+    assert search["cost"] == sum(trial["cost"] for trial in search["trials"]) + N_BLOCKS * (100 - last["n_texts"])
     chosen = scores["chosen"]["logistic-probe"]
     assert chosen["plan"] == max(last["scores"], key=lambda plan: last["scores"][plan])
     assert chosen["gain"]["gain"] == chosen["gain"]["chosen"] - chosen["gain"]["causal"]
@@ -130,7 +130,7 @@ def test_a_second_search_computes_nothing(
     before = {path: path.stat().st_mtime_ns for path in (folder / "caches").iterdir()}
     monkeypatch.setattr("extract.sweep.walk_plans", forbid)
     again = run_search(
-        load_config(folder), plans_over_k_and_k0(range(4), range(4)), strategy="halving", budget=0.7
+        load_config(folder), plans_over_k_and_k0(range(3), range(3)), strategy="halving", budget=0.7
     ).scores
     assert again["search"] == scores["search"]
     assert json.loads(json.dumps(again["chosen"])) == scores["chosen"]
@@ -140,7 +140,7 @@ def test_a_second_search_computes_nothing(
 def test_latents_of_fewer_rows_are_kept(folder: Path, scores: dict[str, Any]) -> None:
     """Every cache but the first ones is composed of the one before it and of the new texts."""
     caches = [LatentCache(path) for path in (folder / "caches").glob("*.h5")]
-    sizes = {trial["n_texts"] for trial in scores["search"]["trials"]} | {210}
+    sizes = {trial["n_texts"] for trial in scores["search"]["trials"]} | {140}
     assert {len(cache) for cache in caches} == sizes  # no caches of the new texts alone are left behind
     smallest = min(sizes)
     for cache in caches:
@@ -188,7 +188,7 @@ def test_pairs_are_searched_along_coordinates(
     config = settings(folder, folder / "rows.csv", name="pairs", heads={"layer-cosine": {}})
     path = folder / "pairs.yaml"
     path.write_text(yaml.safe_dump({**config, "task": {"name": "sts-sample"}}), encoding="utf-8")
-    assert main(["sweep", str(path), *GRID, "--search", "coordinate", "--budget", "0.9", "--task.pairs", "60"]) == 0
+    assert main(["sweep", str(path), *GRID, "--search", "coordinate", "--budget", "0.9", "--task.pairs", "40"]) == 0
     found = read_json(folder / "runs/pairs-search/scores.json")
     assert found["search"]["strategy"] == "coordinate"
     assert found["search"]["share"] <= 0.9
@@ -198,14 +198,14 @@ def test_pairs_are_searched_along_coordinates(
 
 def test_plans_that_are_no_grid_can_be_halved(folder: Path) -> None:
     config = RunConfig(**{**vars(load_config(folder)), "name": "lines"})
-    plans = plans_over_k(["backward", "nosink-causal"], range(4))
+    plans = plans_over_k(["backward", "nosink-causal"], range(3))
     found = run_search(config, plans, strategy="halving", budget=0.8).scores
     assert found["chosen"]["logistic-probe"]["plan"] in [plan.text for plan in plans]
     assert (folder / "runs/lines-search/search.png").stat().st_size > 1000
 
 
 def test_what_cannot_be_searched_is_told_before_anything_is_computed(folder: Path) -> None:
-    config, plans = load_config(folder), plans_over_k_and_k0(range(4), range(4))
+    config, plans = load_config(folder), plans_over_k_and_k0(range(3), range(3))
     with pytest.raises(UnknownNameError, match="unknown search strategy 'halve': did you mean 'halving'"):
         run_search(config, plans, strategy="halve")
     with pytest.raises(ConfigError, match="the search budget is 25; allowed"):
