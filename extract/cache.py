@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from extract.digest import digest_texts
 from extract.errors import CacheError, CacheIncompleteError, unknown_name
 from extract.joined import JoinedText
 from extract.layers import select_from
-from extract.layout import latent_path
-from extract.lookup import RowLookup, WordPlaces, ranges
+from extract.layout import STORAGE_DTYPES, latent_path
+from extract.lookup import RowLookup, WordPlaces
 from extract.manifest import require_same
 from extract.reader import StoreReader
 
@@ -200,14 +199,19 @@ class LatentCache:
         if not 0 <= start <= stop <= self._n_places:
             raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
         names = select_from(layers, self.layers)
-        found = torch.empty(len(names), stop - start, self.width, dtype=torch.float32) if out is None else out
+        shape = (len(names), stop - start, self.width)
+        found = torch.empty(shape, dtype=torch.float32) if out is None else out
+        if found.shape != shape or found.dtype != torch.float32 or not all(slot.is_contiguous() for slot in found):
+            raise CacheError(
+                f"the memory to fill is {tuple(found.shape)} {found.dtype}; needed: {shape} torch.float32, each layer "
+                "contiguous."
+            )
         for slot, name in zip(found, names, strict=True):
-            array = self._array(name, pooling)
             if self.storage_dtype == "float32":
-                self._file.read_into(slot.numpy(), array, start)
+                self._file.read_into(slot.numpy(), self._array(name, pooling), start)
             else:
-                raw = np.empty((stop - start, self.width), np.uint16 if self.is_bfloat16 else np.float16)
-                self._file.read_into(raw, array, start)
+                raw = np.empty(shape[1:], STORAGE_DTYPES[self.storage_dtype])
+                self._file.read_into(raw, self._array(name, pooling), start)
                 slot.copy_(self._torch(raw))
         return found
 
@@ -225,8 +229,7 @@ class LatentCache:
         """
         if self.is_words:
             raise CacheError(f"cache {str(self.path)!r} holds words and no whole texts; ask it with words_of.")
-        rows, _ = self._find(texts)
-        return torch.from_numpy(rows)
+        return torch.from_numpy(self._rows_by_text().rows(texts)[0])
 
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
         """Find the words of texts by the texts' digests.
@@ -242,13 +245,7 @@ class LatentCache:
                 whole texts.
         """
         self._require_words()
-        rows, n_rows = self._find(texts)
-        n_words = self._file.map("/rows/n_words")[rows].astype(np.int64)
-        positions = ranges(self._file.map("/rows/first_word")[rows], n_words)
-        if len(positions) != sum(len(text.spans) for text in texts):
-            raise CacheIncompleteError(f"cache {str(self.path)!r} is half done and holds only some of these words.")
-        ends = np.concatenate([[0], np.cumsum(n_words)])[np.cumsum(n_rows)]
-        return WordPlaces(positions, np.concatenate([[0], ends]), self._file.map("/words/flags")[positions])
+        return self._rows_by_text().words(texts)
 
     def word_report(self) -> dict[str, int]:
         """Count the words, and those that something happened to.
@@ -264,17 +261,11 @@ class LatentCache:
         flags = self._file.map("/words/flags")
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
-        n_windows = int(np.count_nonzero(self._rows_by_digest().counts > 1))
-        return {"n_words": self.n_words, **counts, "n_windows": n_windows}
+        return {"n_words": self.n_words, **counts, "n_windows": self._rows_by_text().n_split}
 
     def _require_words(self) -> None:
         if not self.is_words:
             raise CacheError(f"cache {str(self.path)!r} holds whole texts and no words; ask it with rows_of.")
-
-    @property
-    def is_bfloat16(self) -> bool:
-        """Whether latents are stored as bfloat16, for which NumPy has no dtype."""
-        return self.storage_dtype == "bfloat16"
 
     @property
     def _n_places(self) -> int:
@@ -289,27 +280,12 @@ class LatentCache:
 
     def _torch(self, raw: NDArray[Any]) -> Tensor:
         view = torch.from_numpy(raw)
-        return view.view(torch.bfloat16) if self.is_bfloat16 else view
+        return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
-    def _rows_by_digest(self) -> RowLookup:
+    def _rows_by_text(self) -> RowLookup:
         if self._lookup is None:
-            word_start = self._file.map("/rows/word_start") if self.is_words else None
-            self._lookup = RowLookup(self._file.map("/rows/digest"), word_start)
+            self._lookup = RowLookup(self._file)
         return self._lookup
-
-    def _find(self, texts: Sequence[str | JoinedText]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find all rows of texts, and how many each has."""
-        lookup = self._rows_by_digest()
-        begins, counts = lookup.find(digest_texts(texts))
-        if not counts.all():
-            missing = texts[int(np.argmin(counts))]
-            text = missing if isinstance(missing, str) else missing.text
-            what = "the text" if isinstance(missing, str) else f"these {len(missing.spans)} words of the text"
-            raise CacheError(
-                f"cache {str(self.path)!r} does not hold {what} {text[:60]!r} "
-                f"({int((counts == 0).sum())} of {len(texts)} are missing); extract a cache for these texts."
-            )
-        return lookup.order[ranges(begins, counts)], counts
 
     def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
         noun = "word" if self.is_words else "row"

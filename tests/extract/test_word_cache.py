@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from extract.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.cache import LatentCache
 from extract.errors import CacheError, CacheIncompleteError, UnknownNameError
 from extract.joined import join_words
-from extract.lookup import RowLookup
 from extract.reuse import find_cache
 from tests.extract.tiny_decoders import make_manifest, write_cache
 from tests.extract.word_stores import Piece, make_word_manifest, write_word_cache
@@ -198,14 +198,22 @@ def test_words_never_cover_texts_nor_texts_words(path: Path, tmp_path: Path) -> 
     assert find_cache(tmp_path, make_manifest(["snow", "ice"]).identity) is not None
 
 
-def test_rows_of_one_digest_stand_together_in_the_order_of_their_words() -> None:
-    digests = np.zeros((5, 16), np.uint8)
-    digests[:, 0] = [2, 1, 2, 1, 3]
-    digests[4, 8] = 7  # equal in the first half to no other
-    lookup = RowLookup(digests, np.array([5, 0, 0, 9, 0], np.int32))
-    wanted = np.zeros((4, 16), np.uint8)
-    wanted[:, 0] = [1, 2, 3, 4]
-    begins, counts = lookup.find(wanted)
-    assert counts.tolist() == [2, 2, 0, 0]
-    rows = [lookup.order[b : b + c].tolist() for b, c in zip(begins, counts, strict=True)]
-    assert rows == [[1, 3], [2, 0], [], []]
+def test_memory_that_is_given_is_filled_and_nothing_else(path: Path) -> None:
+    write_word_cache(path, TEXTS, PIECES)
+    cache = LatentCache(path)
+    memory = torch.full((8, 5, 6), 7.0)
+    found = cache.read(2, 5, "mean", out=memory[:4, :3])
+    assert found.data_ptr() == memory.data_ptr()
+    assert torch.equal(memory[:4, :3], cache.gather([2, 3, 4], "mean"))
+    assert (memory[4:] == 7).all()
+    assert (memory[:, 3:] == 7).all()
+    refused: list[tuple[Tensor, str]] = [
+        (torch.empty(4, 2, 6), r"\(4, 2, 6\) torch.float32"),
+        (torch.empty(3, 3, 6), r"\(3, 3, 6\)"),
+        (torch.empty(4, 3, 6, dtype=torch.float64), "torch.float64"),
+        (torch.empty(4, 6, 3).transpose(1, 2), "each layer contiguous"),
+        (torch.empty(4, 3, 12)[:, :, :6], "each layer contiguous"),
+    ]
+    for out, message in refused:
+        with pytest.raises(CacheError, match=rf"the memory to fill is .*{message}"):
+            cache.read(2, 5, "mean", out=out)
