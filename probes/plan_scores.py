@@ -49,7 +49,7 @@ def load_for_plans(config: RunConfig) -> AnyTask:
         task = cut_task(config, task)
         require_rows(task)
     elif isinstance(task, WordTask):
-        require_word_splits(task, config)
+        require_word_splits(task, config, has_plans=True)
     else:
         require_splits(task)
     return task

@@ -11,7 +11,6 @@ from probes.obtain import SILENT, Watcher
 from probes.words.evaluate import WordResult, WordSetting
 from probes.words.figures import draw_word_figures
 from probes.words.heads import evaluate_word_head, resolve_word_options
-from probes.words.options import TokenOptions
 from probes.words.predictions import write_word_predictions
 from probes.words.report import word_summary
 from probes.words.task import WordTask
@@ -118,8 +117,13 @@ def write_word_report(folder: Path, scores: dict[str, Any], task: WordTask, resu
     (folder / "summary.md").write_text(word_summary(scores, figures), encoding="utf-8")
 
 
-def require_word_splits(task: WordTask, config: RunConfig) -> None:
+def require_word_splits(task: WordTask, config: RunConfig, *, has_plans: bool = False) -> None:
     """Refuse a task without the splits that the heads of a run are fitted and chosen on.
+
+    Args:
+        task: The task.
+        config: The run.
+        has_plans: Whether a plan is chosen as well, as in a sweep.
 
     Raises:
         TaskError: Names the missing split.
@@ -130,9 +134,9 @@ def require_word_splits(task: WordTask, config: RunConfig) -> None:
         raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
     for name, options in config.heads.items():
         resolved = resolve_word_options(name, options or {}, protocol=config.protocol)
-        chooses: TokenOptions = resolved.options
-        if chooses.keep == "best" and "validation" not in task.splits:
+        if "validation" not in task.splits and (has_plans or resolved.options.keep == "best"):
+            what, instead = ("its plan", "") if has_plans else ("its epoch", ", or set keep: last")
             raise TaskError(
-                f"task {task.name!r} has no split 'validation', on which head {name!r} chooses its epoch; add rows to "
-                "it, or set keep: last."
+                f"task {task.name!r} has no split 'validation', on which head {name!r} chooses {what}; add rows to "
+                f"it{instead}."
             )

@@ -31,10 +31,10 @@ def _value(row: dict[str, Any]) -> float:
 
 
 def draw_sweep(rows: list[dict[str, Any]], path: Path, *, title: str) -> None:
-    """Draw a score per plan: a heat map for a (k, k0) grid, lines over k for plans `KIND:K`, bars for all others.
+    """Draw a score per plan: a heat map for a (k, k0) grid, lines for plans `KIND:K` or windows, bars for all others.
 
-    The score is the zero-shot Spearman of a pair task, or that of the first head of a classification task, both on
-    validation.
+    The score is the zero-shot Spearman of a pair task, or that of the first head of a task of another kind, both on
+    validation. Plans `KIND:K` are drawn over k, windows `KIND@FIRST-LAST` over their last block, a line a size.
 
     Args:
         rows: Plans with their scores, as in a sweep's scores.json.
@@ -45,13 +45,16 @@ def draw_sweep(rows: list[dict[str, Any]], path: Path, *, title: str) -> None:
     what = "Spearman" if "zero_shot" in rows[0] else "score"
     grid = {point: _value(row) for row in rows if (point := k_and_k0(row["plan"])) is not None}
     lines, others = _lines(rows)
+    windows = _windows(rows)
     if len(grid) == len(rows) and len({k0 for _, k0 in grid}) > 2:
         _heat_map(axes, grid)
         figure.colorbar(axes.images[0], ax=axes, label=f"{what} x 100, validation")
-    elif lines:
-        for kind, points in lines.items():
-            axes.plot(sorted(points), [points[k] for k in sorted(points)], marker=".", label=kind)
-        axes.set_xlabel("k, converted blocks from the top")
+    elif lines or windows:
+        for label, points in (lines or windows).items():
+            axes.plot(sorted(points), [points[k] for k in sorted(points)], marker=".", label=label)
+        if windows and "causal" in others:
+            axes.axhline(others["causal"], color="grey", linestyle=":", label="causal")
+        axes.set_xlabel("last converted block of the window" if windows else "k, converted blocks from the top")
         axes.set_ylabel(f"{what} x 100, validation")
         axes.legend(fontsize=8)
     else:
@@ -77,6 +80,22 @@ def _lines(rows: list[dict[str, Any]]) -> tuple[dict[str, dict[int, float]], dic
         else:
             others[row["plan"]] = _value(row)
     return {kind: {**start, **points} for kind, points in lines.items()}, others
+
+
+def _windows(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """Sort windows into lines over their last block, one a kind and size; none if a plan other than causal is none."""
+    lines: dict[str, dict[int, float]] = {}
+    for row in rows:
+        plan = parse_plan(row["plan"])
+        if plan.is_untouched:
+            continue
+        first, last = plan.segments[0].first, plan.segments[0].last
+        if len(plan.segments) > 1 or plan.is_list or first is None or last is None:
+            return {}
+        size = last - first + 1
+        label = f"{plan.segments[0].kind}, {size} block{'s' * (size > 1)}"
+        lines.setdefault(label, {})[last] = _value(row)
+    return lines
 
 
 def _heat_map(axes: Axes, grid: dict[tuple[int, int], float]) -> None:

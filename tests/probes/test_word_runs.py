@@ -226,6 +226,17 @@ def test_a_sweep_chooses_plan_and_layer_on_validation(
     assert len(list((result.folder / "heads").rglob("head.json"))) == 4
 
 
+def test_a_search_finds_its_plan_without_test(
+    decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
+) -> None:
+    config = make_config(decoder_folder, tmp_path, task=TaskSpec("words-sample", {"tags": "pos"}))
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(config.to_dict()), encoding="utf-8")
+    flags = ["--kinds", "backward", "--k", "0-2", "--search", "halving", "--budget", "0.9"]
+    assert main(["sweep", str(tmp_path / "w.yaml"), *flags]) == 0
+    scores = read_json(tmp_path / "runs" / "w-search" / "scores.json")
+    assert scores["chosen"]["token-classifier"]["plan"] in ("causal", "backward:1", "backward:2")
+
+
 def test_a_cut_word_is_an_error_and_is_counted(decoder_folder: Path, tmp_path: Path) -> None:
     extraction = ExtractionSpec(template=InputTemplate(max_tokens=12, on_long="truncate"))
     task = TaskSpec("words-sample", {"tags": "pos"}, pairs=20)
@@ -328,9 +339,10 @@ def test_a_missing_split_is_told_before_anything_is_extracted(
     files = {split: write_conll(tmp_path / f"{split}.txt", "B-PER", "O") for split in splits}
     task = TaskSpec("word-files", {"files": files, "columns": ["word", "ner"], "tags": "ner"})
     config = RunConfig(task=task, heads={"token-classifier": {}}, runs=str(tmp_path), caches=str(tmp_path))
-    for start in (lambda: run(config), lambda: run_sweep(config, [parse_plan("causal")])):
-        with pytest.raises(TaskError, match=message):
-            start()
+    with pytest.raises(TaskError, match=message):
+        run(config)
+    with pytest.raises(TaskError, match=message.replace("its epoch", "its plan")):
+        run_sweep(config, [parse_plan("causal")])
 
 
 def test_a_sentence_of_many_words_and_single_rows_go_through(decoder_folder: Path, tmp_path: Path) -> None:
