@@ -11,16 +11,27 @@ import pytest
 
 from extract.cache import LatentCache
 from extract.decoder import Decoder
+from extract.joined import JoinedText, join_words
 from extract.layout import CERTIFICATE_BYTES, array_shapes
 from extract.manifest import SCHEMA, flatten
 from extract.runner import extract_latents
 from extract.spec import ExtractionSpec
+from extract.template import InputTemplate
 from tests.extract.tiny_decoders import make_manifest, write_cache
+from tests.extract.word_stores import make_word_manifest, write_word_cache
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cache_format.md"
 TEXT = "Ice floats on water."  # the text and the file that the page's code names
 FILE = Path("caches", "example.h5")
 TEXTS = ["snow", TEXT, "Eis schwimmt: über dem Wasser, 氷.", "a"]
+WORDS_FILE = Path("caches", "words.h5")
+WORD_TEXTS = [
+    join_words(["Is", "it", "?"], [True, False, False]),
+    JoinedText("Eis: 氷 ist\u00a0kalt", ((0, 3), (3, 4), (5, 6), (7, 10), (11, 15))),
+    join_words(["Is", "it?"], [True, False]),
+]
+PIECES = [(1, 3, 2), (0, 0, 3), (1, 0, 3), (2, 0, 2)]
+FLAGS = np.array([0, 1, 0, 0, 2, 0, 4, 0, 0, 3], np.uint8)
 ALLOWED_IMPORTS = {"hashlib", "json", "h5py", "numpy"}
 
 
@@ -38,9 +49,10 @@ def run_page() -> dict[str, Any]:
 
 
 def write_example(folder: Path, **changes: Any) -> None:
-    """Write the cache that the page reads."""
+    """Write the caches that the page reads."""
     (folder / FILE.parent).mkdir()
     write_cache(folder / FILE, TEXTS, **changes)
+    write_word_cache(folder / WORDS_FILE, WORD_TEXTS, PIECES, flags=FLAGS, **changes)
 
 
 def test_the_page_needs_no_icecore() -> None:
@@ -67,6 +79,27 @@ def test_the_page_reads_what_the_library_reads(tmp_path: Path, monkeypatch: pyte
     assert hashlib.sha256(names["canonical"].encode()).hexdigest() == cache.manifest.id
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_page_reads_the_words_that_the_library_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    write_example(tmp_path, storage_dtype=dtype)
+    monkeypatch.chdir(tmp_path)
+    names = run_page()
+    cache = LatentCache(WORDS_FILE)
+    for text in WORD_TEXTS:
+        places = cache.words_of([text])
+        for pooling in cache.poolings:
+            for layer, expected in zip(cache.layers, cache.gather(places.positions, pooling), strict=True):
+                found, flags = names["read_words"](WORDS_FILE, text.text, text.spans, layer, pooling)
+                assert found.dtype == np.float32
+                assert np.array_equal(found, expected.numpy())
+                assert flags.tolist() == places.flags.tolist()
+    assert (names["words"].shape, names["flags"].tolist()) == ((3, 6), FLAGS[2:5].tolist())
+    with pytest.raises(KeyError, match="holds not all words of 'Is it'"):
+        names["read_words"](WORDS_FILE, "Is it", [[0, 5]], "block_02", "mean")
+
+
 def test_the_page_refuses_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_example(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -81,10 +114,13 @@ def test_the_page_refuses_what_is_not_there(tmp_path: Path, monkeypatch: pytest.
 def test_every_array_and_number_is_on_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert f"schema {SCHEMA}\n" in page
-    for path, (shape, dtype) in array_shapes(make_manifest(TEXTS)).items():
-        row = next(line for line in page.splitlines() if line.startswith(f"| `{re.sub(r'^/latents/.*', '/lat', path)}"))
+    texts, words = make_manifest(TEXTS), make_word_manifest(WORD_TEXTS, len(TEXTS))
+    letters = {len(TEXTS): "N", len(FLAGS): "W", 6: "D"}
+    for path, (shape, dtype) in (*array_shapes(texts).items(), *array_shapes(words).items()):
+        general = re.sub(r"^/(latents|words)/\w+/\w+$", r"/\1/<pooling>/<layer>", path)
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{general}` "))
         told = row.split("|")[2].strip().strip("`")
-        assert told == str(tuple({len(TEXTS): "N", 6: "D"}.get(n, n) for n in shape)).replace("'", ""), path
+        assert told == str(tuple(letters.get(n, n) for n in shape)).replace("'", ""), path
         assert f"`{np.dtype(dtype)}`" in row
     assert f"{CERTIFICATE_BYTES:,} bytes" in page
 
@@ -96,7 +132,10 @@ def test_every_identity_and_certificate_field_is_on_the_page(decoder: Decoder, t
         re.findall(r"`([\w.]+)`", "\n".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|"))
     )
     versions = cache.identity["versions"]
+    spec = ExtractionSpec(template=InputTemplate(on_long="windows"))
+    words = extract_latents(decoder, WORD_TEXTS, spec=spec, folder=tmp_path)
     assert set(flatten({**cache.identity, "versions": ""})) <= told
+    assert set(flatten({**words.identity, "versions": ""})) <= told
     assert all(f"`{package}`" in page for package in versions)
     assert {key.replace("batch_invariance.left", ".left") for key in flatten(cache.certificate)} <= told
     assert all(f"`{key.split('.')[-1]}`" in page for key in flatten(cache.manifest.provenance) if "decoder" not in key)
