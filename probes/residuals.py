@@ -57,8 +57,8 @@ class Residuals:
         """Give the figures of a report, texts left out.
 
         Returns:
-            Error measures, and the correlation of the absolute residual with length, overlap and gold: what makes a
-            row hard. A correlation is NaN where one side is constant.
+            Error measures; the correlation of the absolute residual with length, overlap and gold: what makes a row
+            hard; scores of the quarters by length and by overlap. A correlation is NaN where one side is constant.
         """
         size = np.abs(self.values)
         sides = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
@@ -70,7 +70,29 @@ class Residuals:
             "size_against": {name: float(pearson(size, side)) for name, side in sides.items()},
             "prediction_against_overlap": float(pearson(self.predicted, self.overlap)),
             "gold_against_overlap": float(pearson(self.gold, self.overlap)),
+            "quarters": {name: self.by_quarter(side) for name, side in sides.items() if name != "gold"},
         }
+
+    def by_quarter(self, side: Float[np.ndarray, " N"]) -> list[dict[str, float]]:
+        """Score the quarters of the rows by length, overlap or what else `side` holds, rows of equal value together.
+
+        Args:
+            side: `(N,)` what to divide by.
+
+        Returns:
+            Per quarter that holds rows, the lowest first: smallest and largest value, rows, Pearson correlation of
+            predictions with gold (NaN where one of them is constant) and mean absolute error.
+        """
+        group = np.searchsorted(np.quantile(side, [0.25, 0.5, 0.75]), side)
+        parts = [np.flatnonzero(group == k) for k in np.unique(group)]
+        return [
+            {
+                "low": float(side[rows].min()), "high": float(side[rows].max()), "n": len(rows),
+                "pearson": float(pearson(self.predicted[rows], self.gold[rows])),
+                "mean_absolute": float(np.abs(self.values[rows]).mean()),
+            }
+            for rows in parts
+        ]  # fmt: skip
 
     def calibration_curve(self, n_bins: int = N_BINS) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
         """Give mean prediction and mean gold of `n_bins` groups of equal size, by prediction."""

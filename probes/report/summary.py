@@ -155,7 +155,21 @@ def _residual_lines(scores: dict[str, Any], worst: Mapping[str, list[dict[str, A
         for row in worst[best]
     ]
     lines += [f"\nFurthest off, `{best}`:\n", markdown_table(table, ("gold", "predicted", "first", "second"))]
-    return lines
+    return lines + _quarter_lines(best, scores["heads"][best]["residuals"])
+
+
+def _quarter_lines(head: str, residuals: dict[str, Any]) -> list[str]:
+    split = reported_split(residuals)
+    rows = []
+    for name, label, digits in (("n_words", "words in both texts", 0), ("overlap", "lexical overlap", 2)):
+        for part in residuals[split]["quarters"][name]:
+            r = "-" if math.isnan(part["pearson"]) else f"{100 * part['pearson']:.1f}"
+            span = f"{part['low']:.{digits}f} to {part['high']:.{digits}f}"
+            rows.append((label, span, f"{part['n']:,}", r, f"{part['mean_absolute']:.2f}"))
+    return [
+        f"\nBy length and by lexical overlap, a quarter of the pairs each, `{head}` on {split}:\n",
+        markdown_table(rows, ("by", "from", "pairs", "Pearson", "mean abs. error")),
+    ]
 
 
 def _validation(result: dict[str, Any]) -> float:

@@ -77,6 +77,21 @@ def test_the_figures_of_a_report(found: Residuals) -> None:
     assert values["gold_against_overlap"] == pytest.approx(pearsonr(GOLD, OVERLAP)[0], abs=1e-6)
 
 
+def test_quarters_are_scored_apart(found: Residuals) -> None:
+    """By length: 0 2 2 | 5 5 | 6 6 | 8, rows of equal length together."""
+    quarters = found.by_quarter(found.n_words)
+    assert [(part["low"], part["high"], part["n"]) for part in quarters] == [(0, 2, 3), (5, 5, 2), (6, 6, 2), (8, 8, 1)]
+    assert quarters[0]["pearson"] == pytest.approx(pearsonr([1.0, 5.0, 2.0], [1.0, 5.0, 2.5])[0], abs=1e-6)
+    assert quarters[1]["pearson"] == pytest.approx(1.0)
+    assert quarters[2]["pearson"] == pytest.approx(-1.0)
+    assert math.isnan(quarters[3]["pearson"])
+    assert [part["mean_absolute"] for part in quarters] == pytest.approx([0.5 / 3, 0.625, 1.25, 2.0])
+    assert found.to_dict()["quarters"]["n_words"][:3] == quarters[:3]
+    [whole] = found.by_quarter(np.ones(8))
+    assert (whole["n"], whole["mean_absolute"]) == (8, pytest.approx(6.25 / 8))
+    assert whole["pearson"] == pytest.approx(pearsonr(PREDICTED, GOLD)[0], abs=1e-6)
+
+
 def test_a_correlation_with_a_constant_is_nan(task: PairTask) -> None:
     values = residuals_of(task, "test", np.array(GOLD) + 0.5).to_dict()
     assert all(math.isnan(value) for value in values["size_against"].values())

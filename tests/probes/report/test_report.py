@@ -41,6 +41,10 @@ def make_scores(test: float = 0.5) -> dict[str, Any]:
         "size_against": {"n_words": 0.125, "overlap": -0.5, "gold": NAN},
         "prediction_against_overlap": 0.75,
         "gold_against_overlap": 0.5,
+        "quarters": {
+            "n_words": [{"low": 2.0, "high": 11.0, "n": 39, "pearson": 0.625, "mean_absolute": 0.25}],
+            "overlap": [{"low": 0.0, "high": 0.5, "n": 1, "pearson": NAN, "mean_absolute": 1.0}],
+        },
     }
     residuals = {"validation": {**wrong, "mean_absolute": 9.0}, "test": wrong}
     subsets = {"full": {"n": 40}, "clean": {"n": 33, **metrics(0.3, 2)}, "leaked": {"n": 7}, "repeated": {"n": 0}}
@@ -187,6 +191,9 @@ def test_the_summary_says_where_heads_are_wrong() -> None:
     assert "| cosine-mlp | test | 0.50 | 0.75 | -0.25 | +0.12 | -0.50 | +nan | +0.75 (+0.50) |" in lines
     assert any("Furthest off, `cosine-mlp`" in line for line in lines)  # the best on validation
     assert "| 1.0 | 4.5 | cosine-mlp \\| a b | second |" in lines
+    assert any("a quarter of the pairs each, `cosine-mlp` on test:" in line for line in lines)
+    assert "| words in both texts | 2 to 11 | 39 | 62.5 | 0.25 |" in lines
+    assert "| lexical overlap | 0.00 to 0.50 | 1 | - | 1.00 |" in lines
     scores = make_scores()
     scores["heads"]["cosine-mlp"]["summary"]["validation"]["pearson"] = summary(NAN, NAN, NAN)
     assert "Furthest off, `layer-cosine`" in summary_text(scores, {}, WORST)
