@@ -166,6 +166,10 @@ def open_sweep(folder: Path, *, caches: Path, head: str, options: dict[str, Any]
         if identity["text_digest"] == wanted:
             by_plan[identity["plan"]] = LatentCache(path)
     known = json.loads(memory.read_text(encoding="utf-8")) if memory is not None and memory.is_file() else {}
+    if not options and (folder / "scores.json").is_file():
+        rows = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["plans"]
+        n_rows = max(len(part) for part in without_test(task).splits.values())
+        known |= {f"{row['plan']} on {n_rows}": selection_score(row["heads"][head]) for row in rows}
 
     def keep(scores: dict[str, float]) -> None:
         if memory is not None:

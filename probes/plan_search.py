@@ -14,6 +14,8 @@ from probes.plan_space import Ledger, PlanSpace
 
 SHRINK = 3
 """Of the plans of a rung about one in so many goes on to the next, where the budget allows that many rungs."""
+ENOUGH = 2
+"""Several rungs only where the first has so many times the fewest rows: a plan that noise drops is lost for good."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
     """Score all plans on few rows, keep the best, score these on more rows, and so on (successive halving).
 
     Every rung gets an equal part of the budget (Jamieson and Talwalkar, 2016), hence the fewer plans are left, the more
-    rows they are scored on. There are as many rungs as leave the first one rows enough.
+    rows they are scored on. There are as many rungs as leave the first one rows enough; one rung is all plans on as
+    many rows as the budget allows.
 
     Args:
         space: What to choose from.
@@ -104,7 +107,8 @@ def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
 def _count_rungs(space: PlanSpace, ledger: Ledger) -> int:
     most = max(1, math.ceil(math.log(len(space.plans), SHRINK)))
     for n_rungs in range(most, 0, -1):
-        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= space.fewest_rows:
+        wanted = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
+        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= min(wanted, space.n_rows):
             return n_rungs
     raise _too_little(space, ledger, "all plans", ledger.affordable_rows(space.plans))
 
