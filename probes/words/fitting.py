@@ -121,6 +121,8 @@ def fit_token_head(
         head.set_standardiser(data.standardiser)
     if options.class_weights == "balanced":
         head.class_weights.copy_(balanced_weights(data))
+    if options.start == "prior":
+        head.begin_at(class_prior(data, head.class_weights))
     data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
     is_chosen = options.keep == "best"
     judge = None
@@ -193,9 +195,25 @@ def score_probes(head: TokenHead, data: WordLatents, judge: Judge, *, split: str
     return np.array([judge.score(row) if ok else np.nan for row, ok in zip(ids, is_finite, strict=True)])
 
 
+def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+    """Give the share of each class in the words that are trained on, each word weighed by the weight of its class.
+
+    A class without a word that has a latent counts as half a word, so that no share is zero.
+    """
+    counts = class_counts(data).clip(min=0.5)
+    weighed = torch.from_numpy(counts).double() * class_weights.double().cpu()
+    return (weighed / weighed.sum()).float()
+
+
+def class_counts(data: WordLatents) -> Float[np.ndarray, " K"]:
+    """Count the words of each class that are trained on."""
+    counts = np.bincount(data.gold("train").ids[data.split("train").has_latent], minlength=len(data.classes))
+    return counts.astype(np.float64)
+
+
 def balanced_weights(data: WordLatents) -> Tensor:
     """Give each class of train the inverse of its share among the words that are trained on; 1 for one without any."""
-    counts = np.bincount(data.gold("train").ids[data.split("train").has_latent], minlength=len(data.classes))
+    counts = class_counts(data)
     weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return torch.from_numpy(np.where(counts > 0, weights, 1.0)).float()
 

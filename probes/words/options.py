@@ -14,6 +14,10 @@ CLASS_WEIGHTS = {
     "none": "every word counts alike",
     "balanced": "every class counts alike: a word weighs the inverse of its class's share",
 }
+STARTS = {
+    "prior": "weights of zero, and biases that predict how frequent each class is in train",
+    "random": "small random weights and biases, as linear maps usually begin",
+}
 KEPT = {
     "best": "the epoch with the best validation score, of every layer by itself",
     "last": "the weights that training ends with",
@@ -30,6 +34,8 @@ class TokenOptions:
     """Most passes over the training sentences."""
     patience: int = 3
     """Epochs without a better validation score after which a layer is done."""
+    start: str = "prior"
+    """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
     steps: int = 0
     """Training steps, in place of epochs; 0 counts epochs."""
     keep: str = "best"
@@ -57,7 +63,8 @@ class TokenOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges and tables."""
-        for name, table in (("keep", KEPT), ("schedule", SCHEDULES), ("class_weights", CLASS_WEIGHTS)):
+        tables = {"start": STARTS, "keep": KEPT, "schedule": SCHEDULES, "class_weights": CLASS_WEIGHTS}
+        for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)
         for name in ("batch_size", "max_epochs", "patience"):
@@ -89,11 +96,11 @@ class TokenOptions:
 PROTOCOL_OPTIONS: dict[str, dict[str, Any]] = {
     "magnet": {
         "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
-        "is_standardised": False, "layers": "final_norm",
+        "is_standardised": False, "start": "random", "layers": "final_norm",
     },
     "look-both-ways": {
         "max_epochs": 3, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear", "weight_decay": 0.0,
-        "keep": "last", "is_standardised": False, "layers": "final_norm", "leaves_out_cut": True,
+        "keep": "last", "is_standardised": False, "start": "random", "layers": "final_norm", "leaves_out_cut": True,
     },
 }  # fmt: skip
 """What the papers do (MAGNET, appendix A; the code released with Look Both Ways); options of the config count before

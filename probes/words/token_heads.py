@@ -133,6 +133,18 @@ class TokenHead(lightning.LightningModule, ABC):
         self.mean.copy_(standardiser.mean)
         self.scale.copy_(standardiser.scale)
 
+    def begin_at(self, prior: Float[Tensor, " K"]) -> None:
+        """Begin with weights of zero and biases that predict a distribution of classes for every word.
+
+        From there rare classes need not wait until the biases, a step at a time, have learned that they are rare.
+
+        Args:
+            prior: `(K,)` probability of each class, above zero.
+        """
+        with torch.no_grad():
+            self.weight.zero_()
+            self.bias.copy_(prior.log().expand_as(self.bias))
+
     def losses(self, logits: Float[Tensor, "P W K"], labels: Int[Tensor, " W"]) -> Float[Tensor, " P"]:
         """Mean cross-entropy of each probe, words weighed by the weights of their classes."""
         entropies = nn.functional.cross_entropy(

@@ -47,7 +47,7 @@ def fit(
     "options",
     [
         QUICK,
-        replace(QUICK, patience=1, learning_rate=3e-2),
+        replace(QUICK, patience=1, learning_rate=3e-2, start="random"),
         replace(QUICK, schedule="linear", class_weights="balanced", dropout=0.4, max_epochs=3),
         replace(QUICK, is_standardised=False, keep="last", steps=37),
     ],
@@ -65,6 +65,18 @@ def test_a_layer_among_others_is_the_layer_alone(cache: PlantedCache, task: Word
         assert np.array_equal(ids[k], predict_ids(alone, data_alone, "validation")[0])
     if options.patience == 1:
         assert len(set(found.best_epochs)) > 1  # so layers did end at different epochs
+
+
+@pytest.mark.parametrize("class_weights", ["none", "balanced"])
+def test_before_the_first_step_every_class_is_as_likely_as_in_train(
+    cache: PlantedCache, task: WordTask, class_weights: str
+) -> None:
+    options = replace(QUICK, class_weights=class_weights, learning_rate=0.0, max_epochs=1)
+    head, data, _ = fit(cache, task, options)
+    predicted = head(torch.randn(len(LAYERS), 3, WIDTH)).softmax(-1)
+    counts = np.bincount(data.gold("train").ids, minlength=len(data.classes))
+    expected = counts / counts.sum() if class_weights == "none" else np.full(len(counts), 1 / len(counts))
+    assert np.allclose(predicted.detach().numpy(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [TokenClassifier, TokenMix])
