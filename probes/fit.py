@@ -22,7 +22,7 @@ EpochReport = Callable[[int, dict[str, float]], None]
 
 
 def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
-    """Report an epoch to nobody."""
+    """Report an epoch to nobody; another one is told its number, and by name what was logged and `max_epochs`."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class _KeepBest(Callback):
         if np.isfinite(score) and score > self.best:
             self.best, self.best_epoch = score, epoch
             self.state = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
-        self.report(epoch, values)
+        self.report(epoch, {**values, "max_epochs": float(trainer.max_epochs or 0)})
         trainer.should_stop = epoch - self.best_epoch >= self.patience
 
 

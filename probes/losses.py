@@ -9,6 +9,7 @@ from torch import Tensor
 from extract.errors import HeadError
 
 MIN_BATCH = 2
+"""Fewest rows of a loss that compares rows with each other: one has no variance and no order."""
 
 
 def log_variance_loss(
@@ -84,3 +85,5 @@ LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "mse": (mse_loss, "mean squared error"),
     "cosent": (cosent_loss, "order of the gold within a batch (CoSENT)"),
 }
+COMPARING = ("log-variance", "cosent")
+"""Losses that compare rows with each other."""

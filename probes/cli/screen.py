@@ -1,12 +1,16 @@
 """What a command shows while it works."""
 
+import time
+
 from rich.console import Console
 
 from extract.progress import BarProgress, ExtractionProgress
 from probes.fit import EpochReport
 from probes.obtain import Watcher
 
-EVERY = 10  # epochs between two lines on a screen that is no terminal
+EVERY = 10  # epochs between two lines on a screen that is no terminal,
+SECONDS = 30.0  # unless they take longer than this
+BAR = 20  # characters
 WORD_SCORES = {"validation_span-f1": "validation span F1", "validation_accuracy": "validation accuracy"}
 
 
@@ -25,8 +29,10 @@ def _bar(console: Console, title: str) -> ExtractionProgress:
 
 def _epochs(console: Console, head: str, seed: int) -> EpochReport:
     best: dict[str, float] = {}
+    shown = time.monotonic()
 
     def report(epoch: int, values: dict[str, float]) -> None:
+        nonlocal shown
         parts = [f"loss {values['train_loss']:.4f}"]
         for key, value in values.items():
             if key.endswith("_pearson"):
@@ -38,10 +44,18 @@ def _epochs(console: Console, head: str, seed: int) -> EpochReport:
             elif key == "held_out_loss":
                 best[key] = min(best.get(key, value), value)
                 parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")
-        line = f"{head} seed {seed}: epoch {epoch}, {', '.join(parts)}"
+        n_epochs = int(values.get("max_epochs", 0))
+        line = f"{head} seed {seed}: epoch {epoch}{f' of {n_epochs}' * bool(n_epochs)}, {', '.join(parts)}"
         if console.is_terminal:
-            console.print(line, end="\r", highlight=False, soft_wrap=True, markup=False)
-        elif epoch == 1 or epoch % EVERY == 0:
+            console.print(_filled(epoch, n_epochs) + line, end="\r", highlight=False, soft_wrap=True, markup=False)
+        elif epoch == 1 or epoch % EVERY == 0 or time.monotonic() - shown > SECONDS:
+            shown = time.monotonic()
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     return report
+
+
+def _filled(epoch: int, n_epochs: int) -> str:
+    """Draw how much of the epochs is done; a head may stop sooner."""
+    n_full = BAR * epoch // n_epochs if n_epochs else 0
+    return f"[{'#' * n_full}{'.' * (BAR - n_full)}] " if n_epochs else ""

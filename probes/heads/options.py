@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.errors import ConfigError, HeadError, IcecoreError, unknown_name
 from probes.fit import FitOptions
 from probes.heads.registry import head_entry
 from probes.heads.widths import Widths, check_widths
+from probes.losses import COMPARING, MIN_BATCH
 
 DATA_OPTIONS = ("pooling", "layers")
 
@@ -46,6 +47,7 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
     Raises:
         UnknownNameError: An unknown head or option, or a value that stands in no table of the head.
         ConfigError: A value of the wrong kind, or one the head cannot be built with.
+        HeadError: A batch of one under a loss that compares rows.
 
     Example:
         >>> resolve_options("siamese-cosine", {"bottleneck": 64, "patience": 3}).arguments
@@ -54,6 +56,13 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
     entry = head_entry(name)
     own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     arguments, fit = sort_options(name, entry.head, own, defaults=entry.options, others=DATA_OPTIONS)
+    parameters = inspect.signature(entry.head).parameters
+    loss = arguments.get("loss", parameters["loss"].default if "loss" in parameters else None)
+    if loss in COMPARING and fit.batch_size < MIN_BATCH:
+        raise HeadError(
+            f"option batch_size of head {name!r} is {fit.batch_size}, but the loss {loss!r} compares rows with each "
+            f"other; allowed: at least {MIN_BATCH}, 32 or more for log-variance."
+        )
     layers, pooling = options.get("layers", "all"), options.get("pooling")
     names = list(layers) if isinstance(layers, list | tuple) else [layers]
     if not names or not all(isinstance(item, str) and item for item in names):

@@ -154,6 +154,17 @@ def test_layers_are_names(layers: Any) -> None:
         resolve_options("cosine-mlp", {"layers": layers})
 
 
+@pytest.mark.parametrize("options", [{}, {"loss": "log-variance"}, {"loss": "cosent"}])
+def test_a_batch_of_one_is_refused_before_anything_is_extracted(options: dict[str, Any]) -> None:
+    loss = options.get("loss", "log-variance")
+    sentence = f"option batch_size of head 'siamese-cosine' is 1, but the loss '{loss}' compares rows"
+    with pytest.raises(HeadError, match=sentence):
+        resolve_options("siamese-cosine", {**options, "batch_size": 1})
+    assert resolve_options("siamese-cosine", {**options, "batch_size": 2}).fit.batch_size == 2
+    assert resolve_options("siamese-cosine", {"loss": "mse", "batch_size": 1}).fit.batch_size == 1
+    assert resolve_options("cosine-mlp", {"batch_size": 1}).fit.batch_size == 1
+
+
 def test_an_unknown_head_is_named() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown head 'cosine-mpl': did you mean 'cosine-mlp'\?"):
         head_entry("cosine-mpl")

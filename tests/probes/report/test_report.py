@@ -291,6 +291,34 @@ def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
     assert "epoch 10, loss 0.5000, validation Pearson 11.00 (best 20.00)" in text
 
 
+def test_a_terminal_shows_how_many_epochs_are_done() -> None:
+    stream = StringIO()
+    watcher = screen_watcher(Console(file=stream, width=200, force_terminal=True, color_system=None))
+    assert watcher.epochs is not None
+    report = watcher.epochs("encoders", 0)
+    for epoch in (1, 2, 4):
+        report(epoch, {"train_loss": 1.0, "held_out_loss": 0.5, "max_epochs": 4.0})
+    assert stream.getvalue().split("\r")[:3] == [
+        "[#####...............] encoders seed 0: epoch 1 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+        "[##########..........] encoders seed 0: epoch 2 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+        "[####################] encoders seed 0: epoch 4 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+    ]
+
+
+def test_slow_epochs_are_shown_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = StringIO()
+    clock = iter([0.0, *(40.0 * epoch for epoch in range(1, 100))])
+    monkeypatch.setattr("probes.cli.screen.time.monotonic", lambda: next(clock))
+    watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
+    assert watcher.epochs is not None
+    report = watcher.epochs("autoencoder (mean)", 0)
+    for epoch in range(1, 6):
+        report(epoch, {"train_loss": 1.0, "max_epochs": 20.0})
+    assert [line.split(",")[0].split(": ")[1] for line in stream.getvalue().splitlines()] == [
+        f"epoch {epoch} of 20" for epoch in range(1, 6)
+    ]
+
+
 def test_a_screen_shows_what_chooses_the_epoch() -> None:
     stream = StringIO()
     watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
