@@ -28,6 +28,8 @@ class ColumnFormat:
     lines that have the other."""
     has_comments: bool = False
     """True skips lines that start with #. False takes # for a word, as it is one in tweets."""
+    fallback_encoding: str | None = None
+    """Encoding to read a file in that is no UTF-8; None refuses it."""
 
     def __post_init__(self) -> None:
         if WORD not in self.columns:
@@ -73,7 +75,7 @@ def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> Sentenc
     if tags not in columns or tags == WORD:
         raise unknown_name("column", tags, [name for name in columns if name != WORD], hint="`tags` names a column.")
     word_index, tag_index = columns.index(WORD), columns.index(tags)
-    lines = read_lines(path)
+    lines = read_lines(path, fallback=file_format.fallback_encoding)
     n_comments = sum(line.startswith("#") for line in lines) if file_format.has_comments else 0
     sentences: list[Sentence] = []
     block = Sentence([], [], "", [], [])

@@ -42,11 +42,12 @@ class SentenceTable:
         return f"{self.where}, {self.unit} {self.sentences[sentence].numbers[word]}"
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path, *, fallback: str | None = None) -> list[str]:
     r"""Read the lines of a UTF-8 file, with or without a byte order mark.
 
     Args:
         path: A local file.
+        fallback: Encoding to read a file in that is no UTF-8; None refuses it.
 
     Returns:
         The lines without their ends, which are \n, \r\n or \r; other separators of Unicode stay inside their line.
@@ -70,6 +71,8 @@ def read_lines(path: Path) -> list[str]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if fallback is not None:
+            return [line.rstrip("\r\n") for line in io.StringIO(data.decode(fallback, errors="replace"), newline="")]
         line = data[: error.start].count(b"\n") + 1
         raise TaskError(
             f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is no UTF-8: save the file as UTF-8."

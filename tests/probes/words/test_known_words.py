@@ -197,7 +197,9 @@ def test_ud_ewt_has_penn_tags_too(icecore_data: Path) -> None:
 
 
 def test_the_table() -> None:
-    assert list(WORD_TASKS) == ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "word-files"]
+    assert list(WORD_TASKS) == [
+        "words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files",
+    ]  # fmt: skip
     for name, entry in WORD_TASKS.items():
         assert (entry.name, entry.kind) == (name, "words")
         assert entry.description
