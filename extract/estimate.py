@@ -12,7 +12,7 @@ from extract.capture import pool_batch
 from extract.decoder import Decoder
 from extract.joined import JoinedText
 from extract.layout import array_shapes
-from extract.limits import WINDOW_TEXTS, batch_limits
+from extract.limits import WINDOW_TEXTS
 from extract.manifest import Manifest
 from extract.plan import parse_plan
 from extract.spec import ExtractionSpec
@@ -80,7 +80,8 @@ def estimate_extraction(
     encoder = make_encoder(
         decoder.tokenizer, spec, window=decoder.description.window, has_words=manifest.words is not None
     )
-    most, fewest = batch_limits(spec, decoder.device)
+    batching = manifest.provenance["batching"]
+    most, fewest = batching["batch_tokens"], batching["min_tokens"]
     lengths: list[int] = []
     n_truncated = 0
     timed: list[tuple[int, float]] = []

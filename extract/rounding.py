@@ -26,6 +26,10 @@ def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tens
         The latents in that dtype, and the place of the first that is not finite, or None.
     """
     stored = latents.to(TORCH_STORAGE[storage])
+    # Whatever is not finite makes the sum so, at a fraction of the cost of asking every value. A sum may also overflow
+    # by itself, and only then every value is asked.
+    if math.isfinite(float(stored.sum(dtype=torch.float32))):
+        return stored, None
     is_finite = torch.isfinite(stored)
     if bool(is_finite.all()):
         return stored, None

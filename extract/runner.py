@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from extract.cache import LatentCache
 from extract.create import create_store
@@ -85,11 +85,14 @@ def describe_extraction(
     """
     plan = parse_plan(spec.plan)
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is told before anything is written
-    batch_tokens, min_tokens = batch_limits(spec, decoder.device)
     words = _describe_words(decoder, texts, spec)
+    layers = select_layers(spec.layers, len(decoder.blocks))
+    n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
+    token_bytes = n_pooled * decoder.description.width * 4
+    batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
     contents = {
         "poolings": list(select_poolings(spec.poolings)) if words is None else [],
-        "layers": list(select_layers(spec.layers, len(decoder.blocks))),
+        "layers": list(layers),
         "storage_dtype": spec.storage_dtype,
         "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
         "text_digest": digest_rows(digest_texts(texts)),
@@ -133,9 +136,7 @@ def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Extrac
     return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
 
 
-def _describe_words(
-    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec
-) -> dict[str, object] | None:
+def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> dict[str, Any] | None:
     joined = [text for text in texts if isinstance(text, JoinedText)]
     if not joined:
         return None

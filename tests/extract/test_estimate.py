@@ -7,7 +7,7 @@ from extract.decoder import Decoder
 from extract.embed import embed_texts
 from extract.errors import InputError
 from extract.estimate import estimate_extraction
-from extract.limits import batch_limits
+from extract.limits import FEWEST_TOKENS, LATENT_BYTES, batch_limits
 from extract.runner import describe_extraction, extract_latents
 from extract.spec import ExtractionSpec
 from extract.template import InputTemplate
@@ -65,3 +65,12 @@ def test_the_limits_of_a_batch_follow_the_device_unless_they_are_given() -> None
     assert batch_limits(ExtractionSpec(), cpu)[0] < batch_limits(ExtractionSpec(), gpu)[0]
     assert batch_limits(ExtractionSpec(batch_tokens=80), cpu) == batch_limits(ExtractionSpec(batch_tokens=80), gpu)
     assert batch_limits(ExtractionSpec(batch_tokens=80), cpu) == (80, 10)
+
+
+def test_a_batch_of_words_holds_no_more_latents_than_fit() -> None:
+    gpu = torch.device("cuda")
+    most, _ = batch_limits(ExtractionSpec(), gpu)
+    assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES // most) == batch_limits(ExtractionSpec(), gpu)
+    assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES // 1000) == (1000, 125)
+    assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES) == (FEWEST_TOKENS, FEWEST_TOKENS // 8)
+    assert batch_limits(ExtractionSpec(batch_tokens=80), gpu, token_bytes=LATENT_BYTES) == (80, 10)

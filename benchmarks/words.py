@@ -1,0 +1,107 @@
+"""What words cost beside whole texts: extraction of the same texts, and pooling of the same batches."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing import Comparison, compare
+from extract.batching import Batch, collate, group_by_length
+from extract.cache import LatentCache
+from extract.capture import pool_batch
+from extract.decoder import Decoder
+from extract.joined import JoinedText
+from extract.limits import batch_limits
+from extract.runner import extract_latents
+from extract.spec import ExtractionSpec, WordSpec
+from extract.word_encoder import make_encoder
+from probes.words import load_wnut17, load_words_sample
+
+N_SENTENCES = 512
+POOLINGS = ("mean",)
+SPEC = ExtractionSpec(poolings=POOLINGS, words=WordSpec(poolings=POOLINGS))
+
+
+def choose_word_texts(n: int = N_SENTENCES) -> tuple[str, list[JoinedText]]:
+    """Take sentences of WNUT-17 evenly over its training split; the shipped sample where WNUT-17 is not at hand.
+
+    Args:
+        n: How many.
+
+    Returns:
+        Name of the source, and different sentences with their words.
+    """
+    task = load_wnut17() if os.environ.get("ICECORE_DATA") else load_words_sample()
+    texts = list(dict.fromkeys(task.joined("train")))
+    step = max(1, len(texts) // n)
+    return task.name, texts[::step][:n]
+
+
+def compare_words(
+    decoder: Decoder, texts: list[JoinedText], *, repeats: int
+) -> tuple[list[Comparison], dict[str, Any]]:
+    """Compare the extraction of every layer's words with that of the same texts as wholes, both by their mean.
+
+    Args:
+        decoder: The decoder.
+        texts: Different sentences with their words.
+        repeats: Timed pairs.
+
+    Returns:
+        Words / sentences for whole extractions and for forward passes with pooling alone; and the numbers of
+        sentences, words and tokens and the bytes that either side stores.
+    """
+    plain = [text.text for text in texts]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        sides = (
+            ("words", _extraction(decoder, texts, folder / "words")),
+            ("sentences", _extraction(decoder, plain, folder / "sentences")),
+        )
+        whole = compare("extraction of words vs of sentences", sides, bar="<= 1.10", repeats=repeats)
+        sizes = {label: _latent_bytes(folder / label) for label, _ in sides}
+    batches = {"words": _batches(decoder, texts), "sentences": _batches(decoder, plain)}
+    passes = tuple((label, _passes(decoder, some)) for label, some in batches.items())
+    pooled = compare("forward and pooling of words vs of sentences", (passes[0], passes[1]), bar="", repeats=repeats)
+    facts = {
+        "n_sentences": len(texts),
+        "n_words": sum(len(text.spans) for text in texts),
+        "n_tokens": int(sum(batch.n_tokens.sum() for batch in batches["words"])),
+        "bytes": sizes,
+    }
+    return [whole, pooled], facts
+
+
+def _extraction(decoder: Decoder, texts: Sequence[str | JoinedText], folder: Path) -> Callable[[], None]:
+    """Build a whole extraction into an empty folder: tokenising, certificates, writing, digests and all."""
+
+    def run() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        extract_latents(decoder, texts, spec=SPEC, folder=folder)
+
+    return run
+
+
+def _batches(decoder: Decoder, texts: Sequence[str | JoinedText]) -> list[Batch]:
+    """Make the batches that an extraction of these texts computes."""
+    has_words = isinstance(texts[0], JoinedText)
+    encoded = make_encoder(decoder.tokenizer, SPEC, window=decoder.description.window, has_words=has_words)(texts)
+    most, fewest = batch_limits(SPEC, decoder.device)
+    groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+    return [collate([encoded[i] for i in group], range(len(group))) for group in groups]
+
+
+def _passes(decoder: Decoder, batches: list[Batch]) -> Callable[[], None]:
+    def run() -> None:
+        for batch in batches:
+            pool_batch(decoder, batch, poolings=POOLINGS, layers=decoder.layers)
+
+    return run
+
+
+def _latent_bytes(folder: Path) -> int:
+    (path,) = folder.glob("*.h5")
+    cache = LatentCache(path)
+    return sum(cache.layer(layer, pooling).nbytes for pooling in cache.poolings for layer in cache.layers)
