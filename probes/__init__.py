@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probes.config import RunConfig
-    from probes.heads.saved import load_head
+    from probes.heads.saved import load_autoencoder, load_head
     from probes.runs import run
     from probes.scorer import load_scorer
     from probes.tasks import load_task
 
 _HOMES = {
     "RunConfig": "probes.config",
+    "load_autoencoder": "probes.heads.saved",
     "load_head": "probes.heads.saved",
     "load_scorer": "probes.scorer",
     "load_task": "probes.tasks",
     "run": "probes.runs",
 }
 
-__all__ = ["RunConfig", "load_head", "load_scorer", "load_task", "run"]
+__all__ = ["RunConfig", "load_autoencoder", "load_head", "load_scorer", "load_task", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
 """`icecore list`: what can be named in a configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from inspect import signature
 
 from rich.console import Console
 from rich.table import Table
@@ -33,23 +35,44 @@ def _poolings() -> list[tuple[str, str]]:
 def _tasks() -> list[tuple[str, str]]:
     from probes.known_tasks import ALL_TASKS
 
-    return [(name, f"{entry.kind}: {entry.description}; options: {', '.join(entry.options()) or 'none'}")
-            for name, entry in ALL_TASKS.items()]  # fmt: skip
+    return [
+        (name, _with_options(f"{entry.kind}: {entry.description}", entry.options()))
+        for name, entry in ALL_TASKS.items()
+    ]
 
 
 def _corpora() -> list[tuple[str, str]]:
     from probes.tasks.corpus import CORPORA
 
-    return [(name, text) for name, (_, text) in CORPORA.items()] + [("any task", "the texts of the task")]
+    rows = [(name, _with_options(text, signature(load).parameters)) for name, (load, text) in CORPORA.items()]
+    return [*rows, ("any task", "the texts of the task; its own options")]
 
 
 def _heads() -> list[tuple[str, str]]:
     from probes.classes.heads import CLASS_HEADS
+    from probes.classes.heads import DATA_OPTIONS as CLASS_DATA
+    from probes.heads.autoencoder import LayerAutoencoder
+    from probes.heads.options import option_names
     from probes.heads.registry import HEADS
+    from probes.heads.saved import AUTOENCODER
     from probes.words.heads import WORD_HEADS
+    from probes.words.options import DATA_OPTIONS as WORD_DATA
+    from probes.words.options import TokenOptions
 
-    kinds = {"pairs": HEADS, "classes": CLASS_HEADS, "words": WORD_HEADS}
-    return [(name, f"{kind}: {entry.description}") for kind, heads in kinds.items() for name, entry in heads.items()]
+    rows = [(name, "pairs", entry.description, option_names(entry.head)) for name, entry in HEADS.items()]
+    for name, of_classes in CLASS_HEADS.items():
+        options = [item.name for item in fields(of_classes.options)]
+        rows.append((name, "classes", of_classes.description, (*options, *CLASS_DATA)))
+    for name, of_words in WORD_HEADS.items():
+        options = [item.name for item in fields(TokenOptions)]
+        rows.append((name, "words", of_words.description, (*options, *WORD_DATA)))
+    description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
+    rows.append((AUTOENCODER, "pretraining.autoencoder", description, option_names(LayerAutoencoder)))
+    return [(name, _with_options(f"{kind}: {text}", options)) for name, kind, text, options in rows]
+
+
+def _with_options(text: str, options: Iterable[str]) -> str:
+    return f"{text}; options: {', '.join(options) or 'none'}"
 
 
 def _losses() -> list[tuple[str, str]]:

@@ -10,6 +10,8 @@ import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, unknown_name
 from probes.fit import FitOptions
+from probes.heads.autoencoder import LayerAutoencoder
+from probes.heads.base import PairHead
 from probes.heads.registry import head_entry
 from probes.heads.widths import Widths, check_widths
 from probes.losses import COMPARING, MIN_BATCH
@@ -56,8 +58,8 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
     entry = head_entry(name)
     own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     arguments, fit = sort_options(name, entry.head, own, defaults=entry.options, others=DATA_OPTIONS)
-    parameters = inspect.signature(entry.head).parameters
-    loss = arguments.get("loss", parameters["loss"].default if "loss" in parameters else None)
+    own_defaults = _defaults(entry.head)
+    loss = arguments.get("loss", own_defaults["loss"].default if "loss" in own_defaults else None)
     if loss in COMPARING and fit.batch_size < MIN_BATCH:
         raise HeadError(
             f"option batch_size of head {name!r} is {fit.batch_size}, but the loss {loss!r} compares rows with each "
@@ -70,6 +72,24 @@ def resolve_options(name: str, options: Mapping[str, Any]) -> HeadOptions:
     if not isinstance(pooling, str | None) or pooling == "":
         raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
     return HeadOptions(arguments=arguments, fit=fit, pooling=pooling, layers=tuple(names))
+
+
+def option_names(build: type[PairHead] | type[LayerAutoencoder]) -> tuple[str, ...]:
+    """Name the options a module takes in a config: its own, those of fitting it, and what it reads.
+
+    Example:
+        >>> option_names(head_entry("layer-cosine").head)
+        ('pooling', 'layers')
+    """
+    fitting = tuple(item.name for item in fields(FitOptions))
+    if not issubclass(build, PairHead):
+        return (*_defaults(build), *fitting)
+    return (*_defaults(build), *(fitting if build.is_trained else ()), *DATA_OPTIONS)
+
+
+def _defaults(build: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(build).parameters
+    return {key: value for key, value in parameters.items() if value.default is not inspect.Parameter.empty}
 
 
 def sort_options(
@@ -92,11 +112,7 @@ def sort_options(
         UnknownNameError: An unknown option, or a value that stands in no table of the module.
         ConfigError: A value of the wrong kind, or one the module cannot be built with.
     """
-    parameters = {
-        key: parameter
-        for key, parameter in inspect.signature(build).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    }
+    parameters = _defaults(build)
     fitting = {item.name: getattr(defaults, item.name) for item in fields(FitOptions)}
     arguments: dict[str, Any] = {}
     fit: dict[str, Any] = {}

@@ -29,7 +29,7 @@ HEADS: dict[str, HeadEntry] = {
     "siamese-cosine": HeadEntry(
         SiameseCosine,
         FitOptions(batch_size=128, max_epochs=150, patience=15),
-        "layer-wise encoders -> cosines -> 512-512-512-1, log-variance or MSE loss",
+        "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
 }
 

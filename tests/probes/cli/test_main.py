@@ -134,6 +134,20 @@ def test_a_table_lists_every_name(table: str, capsys: pytest.CaptureFixture[str]
         assert f"{name} " in out
 
 
+def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "heads", "corpora"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "layer-cosine pairs: raw and standardised cosine of each layer; the best on validation is the score; options: "
+        "pooling, layers cosine-mlp",
+        "encoder_learning_rate, weight_decay, batch_size, max_epochs, patience, pooling, layers",
+        "logistic-probe classes:", "options: Cs, oversampling", "token-classifier words:",
+        "autoencoder pretraining.autoencoder: layer-wise", "options: bottleneck, encoder, dropout,",
+        "generics generic sentences: $ICECORE_DATA/genericskb; options: folder, templated, seed",
+    ):  # fmt: skip
+        assert part in out
+
+
 def test_all_tables_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     out = capsys.readouterr().out
