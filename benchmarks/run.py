@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
 from benchmarks.probes import banking77_rows, compare_probes, describe_agreement, why_skipped
 from benchmarks.timing import Comparison
+from benchmarks.tokens import Sizes, compare_layers, time_streaming
+from benchmarks.words import choose_word_texts, compare_words
+from extract.decoder import Decoder
 from extract.loading import load_decoder
 from extract.locate import locate_decoder
 from extract.quiet import quiet_loading
 from extract.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
 from probes.record import describe_program
+
+SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory"]
 
 
 def main() -> None:
@@ -29,7 +35,7 @@ def main() -> None:
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=["extraction", "masks", "heads", "probes", "memory"])
+    parser.add_argument("--only", nargs="*", default=SECTIONS, choices=SECTIONS)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
     comparisons: list[Comparison] = []
@@ -60,6 +66,9 @@ def main() -> None:
             options = SolverOptions(device=decoder.device.type)
             each, results["probes"] = compare_probes(banking77_rows(decoder), repeats=asked.repeats, options=options)
             comparisons.append(each)
+    found, of_words = measure_words(decoder, asked.only, repeats=asked.repeats)
+    comparisons += found
+    results |= of_words
     if "memory" in asked.only:
         results["memory"] = memory_growth(asked.decoder)
     device = (
@@ -78,6 +87,29 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"written to {out.name}")
+
+
+def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
+    """Measure what is of words: their extraction, and the heads that read them.
+
+    Args:
+        decoder: The decoder.
+        only: Sections that were asked for.
+        repeats: Timed pairs.
+
+    Returns:
+        Comparisons, and facts by section.
+    """
+    comparisons: list[Comparison] = []
+    results: dict[str, Any] = {}
+    if "words" in only:
+        comparisons, results["words"] = compare_words(decoder, choose_word_texts()[1], repeats=repeats)
+    if "tokens" in only:
+        with tempfile.TemporaryDirectory() as name:
+            each, facts = compare_layers(Path(name), Sizes(), device=decoder.device.type, repeats=repeats)
+            results["tokens"] = {**facts, "streaming": time_streaming(Path(name), Sizes())}
+        comparisons.append(each)
+    return comparisons, results
 
 
 def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
@@ -105,6 +137,10 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
     if "probes" in results:
         probes = results["probes"]
         print(f"probes: {f'skipped, {why}' if (why := probes.get('skipped')) else describe_agreement(probes)}")
+    if "tokens" in results:
+        found = results["tokens"]["streaming"]
+        rates = ", ".join(f"{label} {rate:.0f} MB/s" for label, rate in found["mb_per_second"].items())
+        print(f"a word cache of {found['bytes'] / 1e9:.1f} GB: {rates}; peak memory {found['peak_mb']['after']:.0f} MB")
     if "memory" in results:
         memory = results["memory"]
         print(
