@@ -52,7 +52,7 @@ class TextLatents(lightning.LightningDataModule):
         seed: Seed of the division and of the order of training texts.
 
     Raises:
-        HeadError: No text would be held out or trained on, or a batch larger than the training texts.
+        HeadError: A cache of words, no text would be held out or trained on, or a batch larger than the training texts.
         UnknownNameError: A pooling or layer that the cache does not have.
     """
 
@@ -61,6 +61,10 @@ class TextLatents(lightning.LightningDataModule):
         held_out: float = 0.05, seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
+        if cache.is_words:
+            raise HeadError(
+                f"cache {str(cache.path)!r} holds latents of words; allowed: one of whole texts, as that of a corpus."
+            )
         self.cache, self.batch_size, self.seed = cache, batch_size, seed
         self.channels = channels_of(cache, pooling, layers)
         order = torch.randperm(len(cache), generator=torch.Generator().manual_seed(seed))

@@ -99,3 +99,9 @@ def test_unknown_poolings_and_layers_are_named(corpus: LatentCache, tmp_path: Pa
     tiny = write_corpus(tmp_path / "tiny.h5", n_texts=2)
     with pytest.raises(HeadError, match=r"held_out is 0\.05 of 2 texts"):
         TextLatents(tiny, batch_size=1)
+
+
+def test_a_cache_of_words_is_refused(corpus: LatentCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LatentCache, "is_words", True)
+    with pytest.raises(HeadError, match=r"cache '.*\.h5' holds latents of words; allowed: one of whole texts"):
+        TextLatents(corpus)
