@@ -98,5 +98,4 @@ def _pieces(rows: WordRows, most_words: int) -> Iterator[NDArray[np.int64]]:
         for first, last in pairwise([begin, *seams, end]):
             parts = (np.arange(at, min(at + most_words, last)) for at in range(first, last, most_words))
             found += [words for part in parts if len(words := part[rows.has_latent[part]])]
-    order = np.argsort([rows.places[piece[0]] for piece in found], kind="stable") if found else []
-    return (found[k] for k in order)
+    return iter(sorted(found, key=lambda piece: int(rows.places[piece[0]])))

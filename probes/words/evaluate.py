@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int
 
-from extract.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.cache import LatentCache
 from extract.digest import digest_json
 from extract.errors import HeadError, TaskError
 from probes.fit import EpochReport, ignore_epoch
+from probes.words.description import coverage, describe_curve, describe_seed, selection
 from probes.words.fitting import fit_token_head, predict_logits
 from probes.words.judging import Judge, judge_of, majority_ids
 from probes.words.latents import WordLatents
@@ -112,11 +112,11 @@ def evaluate_token_head(
         "layers": list(names),
         "options": asdict(options),
         "metric": setting.task.metric,
-        "selection": _selection(resolved, n_layers=len(names)),
+        "selection": selection(resolved, n_layers=len(names)),
         "is_optimistic": options.leaves_out_cut and any(not rows.has_latent.all() for rows in data.rows.values()),
-        "curve": _describe_curve(curve),
+        "curve": describe_curve(curve),
         "chosen": {"layer": names[probe], "score": float(curve.mean(0)[probe]) if curve.size else None},
-        "seeds": [_describe_seed(each.record, probe) for each in fitted],
+        "seeds": [describe_seed(each.record, probe) for each in fitted],
         **{key: {split: each.facts[key] for split, each in found.items()} for key in _FACTS},
         **_describe_mix(fitted, data, resolved),
     }
@@ -161,7 +161,7 @@ class _Chosen:
             "by_type": judge.by_type(ids),
             "decoding": {way: float(np.mean([each[way] for each in ways])) for way in ways[0]} if ways else {},
             "errors": judge.errors(ids[0]),
-            "coverage": _coverage(self.data, split),
+            "coverage": coverage(self.data, split),
         }
         return _Judged(judge, ids[0], facts)
 
@@ -203,6 +203,7 @@ def _fit_seed(
         "seed": seed,
         "protocol": setting.protocol,
         "best_epochs": list(fit.best_epochs),
+        "offsets": list(fit.offsets),
         "scores": list(fit.scores),
         "history": list(fit.history),
         "seconds": round(fit.seconds, 3),
@@ -218,37 +219,3 @@ def _describe_mix(fitted: list[SavedTokenHead], data: WordLatents, resolved: Wor
         return {}
     judge = judge_of(data, "validation", is_strict=resolved.options.is_strict) if "validation" in data.rows else None
     return {"mix": describe_mix(heads, data, judge)}
-
-
-def _selection(resolved: WordHeadOptions, *, n_layers: int) -> str:
-    chosen = [
-        *(["epoch"] if resolved.options.keep == "best" else []),
-        *(["layer"] if n_layers > 1 else []),
-    ]
-    return f"validation ({' and '.join(chosen)})" if chosen else "nothing to choose"
-
-
-def _describe_curve(curve: Any) -> dict[str, Any]:
-    if not curve.size:
-        return {}
-    spread = curve.std(0, ddof=1) if len(curve) > 1 else np.zeros(curve.shape[1])
-    return {"split": "validation", "mean": curve.mean(0).tolist(), "std": spread.tolist(), "values": curve.tolist()}
-
-
-def _describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
-    """Tell of one seed; of the epochs, the scores of the chosen layer and of the best one."""
-    history = []
-    for step in record["history"]:
-        told = {"train_loss": step["train_loss"]}
-        if "validation_scores" in step:
-            scores = step["validation_scores"]
-            told |= {"validation_score": scores[probe], "best_layer_score": max(scores)}
-        history.append(told)
-    best_epoch = record["best_epochs"][probe]
-    return {"seed": record["seed"], "best_epoch": best_epoch, "seconds": record["seconds"], "history": history}
-
-
-def _coverage(data: WordLatents, split: str) -> dict[str, int]:
-    flags = data.split(split).flags
-    counts = {"n_cut": WORD_CUT, "n_lost": WORD_LOST, "n_shared": WORD_SHARED}
-    return {"n_words": len(flags), **{key: int(np.count_nonzero(flags & bit)) for key, bit in counts.items()}}

@@ -17,9 +17,12 @@ from extract.errors import HeadError
 from probes.fit import EpochReport, ignore_epoch, run_trainer
 from probes.words.judging import Judge, judge_of
 from probes.words.latents import WordLatents
+from probes.words.offsets import ChosenOffsets, choose_offsets
 from probes.words.options import TokenOptions
 from probes.words.spans import NO_PREDICTION
 from probes.words.token_heads import TokenHead
+
+OUTSIDE = "O"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class TokenFit:
         scores: Validation score of the weights kept, for each probe; none without a validation split.
         history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`.
         seconds: Duration.
+        offsets: What was taken off the bias of O, for each probe; 0 where nothing was.
     """
 
     seed: int
@@ -39,6 +43,7 @@ class TokenFit:
     scores: tuple[float, ...]
     history: tuple[dict[str, Any], ...]
     seconds: float
+    offsets: tuple[float, ...] = ()
 
 
 class _KeepBestOfEach(Callback):
@@ -49,7 +54,8 @@ class _KeepBestOfEach(Callback):
 
     def __init__(self, data: WordLatents, judge: Judge, patience: int, report: EpochReport) -> None:
         self.data, self.judge, self.patience, self.report = data, judge, patience, report
-        self.scores = self.best_epochs = np.zeros(0)
+        self.scores, self.best_epochs = np.zeros(0), np.zeros(0, dtype=np.int64)
+        self.is_done = np.zeros(0, dtype=bool)
         self.state: dict[str, Tensor] = {}
         self.history: list[dict[str, Any]] = []
 
@@ -138,14 +144,30 @@ def fit_token_head(
     head.cpu().eval()
     if isinstance(keeper, _KeepBestOfEach):
         head.load_state_dict(keeper.state, strict=False)
-        scores, epochs = keeper.scores, keeper.best_epochs
+        scores, epochs = keeper.scores, keeper.best_epochs.tolist()
     else:
         scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
-        epochs = np.full(head.n_probes, len(keeper.history))
+        epochs = [len(keeper.history)] * head.n_probes
     _check_finite(head, data.layers)
+    offsets = np.zeros(head.n_probes)
+    if options.offset == "validation" and judge is not None and judge.metric == "span-f1" and OUTSIDE in data.classes:
+        offsets, scores = move_outside(head, data, judge)
+    seconds = time.monotonic() - started
     return TokenFit(
-        head.seed, tuple(epochs.tolist()), tuple(scores.tolist()), tuple(keeper.history), time.monotonic() - started
+        head.seed, tuple(epochs), tuple(scores.tolist()), tuple(keeper.history), seconds, tuple(offsets.tolist())
     )
+
+
+def move_outside(head: TokenHead, data: WordLatents, judge: Judge) -> ChosenOffsets:
+    """Take off the bias of O what makes the spans of validation best, for each probe; the head is changed."""
+    outside = data.classes.index(OUTSIDE)
+    shape = (head.n_probes, data.split("validation").n_words)
+    chosen = choose_offsets(
+        _predicted(head, data, "validation", channel=None), judge.score, shape=shape, outside=outside
+    )
+    with torch.no_grad():
+        head.bias[:, outside] -= torch.from_numpy(chosen.offsets).to(head.bias)
+    return chosen
 
 
 def predict_ids(

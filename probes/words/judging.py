@@ -118,9 +118,10 @@ class Judge:
         if self.kept is not None:
             wrong = self.kept[wrong]
         names = (*self.gold.names, ABSENT)  # NO_PREDICTION is -1
-        pairs = [(names[self.gold.ids[k]], names[ids[k]]) for k in wrong]
+        places: list[int] = wrong.tolist()
+        pairs = [(names[self.gold.ids[k]], names[ids[k]]) for k in places]
         shown: dict[tuple[str, str], Counter[str]] = {}
-        for pair, k in zip(pairs, wrong, strict=True):
+        for pair, k in zip(pairs, places, strict=True):
             shown.setdefault(pair, Counter())[self.words[k]] += 1
         return [
             {

@@ -13,7 +13,8 @@ from extract.errors import CacheError, TaskError, unknown_name
 from probes.channels import Channels, channels_of
 from probes.standardise import Standardiser, standardise_chunks
 from probes.words.chunks import Chunk, WordRows, plan_chunks
-from probes.words.stream import InOrder, Prepare, Shuffled, Streaming, WordReader
+from probes.words.reading import Prepare, Streaming, WordReader
+from probes.words.stream import InOrder, Shuffled
 from probes.words.task import WordTask
 
 

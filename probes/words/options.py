@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from extract.errors import ConfigError, HeadError, unknown_name
-from probes.words.stream import Streaming
+from probes.words.reading import Streaming
 from probes.words.token_heads import SCHEDULES
 
 DATA_OPTIONS = ("pooling", "layers")
@@ -17,6 +17,10 @@ CLASS_WEIGHTS = {
 STARTS = {
     "prior": "weights of zero, and biases that predict how frequent each class is in train",
     "random": "small random weights and biases, as linear maps usually begin",
+}
+OFFSETS_FROM = {
+    "validation": "the bias of O is lowered or raised where validation spans are found better, layer by layer",
+    "none": "as trained",
 }
 KEPT = {
     "best": "the epoch with the best validation score, of every layer by itself",
@@ -36,6 +40,8 @@ class TokenOptions:
     """Epochs without a better validation score after which a layer is done."""
     start: str = "prior"
     """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
+    offset: str = "validation"
+    """What moves the bias of O after training: `validation` (tasks of spans alone), or `none`."""
     steps: int = 0
     """Training steps, in place of epochs; 0 counts epochs."""
     keep: str = "best"
@@ -63,7 +69,13 @@ class TokenOptions:
 
     def __post_init__(self) -> None:
         """Refuse values outside their ranges and tables."""
-        tables = {"start": STARTS, "keep": KEPT, "schedule": SCHEDULES, "class_weights": CLASS_WEIGHTS}
+        tables = {
+            "start": STARTS,
+            "offset": OFFSETS_FROM,
+            "keep": KEPT,
+            "schedule": SCHEDULES,
+            "class_weights": CLASS_WEIGHTS,
+        }
         for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)
@@ -96,11 +108,12 @@ class TokenOptions:
 PROTOCOL_OPTIONS: dict[str, dict[str, Any]] = {
     "magnet": {
         "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
-        "is_standardised": False, "start": "random", "layers": "final_norm",
+        "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
     },
     "look-both-ways": {
         "max_epochs": 3, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear", "weight_decay": 0.0,
-        "keep": "last", "is_standardised": False, "start": "random", "layers": "final_norm", "leaves_out_cut": True,
+        "keep": "last", "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
+        "leaves_out_cut": True,
     },
 }  # fmt: skip
 """What the papers do (MAGNET, appendix A; the code released with Look Both Ways); options of the config count before

@@ -23,7 +23,7 @@ def word_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
     Returns:
         Rows in the columns of `COLUMNS`; mean ± standard deviation over seeds.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, result in scores["heads"].items():
         metric = result["metric"]
         summary = {split: found[metric] for split, found in result["summary"].items()}

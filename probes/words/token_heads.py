@@ -5,7 +5,6 @@ operation keeps probes apart. So a layer that is trained among others ends as it
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import lightning
@@ -17,37 +16,15 @@ from torch import Tensor, nn
 from extract.errors import HeadError, unknown_name
 from probes.optimisers import adamw
 from probes.standardise import Standardiser
+from probes.words.preparation import Preparation
 from probes.words.product import classify
-from probes.words.stream import WordBatch
+from probes.words.reading import WordBatch
 
 SCHEDULES = {
     "constant": "the learning rate stays as it is",
     "linear": "the learning rate falls to 0 in a line, step by step",
 }
 _FINE = 2**16  # dropout probabilities are multiples of 1 / 65,536
-
-
-@dataclass(frozen=True, eq=False)
-class Preparation:
-    """What a head does to latents before it reads them, on the CPU, in place.
-
-    Attributes:
-        mean: `(L, D)` that is taken off; nothing is when None.
-        factor: `(L, D)` that multiplies the rest.
-        is_normed: Whether each latent is then layer-normed.
-    """
-
-    mean: Float[Tensor, "L D"] | None
-    factor: Float[Tensor, "L D"] | None
-    is_normed: bool
-
-    def __call__(self, latents: Float[Tensor, "L W D"]) -> None:
-        """Prepare latents, a layer at a time, for memory."""
-        for k, layer in enumerate(latents):
-            if self.mean is not None and self.factor is not None:
-                layer.sub_(self.mean[k]).mul_(self.factor[k])
-            if self.is_normed:
-                layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
 
 
 class TokenHead(lightning.LightningModule, ABC):

@@ -36,7 +36,8 @@ class Places:
 
     @property
     def has_latent(self) -> NDArray[np.bool_]:
-        return self.flags & 6 == 0
+        found: NDArray[np.bool_] = np.equal(self.flags & 6, 0)
+        return found
 
 
 def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Manifest:

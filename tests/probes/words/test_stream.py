@@ -13,7 +13,8 @@ from extract.errors import HeadError
 from probes.channels import Channels
 from probes.words.chunks import Chunk, plan_chunks
 from probes.words.latents import WordLatents
-from probes.words.stream import InOrder, Shuffled, Streaming, WordBatch, WordReader
+from probes.words.reading import Streaming, WordBatch, WordReader
+from probes.words.stream import InOrder, Shuffled
 from tests.probes.words.planted_words import CUT, LAYERS, PlantedCache, make_task, plant
 
 SMALL = Streaming(chunk_words=40, buffer_mb=1)

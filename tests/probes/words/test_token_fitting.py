@@ -9,17 +9,24 @@ import pytest
 import torch
 
 from extract.errors import HeadError, TaskError
-from probes.words.fitting import balanced_weights, fit_token_head, predict_ids, predict_logits
+from probes.words.fitting import (
+    balanced_weights,
+    fit_token_head,
+    move_outside,
+    predict_ids,
+    predict_logits,
+    score_probes,
+)
 from probes.words.judging import Judge, judge_of
 from probes.words.latents import WordLatents
 from probes.words.options import TokenOptions
+from probes.words.reading import Streaming
 from probes.words.spans import NO_PREDICTION
-from probes.words.stream import Streaming
 from probes.words.task import WordTask
 from probes.words.token_heads import TokenClassifier, TokenHead, TokenMix
 from tests.probes.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
-QUICK = TokenOptions(max_epochs=5, learning_rate=1e-2, batch_size=8)
+QUICK = TokenOptions(offset="none", max_epochs=5, learning_rate=1e-2, batch_size=8)
 STREAMING = Streaming(chunk_words=40, buffer_mb=1)
 PLACE = LAYERS.index(PLANTED)
 
@@ -77,6 +84,31 @@ def test_before_the_first_step_every_class_is_as_likely_as_in_train(
     counts = np.bincount(data.gold("train").ids, minlength=len(data.classes))
     expected = counts / counts.sum() if class_weights == "none" else np.full(len(counts), 1 / len(counts))
     assert np.allclose(predicted.detach().numpy(), expected, atol=1e-6)
+
+
+def test_a_bias_of_o_that_hides_spans_is_moved_back_by_validation(task: WordTask) -> None:
+    head, data, found = fit(plant(task, noise=0.2), task, replace(QUICK, max_epochs=25, patience=8))
+    outside, others = data.classes.index("O"), [k for k, name in enumerate(data.classes) if name != "O"]
+    judge = judge_of(data, "validation")
+    with torch.no_grad():
+        head.bias[:, outside] += 4
+    hidden = score_probes(head, data, judge, split="validation")[PLACE]
+    before = head.bias.detach().clone()
+    chosen = move_outside(head, data, judge)
+    assert hidden < chosen.scores[PLACE] <= 1
+    assert chosen.scores[PLACE] >= found.scores[PLACE] - 0.02
+    assert np.allclose((before - head.bias.detach())[:, outside].numpy(), chosen.offsets)
+    assert torch.equal(before[:, others], head.bias.detach()[:, others])
+    assert np.array_equal(score_probes(head, data, judge, split="validation"), chosen.scores)
+
+
+def test_fitting_moves_the_bias_of_o_only_where_it_is_told_to(cache: PlantedCache, task: WordTask) -> None:
+    plain, data, before = fit(cache, task)
+    moved, _, after = fit(cache, task, replace(QUICK, offset="validation"))
+    change = (plain.bias - moved.bias).detach()[:, data.classes.index("O")]
+    assert before.offsets == (0.0,) * len(LAYERS)
+    assert np.allclose(change.numpy(), after.offsets)
+    assert all(a >= b for a, b in zip(after.scores, before.scores, strict=True))
 
 
 @pytest.mark.parametrize("make", [TokenClassifier, TokenMix])

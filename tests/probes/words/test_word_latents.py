@@ -9,7 +9,7 @@ import torch
 
 from extract.errors import CacheError, TaskError, UnknownNameError
 from probes.words.latents import WordLatents
-from probes.words.stream import Streaming
+from probes.words.reading import Streaming
 from probes.words.task import WordTask, build_word_splits
 from tests.probes.planted_latents import make_task as make_pairs
 from tests.probes.planted_latents import plant as plant_pairs
