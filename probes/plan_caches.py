@@ -16,6 +16,7 @@ from extract.sweep import sweep_latents
 from probes.config import RunConfig
 from probes.known_tasks import AnyTask
 from probes.obtain import SILENT, Watcher
+from probes.words.task import WordTask
 
 
 @dataclass
@@ -45,9 +46,9 @@ class GrowingCaches:
             The caches, in the order of the plans. What is missing is swept together by the plans that miss the same
             texts; words are extracted anew, for a text with words is one unit with its windows.
         """
+        if isinstance(task, WordTask):
+            return self._sweep(list(plans), unique_texts(task.texts()))
         texts = unique_texts(task.texts())
-        if isinstance(texts[0], JoinedText):
-            return self._sweep(list(plans), texts)
         alike: dict[int, list[MaskPlan]] = {}
         for plan in plans:
             alike.setdefault(self._find(plan, texts), []).append(plan)

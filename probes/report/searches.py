@@ -28,7 +28,8 @@ def draw_search(scores: dict[str, Any], path: Path) -> None:
             places = [points[text] or (0, 0) for text in ranked]
             size = 20 + 180 * trial["n_texts"] / search["n_texts"]
             ranks = [place / max(1, len(ranked) - 1) for place in range(len(ranked))]
-            dots = axes.scatter(*zip(*places, strict=True), s=size, c=ranks, cmap="viridis", vmin=0, vmax=1)
+            ks, k0s = zip(*places, strict=True)
+            dots = axes.scatter(ks, k0s, s=size, c=ranks, cmap="viridis", vmin=0, vmax=1)
         figure.colorbar(dots, ax=axes, label="rank in its trial, 1 is best")
         chosen = points[scores["plans"][0]["plan"]] or (0, 0)
         axes.plot(*chosen, "x", color="tab:red", markersize=12, label="chosen")

@@ -1,5 +1,7 @@
 """Words in their text: put together, and refused where they are not in it."""
 
+from typing import Any
+
 import pytest
 
 from extract.errors import InputError
@@ -30,7 +32,8 @@ def test_words_must_be_in_their_text(spans: tuple[tuple[int, int], ...], message
 
 
 def test_plain_texts_and_words_do_not_mix() -> None:
+    mixed: list[Any] = [join_words(["ice"], [True]), "ice"]
     with pytest.raises(InputError, match="text 1 is 'ice'; allowed: either plain texts or texts with their words"):
-        unique_texts([join_words(["ice"], [True]), "ice"])
+        unique_texts(mixed)
     with pytest.raises(InputError, match=r"text 1 is JoinedText\(.*; allowed: either plain texts"):
-        unique_texts(["ice", join_words(["ice"], [True])])
+        unique_texts(mixed[::-1])

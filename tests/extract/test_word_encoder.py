@@ -95,7 +95,7 @@ def test_long_texts_can_be_an_error() -> None:
 def test_windows_are_slices_of_the_one_tokenisation(shift: bool) -> None:
     tokenizer = make_tokenizer(adds_bos=True, adds_eos=True)
     text = joined(" ".join(SENTENCES * 3))
-    how = {"tokenizer": tokenizer, "instruction": "Snow: ", "words": WordSpec(shift=shift)}
+    how: dict[str, Any] = {"tokenizer": tokenizer, "instruction": "Snow: ", "words": WordSpec(shift=shift)}
     (whole,) = encode(text, window=10_000, **how)
     rows = encode(text, window=24, on_long="windows", **how)
     ids = whole.ids[whole.roles == TEXT]

@@ -98,7 +98,9 @@ def test_words_equal_those_pooled_by_hand(family: str, shift: bool) -> None:
     rows = encoder(texts)
     sides: tuple[Literal["right", "left"], ...] = ("right", "left")
     together = {side: collate(rows, range(len(rows)), side=side, pad_id=2) for side in sides}
-    got = {side: pool_batch(decoder, batch, poolings=ALL, layers=decoder.layers) for side, batch in together.items()}
+    got: dict[str, Tensor] = {
+        side: pool_batch(decoder, batch, poolings=ALL, layers=decoder.layers) for side, batch in together.items()
+    }
     alone = [pool_batch(decoder, collate([row], [0]), poolings=ALL, layers=decoder.layers) for row in rows]
     got["alone"] = torch.cat(alone, dim=2)
     for how, latents in got.items():

@@ -16,6 +16,7 @@ from extract.batching import Batch, collate
 from extract.create import create_store
 from extract.decoder import Decoder, wrap_decoder
 from extract.digest import digest_rows, digest_texts
+from extract.joined import JoinedText
 from extract.layers import layer_names
 from extract.manifest import Manifest, build_identity
 from extract.store import StoreWriter
@@ -148,7 +149,7 @@ def plain_hidden_states(model: Any, ids: Sequence[int], *, family: str) -> dict[
     return {**below, names[-2]: last[0], names[-1]: states[-1][0]}
 
 
-def make_manifest(texts: Sequence[str], **changes: Any) -> Manifest:
+def make_manifest(texts: Sequence[str] | Sequence[JoinedText], **changes: Any) -> Manifest:
     """Make the manifest of a small store without a decoder."""
     decoder = {
         "name": "tiny", "source": "memory", "revision": "", "adapter": "", "family": "llama", "n_layers": 2,
