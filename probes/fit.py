@@ -65,13 +65,11 @@ class Selection:
     """What decides which epoch is kept.
 
     Attributes:
-        metric: Name of a logged value.
-        higher_is_better: Whether the largest one counts, or the smallest.
+        metric: Name of a logged value, of which the highest counts.
         every: Epochs from one look to the next.
     """
 
     metric: str = "validation_pearson"
-    higher_is_better: bool = True
     every: int = 1
 
 
@@ -91,7 +89,7 @@ class _KeepBest(Callback):
         if epoch % self.selection.every:  # what was logged before is of an earlier epoch
             values = {key: value for key, value in values.items() if key.startswith("train_")}
         self.history.append(values)
-        score = values.get(self.selection.metric, float("nan")) * (1 if self.selection.higher_is_better else -1)
+        score = values.get(self.selection.metric, float("nan"))
         if np.isfinite(score) and score > self.best:
             self.best, self.best_epoch = score, epoch
             self.state = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
@@ -220,6 +218,7 @@ def run_trainer(
             num_sanity_val_steps=0, **options,
         )  # fmt: skip
         trainer.fit(module.train(), datamodule=data)
+    module.trainer = data.trainer = None  # a trainer holds on to its loaders, and with them to their buffers
 
 
 @contextmanager

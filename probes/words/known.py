@@ -1,14 +1,13 @@
 """Known word tasks, and their one table: from local files, the hub, or the sample shipped with the project."""
 
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 from extract.errors import unknown_name
+from probes.tasks.entries import TaskEntry
 from probes.words.assemble import build_task, hold_out
 from probes.words.columns import ColumnFormat, read_columns
 from probes.words.conllu import read_conllu
@@ -211,20 +210,7 @@ def load_words_sample(tags: str = "ner") -> WordTask:
     return replace(task, is_sample=True)
 
 
-@dataclass(frozen=True)
-class WordTaskEntry:
-    """One row of the table."""
-
-    name: str
-    description: str
-    kind: Literal["words"]
-    load: Callable[..., WordTask]
-    """Its parameters are the task's options."""
-
-    def options(self) -> tuple[str, ...]:
-        """Name the options the task takes, in the order of its loader."""
-        return tuple(inspect.signature(self.load).parameters)
-
+WordTaskEntry = TaskEntry[WordTask]
 
 _ENTRIES = (
     WordTaskEntry(

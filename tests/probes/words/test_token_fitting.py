@@ -1,5 +1,7 @@
 """Fitting token heads: layers that train together end as they would alone, each keeps its own best epoch."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +24,7 @@ from probes.words.latents import WordLatents
 from probes.words.options import TokenOptions
 from probes.words.reading import Streaming
 from probes.words.spans import NO_PREDICTION
+from probes.words.stream import Shuffled
 from probes.words.task import WordTask
 from probes.words.token_heads import TokenClassifier, TokenHead, TokenMix
 from tests.probes.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
@@ -265,3 +268,21 @@ def test_the_tags_of_test_are_not_looked_at(task: WordTask, monkeypatch: pytest.
     monkeypatch.setattr(WordLatents, "gold", spy)
     fit(plant(task), task)
     assert set(asked) == {"train", "validation"}
+
+
+def test_the_buffers_of_training_are_given_back(
+    cache: PlantedCache, task: WordTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Shuffled]] = []
+    real = WordLatents.train_dataloader
+
+    def spy(self: WordLatents) -> Shuffled:
+        loader = real(self)
+        made.append(weakref.ref(loader))
+        return loader
+
+    monkeypatch.setattr(WordLatents, "train_dataloader", spy)
+    kept = fit(cache, task, replace(QUICK, max_epochs=1))
+    gc.collect()
+    assert len(kept) == 3
+    assert [ref() for ref in made] == [None]
