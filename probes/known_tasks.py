@@ -1,19 +1,17 @@
 """Every task that a run can take, of whatever kind, in one table."""
 
-from typing import Literal
+from typing import Any
 
-from extract.errors import unknown_name
-from probes.classes.known import CLASS_TASKS, ClassTaskEntry, load_class_task
+from probes.classes.known import CLASS_TASKS
 from probes.classes.task import ClassTask
+from probes.tasks.entries import TaskEntry, load_entry
 from probes.tasks.pairs import PairTask
-from probes.tasks.registry import TASKS, TaskEntry, load_task
-from probes.words.known import WORD_TASKS, WordTaskEntry
-from probes.words.load import load_word_task
+from probes.tasks.registry import TASKS
+from probes.words.known import WORD_TASKS
 from probes.words.task import WordTask
 
-Kind = Literal["pairs", "classes", "words"]
 AnyTask = PairTask | ClassTask | WordTask
-ALL_TASKS: dict[str, TaskEntry | ClassTaskEntry | WordTaskEntry] = {**TASKS, **CLASS_TASKS, **WORD_TASKS}
+ALL_TASKS: dict[str, TaskEntry[Any]] = {**TASKS, **CLASS_TASKS, **WORD_TASKS}
 
 
 def load_any_task(name: str, /, **options: object) -> AnyTask:
@@ -34,10 +32,5 @@ def load_any_task(name: str, /, **options: object) -> AnyTask:
         >>> load_any_task("class-sample").is_sample
         True
     """
-    if name in CLASS_TASKS:
-        return load_class_task(name, **options)
-    if name in WORD_TASKS:
-        return load_word_task(name, **options)
-    if name in TASKS:
-        return load_task(name, **options)
-    raise unknown_name("task", name, ALL_TASKS)
+    task: AnyTask = load_entry(ALL_TASKS, name, options)
+    return task

@@ -9,7 +9,7 @@ from typing import Any
 from extract.errors import TaskError, unknown_name
 from probes.tasks.pairs import SPLITS
 from probes.tasks.raw_rows import RawRow, RawTable, shorten
-from probes.tasks.validate import BAD_ROWS, _BadRow, _check_text, _unknown_column, canonical_split
+from probes.tasks.validate import BAD_ROWS, BadRow, canonical_split, check_text, unknown_column
 
 Label = str | int | bool
 
@@ -70,13 +70,13 @@ def check_examples(
         raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
     for column in (columns.text, columns.text2, columns.label, columns.group, columns.split):
         if column is not None and column not in table.columns:
-            raise _unknown_column(column, table)
+            raise unknown_column(column, table)
     examples: list[Example] = []
-    problems: list[tuple[RawRow, _BadRow]] = []
+    problems: list[tuple[RawRow, BadRow]] = []
     for row in table.rows:
         try:
             examples.append(_check_row(table, row, columns, split))
-        except _BadRow as bad:
+        except BadRow as bad:
             problems.append((row, bad))
     if not problems:
         return examples, ()
@@ -98,17 +98,17 @@ def check_examples(
 
 def _check_row(table: RawTable, row: RawRow, columns: ClassColumns, split: str | None) -> Example:
     if row.problem:
-        raise _BadRow(row.problem.partition(":")[0], row.problem)
+        raise BadRow(row.problem.partition(":")[0], row.problem)
     if columns.split is not None:
         value = row.values.get(columns.split)
         split = canonical_split(value)
         if split is None:
-            raise _BadRow(
+            raise BadRow(
                 "unknown split",
                 f"column {columns.split!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed",
             )
     named = [columns.text] if columns.text2 is None else [columns.text, columns.text2]
-    texts = tuple(_check_text(column, row.values.get(column)) for column in named)
+    texts = tuple(check_text(column, row.values.get(column)) for column in named)
     label = _check_label(columns.label, row.values.get(columns.label))
     group = None if columns.group is None else _check_group(columns.group, row.values.get(columns.group))
     return Example(texts, label, split, group, f"{table.where}, {table.unit} {row.number}")
@@ -120,17 +120,17 @@ def _check_label(column: str, value: Any) -> Label:
     if isinstance(value, str):
         value = value.strip()
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
-        raise _BadRow(
+        raise BadRow(
             "missing label", f"column {column!r} is missing or empty ({shorten(value)}), but a class is needed"
         )
     if isinstance(value, list | tuple):
-        raise _BadRow(
+        raise BadRow(
             "label is a list",
             f"column {column!r} holds {shorten(value)}, but one class per row is needed: cut a multi-label task into "
             "one yes/no task per label",
         )
     if not isinstance(value, str | int):
-        raise _BadRow(
+        raise BadRow(
             "label is no class",
             f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number",
         )
@@ -139,7 +139,7 @@ def _check_label(column: str, value: Any) -> Label:
 
 def _check_group(column: str, value: Any) -> str:
     if value is None or not str(value).strip():
-        raise _BadRow(
+        raise BadRow(
             "missing group", f"column {column!r} is missing or empty ({shorten(value)}), but a group is needed"
         )
     return str(value)

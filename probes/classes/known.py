@@ -1,32 +1,13 @@
 """The one table of classification tasks: a new task is one loader and one row here."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
-
-from extract.errors import TaskError, unknown_name
 from probes.classes.finance import load_banking77, load_fiqa, load_phrasebank
 from probes.classes.law import load_scotus, load_unfair_tos
 from probes.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
 from probes.classes.readers import load_class_hub, load_class_sample, read_class_files
 from probes.classes.task import ClassTask
+from probes.tasks.entries import TaskEntry, load_entry
 
-
-@dataclass(frozen=True)
-class ClassTaskEntry:
-    """One row of the table."""
-
-    name: str
-    description: str
-    kind: Literal["classes"]
-    load: Callable[..., ClassTask]
-    """Its parameters are the task's options."""
-
-    def options(self) -> tuple[str, ...]:
-        """Name the options the task takes, in the order of its loader."""
-        return tuple(inspect.signature(self.load).parameters)
-
+ClassTaskEntry = TaskEntry[ClassTask]
 
 _ENTRIES = tuple(
     ClassTaskEntry(name, description, "classes", load)
@@ -70,25 +51,4 @@ def load_class_task(name: str, /, **options: object) -> ClassTask:
         >>> load_class_task("class-sample").is_sample
         True
     """
-    if name not in CLASS_TASKS:
-        raise unknown_name("task", name, CLASS_TASKS)
-    entry = CLASS_TASKS[name]
-    parameters = inspect.signature(entry.load).parameters
-    for option, value in options.items():
-        if option not in parameters:
-            raise unknown_name("task option", option, parameters, hint=f"These are the options of task {name!r}.")
-        _check_kind(name, option, value, parameters[option].default)
-    for option, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and option not in options:
-            raise TaskError(f"task {name!r} needs the option `{option}`, which was not given.")
-    return entry.load(**options)
-
-
-def _check_kind(name: str, option: str, value: object, default: object) -> None:
-    """Refuse `header: "false"` and its like: a non-empty string is true to Python."""
-    kinds = ((bool, bool, "true or false"), (str, str, "a text"), (int, int, "a whole number"))
-    for kind, allowed, noun in (*kinds, (float, (int, float), "a number")):
-        if isinstance(default, kind):
-            if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
-                raise TaskError(f"task option `{option}` of {name!r} is {value!r}, but {noun} is needed.")
-            return
+    return load_entry(CLASS_TASKS, name, options)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.errors import TaskError
-from probes.tasks.raw_rows import RawRow, RawTable, _read_text, _split_lines, shorten
+from probes.tasks.raw_rows import RawRow, RawTable, read_text, shorten, split_lines
 
 ABSTRACT_MARK = "###"
 PHRASEBANK_ENCODING = "latin-1"
@@ -26,7 +26,7 @@ def read_records(path: Path) -> dict[str, Any]:
         TaskError: If it is no JSON object, or not UTF-8; with file and line.
     """
     try:
-        records = json.loads(_read_text(path))
+        records = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}, line {error.lineno}: this is no JSON ({error.msg}).") from error
     if not isinstance(records, dict) or not records:
@@ -110,7 +110,7 @@ def rct_table(path: Path) -> RawTable:
     """
     abstract = None
     rows = []
-    for number, line in _numbered_lines(_read_text(path)):
+    for number, line in _numbered_lines(read_text(path)):
         if line.startswith(ABSTRACT_MARK):
             abstract = line.removeprefix(ABSTRACT_MARK).strip()
             continue
@@ -209,6 +209,6 @@ def _as_score(value: object) -> float | None:
 
 
 def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(_split_lines(text), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             yield number, line.rstrip("\r\n")

@@ -11,7 +11,7 @@ from probes.classes.examples import ClassColumns, Example, check_examples
 from probes.classes.hub_folder import read_hub
 from probes.classes.task import ClassTask
 from probes.tasks.raw_rows import FileFormat, RawTable, read_raw
-from probes.tasks.read_pairs import _by_split
+from probes.tasks.read_pairs import files_by_split
 from probes.tasks.validate import canonical_split
 
 _NO_HUB = "or give local files to task 'class-files'"
@@ -78,7 +78,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     rule = SplitRule(seed, validation_share, rare)
     file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
     names = ClassColumns(text, label, text2, group, None if isinstance(files, Mapping) else split_column)
-    paths = _by_split(files)
+    paths = files_by_split(files)
     tables = {split: read_raw(path, file_format) for split, path in paths.items()}
     examples, notes = gather_examples(tables, names, bad_rows=bad_rows)
     source = ", ".join(str(path) for path in paths.values())

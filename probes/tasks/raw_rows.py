@@ -100,7 +100,18 @@ def read_raw(path: Path, file_format: FileFormat) -> RawTable:
     return table
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file, with or without a byte order mark, its line ends as they are.
+
+    Args:
+        path: A local file.
+
+    Returns:
+        The text.
+
+    Raises:
+        TaskError: If it is not UTF-8; names the line and the byte.
+    """
     data = path.read_bytes()
     try:
         return data.decode(_BOM)
@@ -118,7 +129,7 @@ def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[st
     delimiter = file_format.delimiter or DELIMITERS[path.suffix.lower()]
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if file_format.quoting else csv.QUOTE_NONE
     # as open(newline="") gives them: lines end at \n, \r\n or \r, and not at U+2028 or a form feed
-    lines = _split_lines(_read_text(path))
+    lines = split_lines(read_text(path))
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     start = 1
     try:
@@ -133,7 +144,19 @@ def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[st
         ) from error
 
 
-def _split_lines(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
+    r"""Cut a text into lines, which keep their ends: \n, \r\n or \r, and neither U+2028 nor a form feed.
+
+    Args:
+        text: Text of a file.
+
+    Returns:
+        The lines.
+
+    Example:
+        >>> split_lines("a\r\nb\x0cc\n")
+        ['a\r\n', 'b\x0cc\n']
+    """
     return list(io.StringIO(text, newline=""))
 
 
@@ -160,7 +183,7 @@ def _read_delimited(path: Path, file_format: FileFormat) -> RawTable:
 # timestamps ("2012-01-01T10:00:00Z" comes back as "2012-01-01 10:00:00", even when a string column is asked for), the
 # number 1e5 into the text "100000", and a missing key into a null without a line.
 def _read_json(path: Path) -> RawTable:
-    text = _read_text(path)
+    text = read_text(path)
     is_list = text.lstrip().startswith("[")
     try:
         parsed = list(enumerate(json.loads(text), start=1)) if is_list else list(_json_lines(path, text))
@@ -178,7 +201,7 @@ def _read_json(path: Path) -> RawTable:
 
 
 def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
-    for number, line in enumerate(_split_lines(text), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             try:
                 yield number, json.loads(line)

@@ -72,7 +72,7 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     names = ColumnNames(sentence1, sentence2, score, split_column if is_one_file else None)
     pairs: list[Pair] = []
     notes: list[str] = []
-    for split, path in _by_split(files).items():
+    for split, path in files_by_split(files).items():
         table = read_raw(path, file_format)
         rows, dropped = check_rows(table, names, split=split, score_range=limits, bad_rows=bad_rows)
         if not rows:
@@ -80,12 +80,27 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         pairs += rows
         notes += dropped
     splits = build_splits(columns_of(pairs))
-    source = ", ".join(str(path) for path in _by_split(files).values())
+    source = ", ".join(str(path) for path in files_by_split(files).values())
     return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
 
 
-def _by_split(files: Mapping[str, str | Path] | str | Path) -> dict[str | None, Path]:
-    """Name the split of each file; None stands for one file with a split column."""
+def files_by_split(files: Mapping[str, str | Path] | str | Path) -> dict[str | None, Path]:
+    """Name the split of each file.
+
+    Args:
+        files: Split, or an alias such as `dev`, to its file; or one file.
+
+    Returns:
+        Split to path; None stands for one file that may have a split column.
+
+    Raises:
+        TaskError: If there is no file, or two for one split.
+        UnknownNameError: If a name means no split.
+
+    Example:
+        >>> [(split, path.name) for split, path in files_by_split({"dev": "rows.csv"}).items()]
+        [('validation', 'rows.csv')]
+    """
     if not isinstance(files, Mapping):
         return {None: Path(files).expanduser()}
     if not files:

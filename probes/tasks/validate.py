@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError, UnknownNameError, unknown_name
 from probes.tasks.pairs import SPLITS
 from probes.tasks.raw_rows import RawRow, RawTable, shorten
 
@@ -36,7 +36,14 @@ class Pair:
     score: float
 
 
-class _BadRow(Exception):  # noqa: N818  (not an error that leaves this module)
+class BadRow(Exception):  # noqa: N818  (no error for a person: whoever checks a table catches it)
+    """A row that cannot be used.
+
+    Args:
+        reason: In a few words, the same for rows with the same fault, to be counted.
+        detail: The column, the value, and what is needed.
+    """
+
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
@@ -97,13 +104,13 @@ def check_rows(
         raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
     for column in (names.sentence1, names.sentence2, names.score, names.split):
         if column is not None and column not in table.columns:
-            raise _unknown_column(column, table)
+            raise unknown_column(column, table)
     pairs: list[Pair] = []
-    problems: list[tuple[RawRow, _BadRow]] = []
+    problems: list[tuple[RawRow, BadRow]] = []
     for row in table.rows:
         try:
             pairs.append(_check_row(row, names, split, score_range))
-        except _BadRow as bad:
+        except BadRow as bad:
             problems.append((row, bad))
     if not problems:
         return pairs, ()
@@ -120,7 +127,16 @@ def check_rows(
     return pairs, (f"{table.where}: {len(problems)} of {len(table.rows)} rows dropped ({listed}; {where})",)
 
 
-def _unknown_column(column: str, table: RawTable) -> Exception:
+def unknown_column(column: str, table: RawTable) -> UnknownNameError:
+    """Build the error for a column that a table does not have.
+
+    Args:
+        column: The column that was asked for.
+        table: The table.
+
+    Returns:
+        The error, to be raised by the caller; names the columns that are there.
+    """
     shown = [name if len(name) <= 60 else f"{name[:57]}..." for name in table.columns]
     hint = f"These are the columns of {table.where}"
     if table.unit == "line":
@@ -130,32 +146,44 @@ def _unknown_column(column: str, table: RawTable) -> Exception:
 
 def _check_row(row: RawRow, names: ColumnNames, split: str | None, score_range: tuple[float, float]) -> Pair:
     if row.problem:
-        raise _BadRow(row.problem.partition(":")[0], row.problem)
+        raise BadRow(row.problem.partition(":")[0], row.problem)
     if names.split is not None:
         split = canonical_split(row.values.get(names.split))
     if split is None:
         value = row.values.get(names.split or "")
-        raise _BadRow(
+        raise BadRow(
             "unknown split", f"column {names.split!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed"
         )
-    first = _check_text(names.sentence1, row.values.get(names.sentence1))
-    second = _check_text(names.sentence2, row.values.get(names.sentence2))
+    first = check_text(names.sentence1, row.values.get(names.sentence1))
+    second = check_text(names.sentence2, row.values.get(names.sentence2))
     return Pair(split, first, second, _check_gold(names.score, row.values.get(names.score), score_range))
 
 
-def _check_text(column: str, value: Any) -> str:
+def check_text(column: str, value: Any) -> str:
+    """Refuse a value that is no text to extract.
+
+    Args:
+        column: Its column, for the message.
+        value: Whatever stands there.
+
+    Returns:
+        The text, exactly as it is.
+
+    Raises:
+        BadRow: It is missing, blank, no string, or no Unicode.
+    """
     if value is None:
-        raise _BadRow("missing text", f"column {column!r} is missing, but a text is needed")
+        raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
     if not isinstance(value, str):
-        raise _BadRow(
+        raise BadRow(
             "text is no string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
         )
     if not value.strip():
-        raise _BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
+        raise BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise _BadRow(
+        raise BadRow(
             "text is no Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
         ) from error
     return value
@@ -165,15 +193,15 @@ def _check_gold(column: str, value: Any, score_range: tuple[float, float]) -> fl
     low, high = score_range
     wanted = f"but a number from {low:g} to {high:g} is needed"
     if value is None or (isinstance(value, str) and not value.strip()):
-        raise _BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {wanted}")
+        raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {wanted}")
     gold = _as_number(value)
     if gold is None:
         header = "; is this a header row (`header: true`)?" if value == column else ""
-        raise _BadRow("gold is no number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
+        raise BadRow("gold is no number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
     if not math.isfinite(gold):
-        raise _BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {wanted}")
+        raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {wanted}")
     if not low <= gold <= high:
-        raise _BadRow(
+        raise BadRow(
             "gold out of range", f"column {column!r} holds {shorten(value)}, {wanted} (or another `score_range`)"
         )
     return gold
