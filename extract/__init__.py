@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from extract.cache import LatentCache
     from extract.decoder import Decoder
     from extract.errors import IcecoreError
+    from extract.joined import JoinedText, join_words
     from extract.loading import load_decoder
     from extract.runner import extract_latents
-    from extract.spec import DecoderSpec, ExtractionSpec
+    from extract.spec import DecoderSpec, ExtractionSpec, WordSpec
     from extract.template import InputTemplate
 
 _HOMES = {
@@ -21,8 +22,11 @@ _HOMES = {
     "ExtractionSpec": "extract.spec",
     "IcecoreError": "extract.errors",
     "InputTemplate": "extract.template",
+    "JoinedText": "extract.joined",
     "LatentCache": "extract.cache",
+    "WordSpec": "extract.spec",
     "extract_latents": "extract.runner",
+    "join_words": "extract.joined",
     "load_decoder": "extract.loading",
 }
 
@@ -32,8 +36,11 @@ __all__ = [
     "ExtractionSpec",
     "IcecoreError",
     "InputTemplate",
+    "JoinedText",
     "LatentCache",
+    "WordSpec",
     "extract_latents",
+    "join_words",
     "load_decoder",
 ]
 

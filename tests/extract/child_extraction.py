@@ -1,24 +1,31 @@
 """A whole extraction in a process of its own, for tests that kill it, measure it, or launch it several times.
 
-Command: `python -m tests.extract.child_extraction FOLDER N_TEXTS BATCH_TOKENS WIDTH`;
+Command: `python -m tests.extract.child_extraction FOLDER N_TEXTS BATCH_TOKENS WIDTH [words]`;
 prints its rank, the store and its peak memory in kB.
 """
 
 import resource
 import sys
 
+from extract.joined import join_words
 from extract.runner import extract_latents
-from extract.spec import ExtractionSpec
+from extract.spec import ExtractionSpec, WordSpec
+from extract.template import InputTemplate
 from extract.workers import join_workers
 from tests.extract.tiny_decoders import make_decoder, make_texts
 
 
-def main(folder: str, n_texts: str, batch_tokens: str, width: str) -> None:
-    """Extract."""
+def main(folder: str, n_texts: str, batch_tokens: str, width: str, kind: str = "texts") -> None:
+    """Extract; words of texts longer than 20 tokens in windows."""
     spec = ExtractionSpec(poolings=("last", "mean", "max"), batch_tokens=int(batch_tokens))
+    if kind == "words":
+        template = InputTemplate(max_tokens=20, on_long="windows")
+        spec = ExtractionSpec(words=WordSpec(("last", "mean")), batch_tokens=int(batch_tokens), template=template)
     workers = join_workers("cpu")
     decoder = make_decoder(hidden_size=int(width), adds_bos=True)
-    cache = extract_latents(decoder, make_texts(int(n_texts)), spec=spec, folder=folder, workers=workers)
+    texts = make_texts(int(n_texts))
+    joined = [join_words(text.split(), [True] * len(text.split())) for text in texts]
+    cache = extract_latents(decoder, joined if kind == "words" else texts, spec=spec, folder=folder, workers=workers)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sys.stdout.write(f"{workers.rank} {cache.path} {peak}\n")
 
