@@ -59,6 +59,13 @@ def describe_cache(cache: LatentCache) -> list[str]:
             f"tokens       {int(tokens.sum()):,} in all, {int(tokens.min())} to {int(tokens.max())} per text, "
             f"{int(cache.is_truncated.sum()):,} texts truncated"
         )
+    if cache.is_complete and cache.is_words:
+        counts = cache.word_report()
+        lines.append(
+            f"words        {counts['n_words']:,} in all: {counts['n_shared']:,} begin inside a token of the word "
+            f"before, {counts['n_cut']:,} truncated, {counts['n_lost']:,} without a token; "
+            f"{counts['n_windows']:,} texts read in windows"
+        )
     lines.append(f"identity     {cache.manifest.id}")
     lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity).items() if key != "layers"]
     return lines

@@ -7,8 +7,10 @@ from pathlib import Path
 import h5py
 import pytest
 
+from extract import ExtractionSpec, InputTemplate, extract_latents, join_words
 from extract.cache import LatentCache
 from probes.cli.main import main
+from tests.extract.tiny_decoders import make_decoder, make_texts
 from tests.probes.finished_run import Finished
 
 
@@ -23,6 +25,19 @@ def test_inspect_a_whole_cache(finished: Finished, capsys: pytest.CaptureFixture
     assert f"tokens       {int(cache.n_tokens.sum()):,} in all" in out
     assert f"identity     {cache.manifest.id}" in out
     assert "decoder.weight_digest" in out
+
+
+def test_inspect_a_cache_of_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [join_words(text.split(), [True] * len(text.split())) for text in make_texts(5)]
+    template = InputTemplate(max_tokens=9, on_long="windows")
+    cache = extract_latents(make_decoder(), words, spec=ExtractionSpec(template=template), folder=tmp_path)
+    assert main(["inspect", str(cache.path)]) == 0
+    out = capsys.readouterr().out
+    n_windows = cache.word_report()["n_windows"]
+    assert n_windows > 0
+    assert "last x 5 layers" in out
+    assert f"words        {cache.n_words} in all: 0 begin inside a token of the word before, 0 truncated, 0" in out
+    assert f"without a token; {n_windows} texts read in windows" in out
 
 
 def test_inspect_as_json(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
