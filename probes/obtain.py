@@ -83,7 +83,7 @@ class EncoderShelf:
 
     def describe(self, corpus: Corpus | None) -> dict[str, Any]:
         """Give what scores.json tells of them."""
-        keys = ("layers", "codes", "seed", "best_epoch", "seconds", "history", "held_out_losses", "n_texts")
+        keys = ("layers", "codes", "seed", "best_epochs", "seconds", "history", "held_out_losses", "n_texts")
         return {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},

@@ -12,11 +12,12 @@ import torch
 from extract.cache import LatentCache
 from extract.digest import digest_json
 from extract.errors import ConfigError, HeadError
-from probes.fit import EpochReport, FitOptions, Selection, fit_epochs, ignore_epoch
+from probes.fit import EpochReport, FitOptions, ignore_epoch
 from probes.heads.autoencoder import LayerAutoencoder
 from probes.heads.options import sort_options
 from probes.heads.saved import AUTOENCODER, SavedAutoencoder, load_autoencoder, save_head
 from probes.heads.widths import is_same_rule
+from probes.layer_fit import fit_layers
 from probes.text_latents import TextLatents
 
 DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
@@ -104,19 +105,14 @@ def obtain_autoencoder(what: Pretraining, *, pooling: str, report: EpochReport =
     folder = what.folder / FOLDER / fit_id[:16]
     try:
         saved = load_autoencoder(folder)
-        if saved.record.get("fit_id") == fit_id:
+        if saved.record.get("fit_id") == fit_id and "best_epochs" in saved.record:
             return saved
     except HeadError:
         pass  # not there yet, or cut short: fitted anew
     with torch.random.fork_rng():
         torch.manual_seed(what.seed)
         module = LayerAutoencoder(len(data.channels.names), what.cache.width, **arguments)
-    module.prepare(data.standardiser())
-    selection = Selection("held_out_loss", higher_is_better=False)
-    found = fit_epochs(
-        module, data, options=options, selection=selection, seed=what.seed, device=what.device, report=report
-    )
-    best = found.history[found.best_epoch - 1]
+    found = fit_layers(module, data, options=options, seed=what.seed, device=what.device, report=report)
     names = data.channels.names
     record = {
         "name": AUTOENCODER,
@@ -124,10 +120,10 @@ def obtain_autoencoder(what: Pretraining, *, pooling: str, report: EpochReport =
         "layers": list(names),
         "codes": list(module.codes),
         "seed": what.seed,
-        "best_epoch": found.best_epoch,
+        "best_epochs": list(found.best_epochs),
         "seconds": round(found.seconds, 3),
         "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
-        "held_out_losses": [best[f"held_out_loss_{k}"] for k in range(len(names))],
+        "held_out_losses": list(found.losses),
         "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         "fit_id": fit_id,
     }

@@ -99,9 +99,10 @@ def draw_pretraining(found: dict[str, Any], path: Path, *, title: str) -> None:
     epochs = range(1, len(found["history"]) + 1)
     for key, label in (("train_loss", "training (with dropout)"), ("held_out_loss", "held-out")):
         axes.plot(epochs, [step[key] for step in found["history"]], marker=".", label=label)
-    axes.axvline(found["best_epoch"], color="grey", linewidth=0.8)
+    for epoch in sorted(set(found["best_epochs"])):
+        axes.axvline(epoch, color="grey", linewidth=0.8)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("epoch (line: kept)")
+    axes.set_xlabel("epoch (lines: kept by a layer)")
     axes.set_ylabel("mean squared error / variance, mean over layers")
     axes.legend(fontsize=8)
     axes.set_title(title)

@@ -100,12 +100,19 @@ def _pretraining_lines(scores: dict[str, Any]) -> list[str]:
         losses = found["held_out_losses"]
         lines.append(
             f"- `{pooling}`: codes of {', '.join(map(str, dict.fromkeys(found['codes'])))}, "
-            f"{found['n_texts']['train']:,} texts, epoch {found['best_epoch']} of {len(found['history'])}; share of "
-            f"the variance lost on {found['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on "
+            f"{found['n_texts']['train']:,} texts, {_epochs(found)}; share of the "
+            f"variance lost on {found['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on "
             f"average, {min(losses):.3f} ({found['layers'][losses.index(min(losses))]}) to {max(losses):.3f} "
             f"({found['layers'][losses.index(max(losses))]})"
         )
     return ["\n## Layer-wise autoencoders\n", *lines] if lines else []
+
+
+def _epochs(found: dict[str, Any]) -> str:
+    """Tell which epochs the layers kept."""
+    first, last = min(found["best_epochs"]), max(found["best_epochs"])
+    kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
+    return f"{kept} of {len(found['history'])}"
 
 
 def _subset_lines(scores: dict[str, Any]) -> list[str]:

@@ -66,31 +66,6 @@ def test_the_best_epoch_is_restored(
 
 
 @pytest.mark.parametrize(
-    ("script", "best"),
-    [
-        ([0.5, 0.2, 0.3, 0.1, 0.4], 4),
-        ([0.3, 0.3, 0.3, 0.3, 0.3], 1),  # the first of equals
-        ([NAN, 0.7, float("-inf"), 0.8, NAN], 2),
-        ([-0.1, -0.5, 0.0, -0.4, 2.0], 2),
-    ],
-)
-def test_the_lowest_epoch_is_restored_where_lower_is_better(data: PairLatents, script: list[float], best: int) -> None:
-    head = Scripted(script)
-    options = FitOptions(batch_size=40, max_epochs=5)
-    selection = Selection("validation_pearson", higher_is_better=False)
-    result = fit_epochs(head, data, options=options, selection=selection)
-    assert (result.best_epoch, len(result.history)) == (best, 5)
-    assert torch.equal(head.state_dict()["network.0.weight"], head.seen[best - 1])
-
-
-def test_a_loss_that_does_not_fall_stops_the_fit(data: PairLatents) -> None:
-    head = Scripted([0.5, 0.4, 0.6, 0.7, 0.1])
-    options = FitOptions(batch_size=40, max_epochs=5, patience=2)
-    result = fit_epochs(head, data, options=options, selection=Selection("validation_pearson", higher_is_better=False))
-    assert (result.best_epoch, len(result.history)) == (2, 4)
-
-
-@pytest.mark.parametrize(
     ("every", "script", "looks", "best"),
     [
         (2, [0.3, 0.7, 0.5], [2, 4, 6], 4),

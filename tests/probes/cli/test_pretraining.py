@@ -99,7 +99,7 @@ def test_fit_finds_both_caches_and_fits_nothing_anew(
     before = stamps(ladder.base / "caches") | stamps(ladder.folder / "heads")
     for module, name in (
         (probes.obtain, "load_decoder"), (extract.runner, "Extraction"), (probes.fitted, "fit_head"),
-        (probes.pretraining, "fit_epochs"),
+        (probes.pretraining, "fit_layers"),
     ):  # fmt: skip
         forbid(monkeypatch, module, name)
     assert main(["fit", *ladder.argv]) == 0
@@ -151,12 +151,12 @@ def test_autoencoders_can_be_fitted_by_themselves(
     assert scores["cache"]["file"] == finished.cache.name
     for pooling in ("mean", "last"):
         found = scores["pretraining"]["autoencoders"][pooling]
-        assert (found["seed"], found["codes"], found["best_epoch"]) == (5, [4] * 5, 1)
+        assert (found["seed"], found["codes"], found["best_epochs"]) == (5, [4] * 5, [1] * 5)
         assert len(found["held_out_losses"]) == len(found["layers"]) == 5
         assert found["n_texts"]["train"] + found["n_texts"]["held_out"] == len(LatentCache(finished.cache))
     kept = list((tmp_path / "caches" / FOLDER).iterdir())
     assert len(kept) == 2
-    forbid(monkeypatch, probes.pretraining, "fit_epochs")
+    forbid(monkeypatch, probes.pretraining, "fit_layers")
     assert main(argv) == 0  # found again
 
 

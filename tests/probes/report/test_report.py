@@ -86,7 +86,8 @@ def make_scores(test: float = 0.5) -> dict[str, Any]:
 
 AUTOENCODERS: dict[str, Any] = {
     "mean+last": {
-        "layers": ["mean/block_01", "mean/final_norm", "last/block_01"], "codes": [4, 4, 8], "best_epoch": 2, "seed": 0,
+        "layers": ["mean/block_01", "mean/final_norm", "last/block_01"], "codes": [4, 4, 8],
+        "best_epochs": [2, 1, 2], "seed": 0,
         "history": [{"train_loss": 0.9, "held_out_loss": 0.8}, {"train_loss": 0.6, "held_out_loss": 0.5}],
         "held_out_losses": [0.25, 0.75, 0.5], "n_texts": {"train": 1900, "held_out": 100}, "seconds": 3.0,
     },
@@ -237,7 +238,7 @@ def test_the_summary_tells_what_the_autoencoders_lose() -> None:
     scores["pretraining"]["autoencoders"] = AUTOENCODERS
     for text in (summary_text(scores, {}, WORST), pretraining_text(scores, {})):
         [line] = [line for line in text.splitlines() if line.startswith("- `mean+last`")]
-        assert "codes of 4, 8, 1,900 texts, epoch 2 of 2" in line
+        assert "codes of 4, 8, 1,900 texts, epochs 1 to 2 of 2" in line
         assert "on 100 held-out texts: 0.500 on average, 0.250 (mean/block_01) to 0.750 (mean/final_norm)" in line
 
 

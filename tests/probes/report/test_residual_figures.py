@@ -24,7 +24,8 @@ def make_residuals(n_rows: int, *, kind: str = "noisy") -> Residuals:
 
 def autoencoders(n_layers: int, *, n_epochs: int = 3) -> dict[str, Any]:
     return {
-        "layers": [f"block_{k:02d}" for k in range(n_layers)], "codes": [4] * n_layers, "best_epoch": n_epochs,
+        "layers": [f"block_{k:02d}" for k in range(n_layers)], "codes": [4] * n_layers,
+        "best_epochs": [n_epochs] * n_layers,
         "held_out_losses": np.linspace(0.2, 0.6, n_layers).tolist(),
         "history": [{"train_loss": 1 / (k + 1), "held_out_loss": 0.9 / (k + 1)} for k in range(n_epochs)],
     }  # fmt: skip
