@@ -14,6 +14,7 @@ from extract.masks import parse_kind
 from extract.plan import MaskPlan
 
 AUTO = "auto"
+AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,11 @@ def _plans() -> list[tuple[str, str]]:
 
 def _poolings() -> list[tuple[str, str]]:
     from extract.pooling import POOLINGS
+    from extract.word_pooling import AUTO, AUTO_RULE, WORD_POOLINGS
 
-    return [(name, text) for name, (_, text) in POOLINGS.items()]
+    words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
+    rows = [(name, text) for name, (_, text) in POOLINGS.items()]
+    return [*rows, *((f"words: {name}", text) for name, text in words.items())]
 
 
 def _tasks() -> list[tuple[str, str]]:

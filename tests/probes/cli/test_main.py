@@ -13,6 +13,7 @@ from extract.errors import UnknownNameError
 from extract.known import KNOWN_DECODERS
 from extract.plan_table import PLANS
 from extract.pooling import POOLINGS
+from extract.word_pooling import WORD_POOLINGS
 from probes.cli import configured, listing
 from probes.cli.main import COMMANDS, main
 from probes.heads.registry import HEADS
@@ -21,8 +22,8 @@ from probes.tasks import TASKS
 from probes.tasks.corpus import CORPORA
 
 NAMES: dict[str, Iterable[str]] = {
-    "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": POOLINGS, "tasks": TASKS, "corpora": [*CORPORA, "any task"],
-    "heads": HEADS, "losses": LOSSES,
+    "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
+    "tasks": TASKS, "corpora": [*CORPORA, "any task"], "heads": HEADS, "losses": LOSSES,
 }  # fmt: skip
 
 
