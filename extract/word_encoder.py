@@ -8,6 +8,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from extract.alignment import WORD_CUT, AlignedWords, align_words
+from extract.dropped import DroppedCharacters
 from extract.errors import InputError
 from extract.joined import JoinedText
 from extract.spans import read_spans
@@ -37,6 +38,7 @@ class WordEncoder:
         self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int, words: WordSpec
     ) -> None:
         self._tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+        self._dropped = DroppedCharacters(tokenizer)
         self.template, self.words = template, words
         self.spans = read_spans(template.spans)
         self.max_tokens = min(window, template.max_tokens or window)
@@ -55,12 +57,14 @@ class WordEncoder:
             of its words stands in exactly one of them, in order.
 
         Raises:
-            InputError: As by `TextEncoder`; a word without tokens under the policy `error`; or, with `shift`, a word
-                at the first column of its row. The message names the text and the word.
+            InputError: As by `TextEncoder`; a character that the tokenizer drops without a trace; a word without
+                tokens under the policy `error`; or, with `shift`, a word at the first column of its row. The message
+                names the text and the word.
         """
         plain = [text.text for text in texts]
         rows: list[EncodedText] = []
         for item, text in zip(self._tokenise(plain, first_index=first_index), texts, strict=True):
+            self._dropped.require_none(item, instruction=self.template.instruction)
             rows += self._encode(item, text.spans)
         return rows
 

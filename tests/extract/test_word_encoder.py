@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import normalizers
 
 from extract.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.errors import InputError
@@ -14,7 +15,7 @@ from extract.template import InputTemplate, TextEncoder
 from extract.tokenised import INSTRUCTION, SPECIAL, TEXT, EncodedText
 from extract.word_encoder import WordEncoder, make_encoder
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
-from tests.extract.word_tokenizers import word_tokenizer
+from tests.extract.word_tokenizers import dropping_tokenizer, word_tokenizer
 
 BOS, EOS = 1, 2
 
@@ -182,6 +183,22 @@ def test_lost_words_are_refused_by_name_or_counted() -> None:
     assert row.words is not None
     assert row.words.flags.tolist() == [0, WORD_LOST, 0]
     assert row.words.columns[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("instruction", ["", "the mouse, "])
+def test_characters_that_vanish_without_a_trace_are_refused(instruction: str) -> None:
+    tokenizer = dropping_tokenizer()
+    told = tokenizer("①mouse", return_offsets_mapping=True)["offset_mapping"]
+    assert max(end for _, end in told) < len("①mouse"), "the offsets are wrong, so nothing can be aligned by them"
+    fine = join_words(["the", "mouse", "didn't"], [True, True, True])
+    (row,) = encode(fine, tokenizer=tokenizer, instruction=instruction)
+    assert read(row, tokenizer) == ["▁the", "▁mouse", "▁didn't"]
+    with pytest.raises(InputError, match=r"has no token for '①' in text 4 \('the ①mouse'\) and drops it, after which"):
+        encode(join_words(["the", "①", "mouse"], [True, False, True]), tokenizer=tokenizer, instruction=instruction)
+    normal = dropping_tokenizer(normalizer=normalizers.NFKC())  # makes a plain 1 of it
+    (row,) = encode(join_words(["the", "①", "in"], [True, True, True]), tokenizer=normal, instruction=instruction)
+    assert row.words is not None
+    assert row.words.flags.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("bos", "ids"), [("none", [BOS]), ("force", [BOS])])

@@ -77,8 +77,8 @@ def _llama(*, normalizer: Any = None) -> Tokenizer:
     return _trained(core, trainer)
 
 
-def _metaspace_bpe(*, normalizer: Any = None) -> Tokenizer:
-    core = Tokenizer(models.BPE(unk_token="<unk>"))
+def _metaspace_bpe(*, normalizer: Any = None, unk_token: str | None = "<unk>") -> Tokenizer:
+    core = Tokenizer(models.BPE(unk_token=unk_token))
     core.pre_tokenizer = pre_tokenizers.Metaspace()
     if normalizer is not None:
         core.normalizer = normalizer
@@ -121,8 +121,18 @@ LOSSLESS = [name for name in WORD_TOKENIZERS if name.startswith("byte-level") or
 @cache
 def word_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Make a tokenizer of the table."""
+    return wrapped(WORD_TOKENIZERS[name]())
+
+
+def dropping_tokenizer(*, normalizer: Any = None) -> PreTrainedTokenizerBase:
+    """Make a tokenizer that drops what it does not know, and then tells wrong offsets."""
+    return wrapped(_metaspace_bpe(normalizer=normalizer, unk_token=None))
+
+
+def wrapped(core: Tokenizer) -> PreTrainedTokenizerBase:
+    """Give a tokenizer the shape that decoders have theirs in."""
     wrap: Any = PreTrainedTokenizerFast
     made: PreTrainedTokenizerBase = wrap(
-        tokenizer_object=WORD_TOKENIZERS[name](), bos_token="<s>", eos_token="</s>", pad_token="</s>", unk_token="<unk>"
+        tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="</s>", unk_token="<unk>"
     )
     return made
