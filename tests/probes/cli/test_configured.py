@@ -74,6 +74,7 @@ def test_a_dry_run_counts_the_corpus_that_heads_start_from(
     (tmp_path / "generic.txt").write_text("\n".join(f"Sentence {i} is generic." for i in range(30)), encoding="utf-8")
     argv = ["--dry-run", "--pretraining.corpus", "text-file", "--pretraining.options.file", "generic.txt"]
     argv += ["--pretraining.texts", "20", "--caches=caches", "--runs=runs"]
+    argv += ["--pretraining.autoencoder.bottleneck", "4"]  # as the head has it
     for command in ("run", "extract"):
         assert main([command, str(finished.config), *argv]) == 0  # no head starts from it
         assert "generic" not in capsys.readouterr().out
