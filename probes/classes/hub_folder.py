@@ -1,4 +1,4 @@
-"""One configuration of a dataset repository, where each configuration has a folder of its own (LexGLUE, GLUE)."""
+"""One configuration of a dataset repository: one that it declares, or a folder of that name (LexGLUE, GLUE)."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,7 +7,7 @@ from pathlib import Path
 from extract.errors import TaskError, unknown_name
 from extract.hub_probe import ask_commit, hub_endpoint, is_offline
 from probes.tasks.hf_rows import first_line
-from probes.tasks.hub import read_repository
+from probes.tasks.hub import declared_configurations, read_repository
 from probes.tasks.raw_rows import RawTable
 
 
@@ -18,7 +18,8 @@ def read_hub(
 
     Args:
         hub_id: A dataset of the hub, or a local folder laid out like one.
-        config: The configuration, kept in a folder of that name; None for a repository that has only one.
+        config: The configuration, declared in README.md or kept in a folder of that name; None for a repository that
+            has only one.
         revision: Branch, tag or commit; None is the main branch. A folder knows none.
         help_text: What else to do when the hub cannot be had, as the end of a sentence.
 
@@ -28,14 +29,16 @@ def read_hub(
     Raises:
         TaskError: If the hub is off, unreachable or does not know the repository, and its cache has no copy; or if
             the rows cannot be read.
-        UnknownNameError: If the repository has no folder of the configuration's name.
+        UnknownNameError: If the repository has neither.
     """
-    if config is None:
-        return read_repository(hub_id, revision, help_text=help_text)
     local = Path(hub_id).expanduser()
+    if config is None or (local.is_dir() and declared_configurations(str(local.absolute()))):
+        return read_repository(hub_id, revision, help_text=help_text, config=config)
     if local.is_dir():
         return read_repository(str(_config_folder(local, config, hub_id)), revision, help_text=help_text)
     snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
+    if not (snapshot / config).is_dir():  # its files lie elsewhere, so it is declared or unknown
+        return read_repository(hub_id, revision, help_text=help_text, config=config)
     folder = _config_folder(snapshot, config, hub_id)
     tables, _ = read_repository(str(folder), None, help_text=help_text)
     named = {split: replace(table, where=f"{hub_id}/{config} ({split})") for split, table in tables.items()}

@@ -67,6 +67,63 @@ def test_a_configuration_has_a_folder(tmp_path: Path) -> None:
         load_class_hub(str(folder), config="moood")
 
 
+def declared(folder: Path, *, default: str = "") -> Path:
+    """Lay a repository out as the hub does: data in one folder, configurations declared in README.md."""
+    entries = []
+    for config in ("mood", "tone"):
+        for split in ("train", "test"):
+            rows = {"text": [f"{config} {split} {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}
+            save_split(folder / "data" / f"{config}-{split}.parquet", rows)
+        files = "".join(f"  - split: {split}\n    path: data/{config}-{split}.parquet\n" for split in ("train", "test"))
+        mark = "  default: true\n" if config == default else ""
+        entries.append(f"- config_name: {config}\n{mark}  data_files:\n{files}")
+    (folder / "README.md").write_text("---\nconfigs:\n" + "".join(entries) + "---\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("config", ["mood", "tone"])
+def test_a_declared_configuration_is_read(tmp_path: Path, config: str) -> None:
+    folder = declared(tmp_path / "many")
+    task = load_class_hub(str(folder), config=config)
+    assert (task.name, task.source) == (f"many-{config}", f"folder {folder.absolute()}, configuration {config}")
+    assert task.splits["test"]["text"][0] == f"{config} test 0"
+    assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 36, "validation": 4, "test": 40}
+
+
+def test_of_several_configurations_one_must_be_named(tmp_path: Path) -> None:
+    folder = declared(tmp_path / "many")
+    with pytest.raises(TaskError, match=r"has 2 configurations, none of them the default: .* of mood, tone\."):
+        load_class_hub(str(folder))
+    with pytest.raises(UnknownNameError, match=r"unknown configuration 'moood': did you mean 'mood'"):
+        load_class_hub(str(folder), config="moood")
+    default = declared(tmp_path / "default", default="tone")
+    assert load_class_hub(str(default)).splits["test"]["text"][0] == "tone test 0"
+
+
+@pytest.mark.usefixtures("online")
+def test_a_configuration_of_the_hub_without_a_folder_of_its_own_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot of the folder comes back empty, so what the repository declares is asked for."""
+    (tmp_path / "snapshot").mkdir()
+    folder = declared(tmp_path / "many")
+    read = datasets.load_dataset
+
+    def load_dataset(repository: str, *, name: str, revision: str, cache_dir: str | None) -> object:
+        assert (repository, revision, cache_dir) == ("someone/many", "c0ffee", None)
+        return read(str(folder), name=name, cache_dir=str(tmp_path / "cache"))
+
+    answer_probe(monkeypatch, SimpleNamespace(sha="c0ffee"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_a, **_k: str(tmp_path / "snapshot"))
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_a, **_k: ["mood", "tone"])
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    task = load_class_hub("someone/many", config="tone")
+    assert task.source == "someone/many/tone at c0ffee of the Hugging Face hub"
+    assert task.splits["test"]["text"][0] == "tone test 0"
+    with pytest.raises(UnknownNameError, match=r"unknown configuration 'tune': did you mean 'tone'"):
+        load_class_hub("someone/many", config="tune")
+
+
 def test_an_unknown_column_names_those_there(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown column 'labels': did you mean 'label'\? Allowed: text, label"):
         load_class_hub(str(hub_folder(tmp_path / "mood")), label="labels")
