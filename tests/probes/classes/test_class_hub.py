@@ -72,7 +72,8 @@ def declared(folder: Path, *, default: str = "") -> Path:
     entries = []
     for config in ("mood", "tone"):
         for split in ("train", "test"):
-            rows = {"text": [f"{config} {split} {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}
+            texts: list[Any] = [f"{config} {split} {i}" for i in range(40)]
+            rows = {"text": texts, "label": [i % 2 for i in range(40)]}
             save_split(folder / "data" / f"{config}-{split}.parquet", rows)
         files = "".join(f"  - split: {split}\n    path: data/{config}-{split}.parquet\n" for split in ("train", "test"))
         mark = "  default: true\n" if config == default else ""
