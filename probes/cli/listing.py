@@ -84,6 +84,15 @@ def _losses() -> list[tuple[str, str]]:
     return [(name, text) for name, (_, text) in LOSSES.items()]
 
 
+def _instructions() -> list[tuple[str, str]]:
+    from probes.instructions import INSTRUCTIONS
+
+    return [
+        (name, f"{entry.text or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")
+        for name, entry in INSTRUCTIONS.items()
+    ]
+
+
 TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "decoders": _decoders,
     "plans": _plans,
@@ -92,6 +101,7 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "corpora": _corpora,
     "heads": _heads,
     "losses": _losses,
+    "instructions": _instructions,
 }
 
 
