@@ -15,7 +15,7 @@ COMMANDS = {
     "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
     "score": ("probes.cli.score", "score_command", "score new pairs of texts with a finished run"),
     "inspect": ("probes.cli.inspect", "inspect_command", "say what a cache is and how complete"),
-    "list": ("probes.cli.listing", "list_command", "list decoders, plans, poolings, tasks, corpora, heads, losses or instructions"),
+    "list": ("probes.cli.listing", "list_command", "list decoders, plans, tasks, heads and all else that can be named"),
     "fetch": ("probes.cli.fetch", "fetch_command", "obtain a known decoder"),
 }
 USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
