@@ -174,7 +174,7 @@ def _quarter_lines(head: str, residuals: dict[str, Any]) -> list[str]:
             span = f"{part['low']:.{digits}f} to {part['high']:.{digits}f}"
             rows.append((label, span, f"{part['n']:,}", r, f"{part['mean_absolute']:.2f}"))
     return [
-        f"\nBy length and by lexical overlap, a quarter of the pairs each, `{head}` on {split}:\n",
+        f"\nBy length and by lexical overlap, in quarters (pairs of equal value stay together), `{head}` on {split}:\n",
         markdown_table(rows, ("by", "from", "pairs", "Pearson", "mean abs. error")),
     ]
 

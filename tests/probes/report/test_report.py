@@ -192,7 +192,7 @@ def test_the_summary_says_where_heads_are_wrong() -> None:
     assert "| cosine-mlp | test | 0.50 | 0.75 | -0.25 | +0.12 | -0.50 | +nan | +0.75 (+0.50) |" in lines
     assert any("Furthest off, `cosine-mlp`" in line for line in lines)  # the best on validation
     assert "| 1.0 | 4.5 | cosine-mlp \\| a b | second |" in lines
-    assert any("a quarter of the pairs each, `cosine-mlp` on test:" in line for line in lines)
+    assert any("stay together), `cosine-mlp` on test:" in line for line in lines)
     assert "| words in both texts | 2 to 11 | 39 | 62.5 | 0.25 |" in lines
     assert "| lexical overlap | 0.00 to 0.50 | 1 | - | 1.00 |" in lines
     scores = make_scores()
