@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from extract.cache import LatentCache
-from extract.errors import TaskError
+from extract.errors import ConfigError, TaskError
+from extract.layers import FINAL_NORM
 from probes.classes.heads import evaluate_class_head, resolve_class_options
 from probes.classes.look_both_ways import look_both_ways_split
 from probes.classes.probing import ProbeResult
 from probes.classes.report import class_summary, draw_confusion, draw_surface, write_class_predictions
+from probes.classes.saved import save_probe
 from probes.classes.task import ClassTask
 from probes.config import RunConfig
 
@@ -48,8 +50,7 @@ def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, 
     """
     found = {}
     for name, options in config.heads.items():
-        defaults = LBW_OPTIONS.get(name, {}) if config.protocol == "look-both-ways" else {}
-        resolved = resolve_class_options(name, {**defaults, **(options or {})})
+        resolved = resolve_class_options(name, {**_defaults(config, name), **(options or {})})
         found[name] = evaluate_class_head(name, resolved, cache, task, device=device, n_resamples=config.bootstrap)
     return found
 
@@ -72,7 +73,7 @@ def describe_class_task(task: ClassTask) -> dict[str, Any]:
 
 
 def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, results: dict[str, ProbeResult]) -> None:
-    """Write predictions, figures and summary into a run folder.
+    """Write predictions, chosen probes, figures and summary into a run folder.
 
     Args:
         folder: The run folder.
@@ -86,6 +87,7 @@ def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, re
     figures: dict[str, str] = {}
     split = "test" if "test" in task.splits else "validation"
     for name, result in results.items():
+        save_probe(folder / "heads" / name, result, task)
         stem = name.replace("-", "_")
         draw_surface(scores["heads"][name], drawn / f"{stem}_layers.png", title=f"{name}: score of each layer")
         figures[f"{name}: score of each layer"] = f"figures/{stem}_layers.png"
@@ -94,6 +96,38 @@ def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, re
             draw_confusion(task, result.predictions[split], drawn / f"{stem}_confusion.png", split=split, title=title)
             figures[title] = f"figures/{stem}_confusion.png"
     (folder / "summary.md").write_text(class_summary(scores, figures), encoding="utf-8")
+
+
+def require_selection(config: RunConfig, task: ClassTask) -> None:
+    """Refuse a sweep whose plans could be told apart on test alone, or not at all, before anything is extracted.
+
+    Raises:
+        ConfigError: Names the head.
+    """
+    for name, options in config.heads.items():
+        resolved = resolve_class_options(name, {**_defaults(config, name), **(options or {})})
+        choose_on = getattr(resolved.options, "choose_on", None)
+        if choose_on is not None and (choose_on == "test" or choose_on not in task.splits):
+            raise ConfigError(
+                f"head {name!r} has choose_on {choose_on!r} (protocol {config.protocol}), on which no plan can be "
+                f"chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set choose_on: "
+                "validation, or run each plan by itself."
+            )
+        strengths = getattr(resolved.options, "Cs", None)
+        if strengths and len(strengths) == 1 and _is_one_layer(resolved.layers) and "validation" not in task.splits:
+            raise ConfigError(
+                f"head {name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
+                f"{config.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
+                "train decides on by cross-validation, or use protocol icecore."
+            )
+
+
+def _is_one_layer(layers: tuple[str, ...]) -> bool:
+    return len(layers) == 1 and (layers[0].startswith("block_") or layers[0] in ("embedding", FINAL_NORM))
+
+
+def _defaults(config: RunConfig, head: str) -> dict[str, Any]:
+    return LBW_OPTIONS.get(head, {}) if config.protocol == "look-both-ways" else {}
 
 
 def require_rows(task: ClassTask) -> None:

@@ -8,7 +8,7 @@ from extract.errors import ConfigError
 from extract.layers import FINAL_NORM
 from extract.loading import choose_device
 from extract.plan import MaskPlan
-from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows
+from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows, require_selection
 from probes.classes.task import ClassTask
 from probes.config import RunConfig
 from probes.evaluate import evaluate_head
@@ -48,6 +48,7 @@ def load_for_plans(config: RunConfig) -> AnyTask:
     if isinstance(task, ClassTask):
         task = cut_task(config, task)
         require_rows(task)
+        require_selection(config, task)
     elif isinstance(task, WordTask):
         require_word_splits(task, config, has_plans=True)
     else:

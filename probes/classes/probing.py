@@ -5,20 +5,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from extract.cache import LatentCache
 from extract.errors import HeadError, unknown_name
-from probes.channels import Channels, channels_of
+from probes.channels import channels_of
 from probes.classes.features import ClassFeatures
 from probes.classes.intervals import Resampling, summarise_class_seeds
 from probes.classes.metrics import score_classes
+from probes.classes.picking import pick_probe, predict_split, score_splits
 from probes.classes.task import ClassTask
 from probes.logistic.checks import check_strengths
+from probes.logistic.labels import stratified_folds
 from probes.logistic.options import SolverOptions
 from probes.logistic.oversampling import MODES, oversample
-from probes.logistic.result import ConvergenceReport, LogisticFit
+from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
 
 NO_OVERSAMPLING = "none"
@@ -91,7 +93,8 @@ def evaluate_probe(
 
     Returns:
         Scores (the surface over layers and C on the selecting split, the chosen point, every metric of the task on
-        every split with intervals, convergence), the chosen probe and its predictions.
+        every split with intervals, what the default point scores, which is the highest layer and the C nearest 1,
+        and convergence), the chosen probe and its predictions.
 
     Raises:
         HeadError: Rows that no probe can be fitted on, or classes too small for the folds.
@@ -100,8 +103,10 @@ def evaluate_probe(
     features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
     has_validation = "validation" in task.splits
     has_choice = len(features.channels.names) * len(options.Cs) > 1
-    folds = None if has_validation or not has_choice else _fold_weights(task, options)
     gold = torch.from_numpy(task.labels("train"))
+    folds = None
+    if has_choice and not has_validation:
+        folds = stratified_folds(gold, n_folds=options.folds, seed=options.seed, groups=task.groups("train"))
     parts = [
         _solve(chunk, gold, task, options, folds=folds, device=device)
         for chunk in features.chunks([split for split in ("train", "validation") if split in task.splits])
@@ -109,8 +114,9 @@ def evaluate_probe(
     surface = np.concatenate([part.surface for part in parts])
     place = _best(surface)
     names = features.channels.names
-    fit, converged = _pick([part.fit for part in parts], place)
-    predictions = {split: _predict_one(features, fit, layer=place[0], split=split) for split in task.splits}
+    fit, converged = pick_probe([part.fit for part in parts], place)
+    predictions = {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits}
+    default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
     scores = {
         "pooling": pooling,
         "layers": list(names),
@@ -119,6 +125,10 @@ def evaluate_probe(
         "Cs": list(options.Cs),
         "surface": surface.tolist(),
         "chosen": {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])},
+        "default": {
+            "layer": names[default[0]], "C": options.Cs[default[1]],
+            "scores": score_splits(features, pick_probe([part.fit for part in parts], default)[0], layer=default[0]),
+        },
         "is_optimistic": False,
         **summarise_predictions(task, predictions, n_resamples=n_resamples),
         "convergence": converged,
@@ -208,64 +218,10 @@ class _Solver:
         return fit.before(more.mean, more.scale)
 
 
-def _fold_weights(task: ClassTask, options: ProbeOptions) -> Bool[Tensor, "F N"]:
-    """Mark the rows of train that each fold fits on: stratified, or whole groups."""
-    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-
-    labels, groups = task.labels("train"), task.groups("train")
-    fewest = int(np.bincount(labels)[np.unique(labels)].min())
-    if fewest < options.folds and groups is None:
-        raise HeadError(
-            f"the smallest training class of task {task.name!r} has {fewest} rows; allowed: at least folds, which is "
-            f"{options.folds}. Lower folds, or give a validation split."
-        )
-    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
-    cut = kind(options.folds, shuffle=True, random_state=options.seed)
-    marks = torch.ones(options.folds, len(labels), dtype=torch.bool)
-    for fold, (_, out) in enumerate(cut.split(np.zeros(len(labels)), labels, groups)):
-        marks[fold, torch.from_numpy(out)] = False
-    return marks
-
-
 def _best(surface: Float[np.ndarray, "L C"]) -> tuple[int, int]:
     """Choose the highest score; of equals the lowest layer, then the strongest penalty."""
     layer, c = np.unravel_index(int(np.argmax(surface)), surface.shape)
     return int(layer), int(c)
-
-
-def _pick(fits: list[LogisticFit], place: tuple[int, int]) -> tuple[LogisticFit, dict[str, Any]]:
-    """Take the chosen probe out of the chunks, and say how all of them ended."""
-    layer, c = place
-    converged = torch.cat([fit.report.is_converged for fit in fits])
-    norms = torch.cat([fit.report.gradient_norm for fit in fits])
-    facts = {
-        "n_problems": converged.numel(),
-        "n_converged": int(converged.sum()),
-        "largest_gradient_norm": float(norms.max()),
-        "n_iterations": int(torch.cat([fit.report.n_iterations for fit in fits]).sum()),
-    }
-    for fit in fits:
-        if layer < len(fit.weight):
-            one = (slice(layer, layer + 1), slice(c, c + 1))
-            report = ConvergenceReport(
-                *(getattr(fit.report, key)[one] for key in ConvergenceReport.__dataclass_fields__)
-            )
-            chosen = replace(
-                fit, weight=fit.weight[one], bias=fit.bias[one], mean=fit.mean[one[0]], scale=fit.scale[one[0]],
-                Cs=(fit.Cs[c],), report=report,
-            )  # fmt: skip
-            return chosen, {**facts, "chosen": {key: value[0][0][0] for key, value in report.to_dict().items()}}
-        layer -= len(fit.weight)
-    raise HeadError(f"layer {place[0]} is none of the fitted ones.")
-
-
-def _predict_one(features: ClassFeatures, fit: LogisticFit, *, layer: int, split: str) -> Int[np.ndarray, " N"]:
-    """Predict a split by the chosen probe, of which only one layer is read."""
-    channels = features.channels
-    pooling, name = channels.poolings[layer // len(channels.layers)], channels.layers[layer % len(channels.layers)]
-    one = ClassFeatures(features.cache, features.task, Channels((pooling,), (name,)))
-    (chunk,) = one.chunks([split])
-    return np.asarray(fit.logits(chunk[split])[0, 0].argmax(-1).numpy())
 
 
 def _majority(task: ClassTask) -> dict[str, float]:

@@ -14,7 +14,10 @@ from probes.report.figures import mark_layers, new_figure
 from probes.report.table import interval, markdown_table, terminal_table
 
 SCREEN_COLUMNS = ("head", "layer", "metric", "validation", "test", "95 % interval")  # 80 columns
-COLUMNS = ("head", "layer", "metric", "validation", "test", "95 % interval", "majority class on test")
+COLUMNS = (
+    "head", "layer", "metric", "validation", "test", "95 % interval", "majority class on test",
+    "test, chosen - default",
+)  # fmt: skip
 
 
 def class_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -42,9 +45,15 @@ def class_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
                     f"{100 * test['mean']:.1f}" if test else "-",
                     interval(test) if test else "-",
                     f"{100 * result['majority']['test']:.1f}" if test and not k else "-",
+                    _gain(result, test["mean"]) if test and not k else "-",
                 )
             )
     return rows
+
+
+def _gain(result: dict[str, Any], test: float) -> str:
+    """Tell what choosing layer and C gained over the default point, on test."""
+    return f"{100 * (test - result['default']['scores']['test']):+.1f}" if "default" in result else "-"
 
 
 def class_table(scores: dict[str, Any]) -> Table:
@@ -119,6 +128,15 @@ def write_class_predictions(path: Path, task: ClassTask, results: Mapping[str, P
                 writer.writerow([split, i, *texts[i], names[int(label)], *found])
 
 
+def _defaults(scores: dict[str, Any]) -> list[str]:
+    """Say which point each head's gain is measured against."""
+    return [
+        f"The default of `{name}` is {found['layer']}, C {found['C']:g}: the highest layer and the C nearest 1.\n"
+        for name, found in ((name, result.get("default")) for name, result in scores["heads"].items())
+        if found
+    ]
+
+
 def class_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
     """Write the summary of a run on a classification task.
 
@@ -140,6 +158,7 @@ def class_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
         f"{'groups' if task['has_groups'] else 'rows'}. Chosen on: "
         + "; ".join(f"`{name}` {result['selection']}" for name, result in scores["heads"].items())
         + f" (protocol `{scores['protocol']}`, docs/protocol.md).\n",
+        *_defaults(scores),
         "## What was used\n",
         f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`)",

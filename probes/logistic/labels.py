@@ -81,7 +81,8 @@ def stratified_folds(
         `(F, N)`: True for the training rows of a fold; the others are its validation rows.
 
     Raises:
-        HeadError: Fewer than two folds, or a class with fewer rows than folds.
+        HeadError: Fewer than two folds, or a class with fewer rows than folds where rows stand alone; whole groups may
+            leave a fold without a class, which is then never predicted there.
 
     Example:
         >>> folds = stratified_folds(torch.tensor([0, 1, 0, 1]), n_folds=2, seed=0)
@@ -90,7 +91,7 @@ def stratified_folds(
     """
     if n_folds < 2:
         raise HeadError(f"n_folds is {n_folds}; allowed: 2 or more. Use a validation split where one exists.")
-    counts = torch.bincount(codes)
+    counts = torch.bincount(codes) if groups is None else torch.zeros(0)
     for code in ((counts > 0) & (counts < n_folds)).nonzero()[:1, 0].tolist():
         rows = "a single row" if counts[code] == 1 else f"{int(counts[code])} rows"
         raise HeadError(

@@ -11,6 +11,7 @@ from extract.errors import HeadError, UnknownNameError
 from probes.channels import Channels
 from probes.classes.features import ClassFeatures, join_pair
 from probes.classes.probing import ProbeOptions, ProbeResult, evaluate_probe
+from probes.classes.saved import load_probe, save_probe
 from probes.classes.task import ClassTask
 from probes.logistic.solver import fit_logistic
 from tests.probes.classes.planted_classes import make_class_task, plant_classes
@@ -56,6 +57,42 @@ def test_predictions_are_those_of_the_chosen_probe(result: ProbeResult, cache: L
     np.testing.assert_array_equal(result.predictions["test"], expected)
     assert result.fit is not None
     assert tuple(result.fit.weight.shape) == (1, 1, 1, 3, WIDTH)
+
+
+def test_the_default_is_the_highest_layer_and_the_c_nearest_1(
+    result: ProbeResult, cache: LatentCache, task: ClassTask
+) -> None:
+    default = result.scores["default"]
+    assert (default["layer"], default["C"]) == (LAYERS[-1], 0.1)
+    alone = evaluate_probe(cache, task, ProbeOptions(Cs=(0.1,)), pooling="mean", layers=(LAYERS[-1],), n_resamples=200)
+    for split, score in default["scores"].items():
+        assert score == alone.scores["summary"][split]["accuracy"]["mean"]
+
+
+def test_a_saved_probe_predicts_the_same(
+    result: ProbeResult, cache: LatentCache, task: ClassTask, tmp_path: Path
+) -> None:
+    save_probe(tmp_path / "probe", result, task)
+    assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["head.json", "model.safetensors"]
+    probe = load_probe(tmp_path / "probe")
+    assert (probe.record["layer"], probe.record["pooling"]) == (PLANTED, "mean")
+    latents = cache.gather(cache.rows_of(list(task.splits["test"]["text"])), "mean", layers=PLANTED)[0]
+    names = [task.class_names[code] for code in result.predictions["test"]]
+    assert probe.predict(latents) == names
+
+
+def test_a_probe_that_cannot_be_read_is_named(result: ProbeResult, task: ClassTask, tmp_path: Path) -> None:
+    with pytest.raises(HeadError, match=r"nowhere' holds no readable probe \(FileNotFoundError"):
+        load_probe(tmp_path / "nowhere")
+    save_probe(tmp_path, result, task)
+    record = (tmp_path / "head.json").read_text(encoding="utf-8")
+    (tmp_path / "head.json").write_text(record.replace('"schema": 1', '"schema": 7'), encoding="utf-8")
+    with pytest.raises(HeadError, match="logistic-probe of schema 7, this version reads logistic-probe of schema 1"):
+        load_probe(tmp_path)
+    (tmp_path / "head.json").write_text(record, encoding="utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(HeadError, match="holds no readable probe"):
+        load_probe(tmp_path)
 
 
 def test_nothing_is_chosen_on_test(cache: LatentCache, result: ProbeResult) -> None:
@@ -142,7 +179,7 @@ def test_a_chunk_holds_a_few_layers_when_rows_are_many(
 def test_a_class_smaller_than_the_folds_is_refused(tmp_path: Path) -> None:
     task = make_class_task(sizes={"train": 9, "test": 6})
     cache = plant_classes(tmp_path / "c.h5", task)
-    with pytest.raises(HeadError, match=r"the smallest training class of task 'planted' has 3 rows; .* which is 5"):
+    with pytest.raises(HeadError, match=r"class 0 has 3 rows for 5 folds; .* or use fewer folds"):
         evaluate_probe(cache, task, OPTIONS, pooling="mean")
 
 

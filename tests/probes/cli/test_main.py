@@ -17,6 +17,7 @@ from extract.word_pooling import WORD_POOLINGS
 from probes.cli import configured, listing
 from probes.cli.main import COMMANDS, main
 from probes.heads.registry import HEADS
+from probes.instructions import INSTRUCTIONS
 from probes.losses import LOSSES
 from probes.tasks import TASKS
 from probes.tasks.corpus import CORPORA
@@ -24,6 +25,7 @@ from probes.tasks.corpus import CORPORA
 NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
     "tasks": TASKS, "corpora": [*CORPORA, "any task"], "heads": HEADS, "losses": LOSSES,
+    "instructions": INSTRUCTIONS,
 }  # fmt: skip
 
 

@@ -1,0 +1,136 @@
+"""Runs of classification tasks from the command line: what is written, what a protocol does, what is refused."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extract.cache import LatentCache
+from extract.errors import ConfigError
+from extract.plan import parse_plan
+from extract.spec import DecoderSpec
+from probes.classes.features import join_pair
+from probes.classes.saved import load_probe
+from probes.cli.main import main
+from probes.config import RunConfig, TaskSpec
+from probes.searching import run_search
+from probes.sweeping import run_sweep
+
+
+def write_pairs(path: Path) -> Path:
+    """Write questions in pairs, the same or another one, in the format of the medical question pairs."""
+    words = ["mouse", "snow", "harbour", "night", "bread", "letter", "quiet", "old", "green", "paper"]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        for i in range(60):
+            first = f"is {words[i % 10]} {words[i // 10]} bad for {words[(i + 3) % 10]}"
+            rows.writerow([i % 5, first, f"is {words[i % 10]} bad for {words[(i + 3) % 10]} {words[i // 10]}", 1])
+            rows.writerow([i % 5, first, f"how do {words[(i + 5) % 10]} and {words[(i + 7) % 10]} get {i}", 0])
+    return path
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    folder = tmp_path_factory.mktemp("class-runs")
+    (folder / "mqp").mkdir()
+    write_pairs(folder / "mqp" / "mqp.csv")
+    settings: dict[str, Any] = {
+        "name": "pairs",
+        "decoder": {"name": str(decoder_folder), "device": "cpu"},
+        "extraction": {"poolings": ["mean"]},
+        "task": {"name": "mqp", "options": {"folder": str(folder / "mqp")}},
+        "heads": {"logistic-probe": {"Cs": [0.1, 1.0]}, "cosine-threshold": {}},
+        "bootstrap": 100,
+        "caches": str(folder / "caches"),
+        "runs": str(folder / "runs"),
+    }
+    (folder / "pairs.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return folder
+
+
+def config_of(base: Path, **more: Any) -> RunConfig:
+    settings = yaml.safe_load((base / "pairs.yaml").read_text(encoding="utf-8"))
+    config = RunConfig(
+        name="other", decoder=DecoderSpec(**settings["decoder"]), task=TaskSpec(**settings["task"]),
+        heads=settings["heads"], bootstrap=100, caches=settings["caches"], runs=settings["runs"],
+    )  # fmt: skip
+    return replace(config, **more)
+
+
+def test_pairs_are_classified_by_features_and_by_a_threshold(
+    base: Path, capsys: pytest.CaptureFixture[str], read_json: Callable[[Path], Any], listing: Callable[[Path], Any]
+) -> None:
+    assert main(["run", str(base / "pairs.yaml")]) == 0
+    folder = base / "runs" / "pairs"
+    scores = read_json(folder / "scores.json")
+    (manifest,) = [name for name in listing(folder) if name.startswith("manifests/")]
+    figures = [f"figures/{name}_{what}.png" for name in ("cosine_threshold", "logistic_probe")
+               for what in ("confusion", "layers")]  # fmt: skip
+    probe_files = [f"heads/logistic-probe/{name}" for name in ("head.json", "model.safetensors")]
+    whole = ["config.yaml", "scores.json", "summary.md", "predictions.csv", manifest, *figures, *probe_files]
+    assert listing(folder) == sorted(whole)
+    assert scores["task"]["n_rows"] == {"train": 96, "validation": 12, "test": 12}
+    assert scores["task"]["has_groups"]
+    for name in ("logistic-probe", "cosine-threshold"):
+        result = scores["heads"][name]
+        assert result["selection"] == "validation"
+        assert not result["is_optimistic"]
+        assert result["summary"]["test"]["accuracy"]["mean"] > 0.7
+    default = scores["heads"]["logistic-probe"]["default"]
+    assert (default["layer"], default["C"]) == ("final_norm", 1.0)
+    summary = (folder / "summary.md").read_text(encoding="utf-8")
+    gain = scores["heads"]["logistic-probe"]["summary"]["test"]["accuracy"]["mean"] - default["scores"]["test"]
+    assert f"| {100 * gain:+.1f} |" in summary
+    assert "The default of `logistic-probe` is final_norm, C 1" in summary
+    assert "similar" in (folder / "predictions.csv").read_text(encoding="utf-8")
+    assert "pairs: mqp on tiny-llama" in capsys.readouterr().out
+
+
+def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Path], Any]) -> None:
+    folder = base / "runs" / "again"
+    assert main(["run", str(base / "pairs.yaml"), "--name", "again"]) == 0
+    probe = load_probe(folder / "heads" / "logistic-probe")
+    assert probe.record["is_pairs"]
+    assert probe.record["layer"] == read_json(folder / "scores.json")["heads"]["logistic-probe"]["chosen"]["layer"]
+    cache = LatentCache(base / "caches" / read_json(folder / "scores.json")["cache"]["file"])
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    a, b = (
+        cache.gather(cache.rows_of([row[f"text{k}"] for row in rows]), "mean", layers=probe.record["layer"])
+        for k in (1, 2)
+    )
+    assert probe.predict(join_pair(a, b)[0]) == [row["logistic-probe"] for row in rows]
+
+
+def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callable[[Path], Any]) -> None:
+    arguments = [
+        "--protocol", "look-both-ways", "--name", "lbw", "--heads", "{logistic-probe: {}, cosine-threshold: {}}",
+    ]  # fmt: skip
+    assert main(["run", str(base / "pairs.yaml"), *arguments]) == 0
+    scores = read_json(base / "runs" / "lbw" / "scores.json")
+    assert scores["task"]["n_rows"] == {"train": 96, "test": 24}
+    probe, threshold = scores["heads"]["logistic-probe"], scores["heads"]["cosine-threshold"]
+    assert probe["options"]["oversampling"] == "times-5"
+    assert (probe["options"]["is_standardised"], probe["options"]["max_iterations"]) == (False, 100)
+    assert probe["layers"] == ["final_norm"]
+    assert threshold["is_optimistic"]
+    assert not probe["is_optimistic"]
+    summary = (base / "runs" / "lbw" / "summary.md").read_text(encoding="utf-8")
+    assert "cosine-threshold (optimistic)" in summary
+    assert "protocol `look-both-ways`" in summary
+
+
+def test_no_plan_is_chosen_on_test_or_on_nothing(base: Path) -> None:
+    plans = [parse_plan("causal"), parse_plan("backward:1")]
+    before = sorted((base / "caches").iterdir())
+    config = config_of(base, heads={"cosine-threshold": {"choose_on": "test"}})
+    with pytest.raises(ConfigError, match=r"head 'cosine-threshold' has choose_on 'test' .* on which no plan can be"):
+        run_sweep(config, plans)
+    config = config_of(base, heads={"logistic-probe": {}}, protocol="look-both-ways")
+    with pytest.raises(ConfigError, match="one layer and one C, and task 'mqp' no validation split"):
+        run_search(config, plans, strategy="halving", budget=1.0)
+    assert sorted((base / "caches").iterdir()) == before
