@@ -16,7 +16,7 @@ from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
 from benchmarks.probes import banking77_rows, compare_probes, describe_agreement, why_skipped
 from benchmarks.timing import Comparison
-from benchmarks.tokens import Sizes, compare_layers, time_streaming
+from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
 from extract.decoder import Decoder
 from extract.loading import load_decoder
@@ -138,9 +138,7 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         probes = results["probes"]
         print(f"probes: {f'skipped, {why}' if (why := probes.get('skipped')) else describe_agreement(probes)}")
     if "tokens" in results:
-        found = results["tokens"]["streaming"]
-        rates = ", ".join(f"{label} {rate:.0f} MB/s" for label, rate in found["mb_per_second"].items())
-        print(f"a word cache of {found['bytes'] / 1e9:.1f} GB: {rates}; peak memory {found['peak_mb']['after']:.0f} MB")
+        print(describe_streaming(results["tokens"]["streaming"]))
     if "memory" in results:
         memory = results["memory"]
         print(

@@ -1,5 +1,12 @@
-"""Token classifiers of all layers at once against one after the other, and streaming a cache larger than memory."""
+"""Token classifiers of all layers at once against one after the other, and streaming a cache larger than memory.
 
+python -m benchmarks.tokens --gigabytes 10 --out FILE
+
+measures the second part on a cache of a size that `make bench` does not ask of anybody's disk.
+"""
+
+import argparse
+import json
 import resource
 import sys
 import tempfile
@@ -19,6 +26,7 @@ from extract.digest import digest_rows, digest_texts
 from extract.layers import layer_names
 from extract.manifest import Manifest, build_identity
 from extract.store import StoreWriter
+from probes.record import describe_program
 from probes.words.fitting import fit_token_head
 from probes.words.latents import WordLatents
 from probes.words.options import TokenOptions
@@ -126,6 +134,12 @@ def time_streaming(folder: Path, sizes: Sizes, *, epochs: int = 1) -> dict[str, 
     }
 
 
+def describe_streaming(found: dict[str, Any]) -> str:
+    """Tell in a line how fast a cache was read, and in how much memory."""
+    rates = ", ".join(f"{label} {rate:.0f} MB/s" for label, rate in found["mb_per_second"].items())
+    return f"a word cache of {found['bytes'] / 1e9:.1f} GB: {rates}; peak memory {found['peak_mb']['after']:.0f} MB"
+
+
 def synthetic_task(sizes: Sizes, *, seed: int = 0) -> WordTask:
     """Make sentences of numbered words with random tags: a training split, and a small validation split."""
     rng = np.random.default_rng(seed)
@@ -199,11 +213,18 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Print both measurements as they come."""
-    with tempfile.TemporaryDirectory() as name:
-        comparison, facts = compare_layers(Path(name), Sizes())
-        sys.stdout.write(f"{comparison.to_dict()}\n{facts}\n")
-        sys.stdout.write(f"{time_streaming(Path(name), Sizes())}\n")
+    """Stream a cache of any size: what is not asked for in `make bench`, because it takes that much disk."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the synthetic cache")
+    parser.add_argument("--folder", default=None, help="where it is written, and deleted at the end")
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON goes")
+    asked = parser.parse_args()
+    one = Sizes(n_sentences=1).n_bytes
+    with tempfile.TemporaryDirectory(dir=asked.folder) as name:
+        found = time_streaming(Path(name), Sizes(n_sentences=int(asked.gigabytes * 1e9 / one)))
+    result = {"device": f"cpu, {torch.get_num_threads()} threads", **found, **describe_program()}
+    asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{describe_streaming(found)}\n")
 
 
 if __name__ == "__main__":
