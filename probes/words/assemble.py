@@ -1,5 +1,6 @@
 """Sentence tables to a checked task: metric chosen, scheme converted, what a reader should know written down."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from extract.errors import TaskError, unknown_name
-from probes.words.schemes import to_iob2
+from probes.words.schemes import Place, to_iob2
 from probes.words.sentences import Sentence, SentenceTable
-from probes.words.tags import is_span_tag
+from probes.words.tags import is_span_tag, split_tag
 from probes.words.task import METRICS, SPLITS, WordMetric, WordTask, build_word_splits
 
 
@@ -29,7 +30,8 @@ def build_task(
         tables: Split (train, validation, test) to its sentences.
         name: What reports call the task.
         source: One line: where the sentences came from.
-        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag.
+        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag, accuracy if none but
+            O is one.
         scheme: Tagging scheme of a span task; `auto` detects it over all splits at once.
         tolerance: Share of the tags other than O that may break the detected scheme.
         notes: Remarks to put before those made here.
@@ -38,8 +40,8 @@ def build_task(
         The task; span tags are IOB2.
 
     Raises:
-        TaskError: If schemes are mixed, a tag is no span tag of a span task, a scheme is declared for a task scored by
-            accuracy, or the task cannot be used (see `WordTask`).
+        TaskError: If schemes are mixed, a tag is no span tag of a span task, `auto` finds span tags among others, a
+            scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
         UnknownNameError: If the metric or the scheme is unknown.
     """
     if metric not in ("auto", *METRICS):
@@ -47,16 +49,16 @@ def build_task(
     ordered = {split: tables[split] for split in (*SPLITS, *tables) if split in tables}
     places = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
     tags = [table.sentences[row].tags for table, row in places]
+
+    def place(row: int, word: int) -> str:
+        table, number = places[row]
+        return table.place(number, word)
+
     chosen: WordMetric = "accuracy"
-    if metric == "span-f1" or (metric == "auto" and all(map(is_span_tag, {tag for row in tags for tag in row}))):
+    if metric == "span-f1" or (metric == "auto" and _marks_spans(tags, place)):
         chosen = "span-f1"
     record = None
     if chosen == "span-f1":
-
-        def place(row: int, word: int) -> str:
-            table, number = places[row]
-            return table.place(number, word)
-
         tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, place=place)
     elif scheme != "auto":
         raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
@@ -76,6 +78,28 @@ def build_task(
     )
     splits = build_word_splits(columns)
     return WordTask(name, splits, chosen, source, record, notes=(*said, *audit_words(columns)))
+
+
+def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
+    """Tell span tags from others; a few of the one among the other are a slip that would change the metric."""
+    counts = Counter(tag for tags in sentences for tag in tags)
+    spans = [tag for tag in counts if _looks_like_span(tag)]
+    others = {tag for tag in counts if not is_span_tag(tag)}
+    if spans and others:
+        row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
+        n_others = sum(counts[tag] for tag in others)
+        raise TaskError(
+            f"{place(row, word)}: {sentences[row][word]!r} is no span tag, as are {n_others} of {counts.total()} tags "
+            f"({len(others)} different), but {spans[0]!r} and others are: mend them to score spans (`metric: span-f1` "
+            "takes nothing else), or set `metric: accuracy` to score every word."
+        )
+    return not others
+
+
+def _looks_like_span(tag: str) -> bool:
+    """Tell `B-PER` from O, and from positional tags such as `S----3MP2-`."""
+    kind = split_tag(tag)[1]
+    return is_span_tag(tag) and kind[:1].isalnum()
 
 
 def audit_words(splits: Mapping[str, Mapping[str, Sequence[Sequence[str]]]]) -> tuple[str, ...]:

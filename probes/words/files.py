@@ -38,7 +38,7 @@ def load_word_files(
         tags: The column, or list, of the tags; `upos`, `xpos` or `deprel` of CoNLL-U.
         columns: Names of the columns in the order of the file, `word` among them; needed for files of columns only.
         words: The list of words in JSON Lines.
-        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag.
+        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag, accuracy if none but O is one.
         scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and refuses mixtures; a name is taken at its word.
         separator: `tab`, `space`, `whitespace` (both), or `auto`: what the first line of each file has.
         has_comments: True skips lines of column files that start with #.

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,38 @@ def test_a_metric_and_a_scheme_can_be_declared() -> None:
         build_task({"train": rows}, name="x", source="", metric="accuracy", scheme="IOB2")
     with pytest.raises(TaskError, match=r"train.txt, line 1: 'NN' is no span tag .* set `metric: accuracy`"):
         build_task({"train": table(sentence("a", "NN"))}, name="x", source="", metric="span-f1")
+
+
+@pytest.mark.parametrize("slip", ["B_LOC", "o", "1", "PER", "b-LOC", "B-"])
+def test_a_slip_in_a_span_tag_does_not_change_the_metric(slip: str) -> None:
+    train = table(sentence("a b c", "B-LOC I-LOC O"), sentence("d e", "O O"))
+    test = table(sentence("f", "B-LOC"), sentence("g h i", f"O {slip} {slip}"), where="test.txt")
+    with pytest.raises(TaskError) as caught:
+        build_task({"train": train, "test": test}, name="x", source="")
+    assert str(caught.value) == (
+        f"test.txt, line 2: {slip!r} is no span tag, as are 2 of 9 tags (1 different), but 'B-LOC' and others are: mend "
+        "them to score spans (`metric: span-f1` takes nothing else), or set `metric: accuracy` to score every word."
+    )
+    splits = {"train": train, "test": test}
+    assert build_task(splits, name="x", source="", metric="accuracy").metric == "accuracy"
+    with pytest.raises(TaskError, match=re.escape(f"test.txt, line 2: {slip!r} is no span tag (O, or one of B I E")):
+        build_task(splits, name="x", source="", metric="span-f1")
+
+
+@pytest.mark.parametrize(
+    "tags",
+    ["NN O VB", "o X NOUN", "-LRB- HYPH ``", "S----3MP2- I--------- N------S1I", "S- I- Nb", "nsubj:pass obl root"],
+)
+def test_tags_that_are_no_spans_are_scored_by_accuracy(tags: str) -> None:
+    task = build_task({"train": table(sentence("a b c", tags))}, name="x", source="")
+    assert (task.metric, task.scheme) == ("accuracy", None)
+    assert sorted(task.labels) == sorted(tags.split(" "))
+
+
+@pytest.mark.parametrize("tags", ["upos", "xpos", "deprel"])
+def test_the_tags_of_a_treebank_are_scored_by_accuracy(icecore_data: Path, tags: str) -> None:
+    files = {"test": icecore_data / "ud-ewt" / "en_ewt-ud-test.conllu"}
+    assert load_word_files(files, tags=tags).metric == "accuracy"
 
 
 def test_tags_that_train_never_shows_are_noted() -> None:
