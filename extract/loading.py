@@ -1,6 +1,7 @@
 """Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -41,6 +42,27 @@ def load_decoder(
     return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "")
 
 
+def load_tokenizer(
+    spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a decoder, and not the decoder.
+
+    Args:
+        spec: As for `load_decoder`.
+        report: As for `load_decoder`.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        DecoderError: It cannot be found or read.
+    """
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    located = locate_decoder(spec.name, revision=spec.revision, report=report)
+    with _told(located, spec), quiet_loading():
+        return _tokenizer_of(located, spec)
+
+
 def choose_device(name: str) -> torch.device:
     """Resolve a device name.
 
@@ -67,15 +89,31 @@ def choose_device(name: str) -> torch.device:
 
 
 def _read(located: Located, spec: DecoderSpec, device: torch.device) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    with _told(located, spec), quiet_loading():
+        tokenizer = _tokenizer_of(located, spec)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            located.path, dtype=_load_dtype(spec, device), **_options(located, spec)
+        )
+        if spec.adapter:
+            model = _merge_adapter(model, spec.adapter)
+        return _widen(model, spec, device).to(device), tokenizer
+
+
+def _tokenizer_of(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerBase:
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(located.path, **_options(located, spec))
+    return tokenizer
+
+
+def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
     revision = {"revision": located.revision} if located.source == "hub" and located.revision else {}
-    options: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code, **revision}
+    return {"trust_remote_code": spec.trust_remote_code, **revision}
+
+
+@contextmanager
+def _told(located: Located, spec: DecoderSpec) -> Iterator[None]:
+    """Turn what can go wrong in loading into a sentence."""
     try:
-        with quiet_loading():
-            tokenizer = AutoTokenizer.from_pretrained(located.path, **options)
-            model: Any = AutoModelForCausalLM.from_pretrained(located.path, dtype=_load_dtype(spec, device), **options)
-            if spec.adapter:
-                model = _merge_adapter(model, spec.adapter)
-            return _widen(model, spec, device).to(device), tokenizer
+        yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise DecoderError(
             f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "

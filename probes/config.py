@@ -1,6 +1,6 @@
 """The configuration of a run; every field is a key of the YAML file and an option of the command line."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from extract.errors import ConfigError, unknown_name
@@ -11,6 +11,12 @@ from probes.tasks.pairs import PairTask
 
 PROTOCOL_KINDS = {"freeze-released": ("pairs",), "look-both-ways": ("classes", "words"), "magnet": ("words",)}
 """Kinds of task that a paper's protocol is about; `icecore` is about all."""
+
+PROTOCOL_EXTRACTION: dict[str, dict[str, dict[str, Any]]] = {
+    "magnet": {"words": {"shift": True, "poolings": ("mean",)}},
+    "look-both-ways": {"template": {"max_tokens": 32}},
+}
+"""What a protocol extracts from tasks of words, wherever the configuration says what it would say by itself."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,9 @@ class RunConfig:
         if self.task.kind == "classes":
             self._check_class_heads()
         elif self.task.kind == "words":
+            self._check_text_poolings()
+            # Filled in here, so that the run's record holds what is extracted.
+            object.__setattr__(self, "extraction", _extraction_of(self.extraction, self.protocol))
             self._check_word_heads()
         else:
             self._check_pair_heads()
@@ -152,6 +161,13 @@ class RunConfig:
                 hint = f"These are the heads of classification tasks, as {self.task.name!r} is."
                 raise unknown_name("head", name, CLASS_HEADS, hint=hint)
             self._check_pooling(name, resolve_class_options(name, options or {}).pooling)
+
+    def _check_text_poolings(self) -> None:
+        if self.extraction.poolings != ExtractionSpec().poolings:
+            raise ConfigError(
+                f"extraction.poolings is [{', '.join(self.extraction.poolings)}], which pools whole texts, but task "
+                f"{self.task.name!r} is one of words; set extraction.words.poolings (auto, first, last, mean)."
+            )
 
     def _check_word_heads(self) -> None:
         from probes.words.heads import WORD_HEADS, resolve_word_options  # the heads bring torch with them
@@ -202,6 +218,15 @@ class RunConfig:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = _plain(asdict(self))
         return values
+
+
+def _extraction_of(spec: ExtractionSpec, protocol: str) -> ExtractionSpec:
+    """Fill in what a protocol extracts; values that differ from the default are the user's and stay."""
+    for part, values in PROTOCOL_EXTRACTION.get(protocol, {}).items():
+        own = getattr(spec, part)
+        unset = {name: value for name, value in values.items() if getattr(own, name) == getattr(type(own)(), name)}
+        spec = replace(spec, **{part: replace(own, **unset)})
+    return spec
 
 
 def _check_choices(spec: Any, prefix: str = "") -> None:

@@ -9,13 +9,14 @@ from typing import Any
 from extract.cache import LatentCache
 from extract.errors import TaskError
 from extract.loading import choose_device
-from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows, write_class_report
+from probes.class_runs import describe_class_task, evaluate_classes, require_heads, write_class_report
 from probes.classes.task import ClassTask
 from probes.config import RunConfig
 from probes.evaluate import Evaluation, evaluate_head
 from probes.fitted import Setting
 from probes.heads.saved import AUTOENCODER
 from probes.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
+from probes.protocol_tasks import load_run_task
 from probes.protocols import PROTOCOLS
 from probes.record import describe_cache, describe_program, describe_task, open_folder
 from probes.report.write import write_manifest, write_pretraining, write_report, write_scores
@@ -65,9 +66,9 @@ def run(
         >>> result.scores["heads"]["layer-cosine"]["chosen"]  # doctest: +SKIP
     """
     started = time.monotonic()
-    task = config.task.load()
+    task = load_run_task(config)
     if isinstance(task, ClassTask):
-        return _run_classes(config, cut_task(config, task), cache=cache, watcher=watcher, command=command)
+        return _run_classes(config, task, cache=cache, watcher=watcher, command=command)
     if isinstance(task, WordTask):
         return _run_words(config, task, cache=cache, watcher=watcher, command=command)
     require_splits(task, protocol=config.protocol)  # told before anything is extracted
@@ -108,7 +109,7 @@ def _run_classes(
 ) -> RunResult:
     """Run a configuration whose task is one of classification."""
     started = time.monotonic()
-    require_rows(task)
+    require_heads(config, task)  # told before anything is extracted
     cache = cache or obtain_cache(config, task, watcher=watcher)
     extracted = time.monotonic()
     watcher.say(f"latents: {cache.path} ({len(cache):,} texts, {len(cache.layers)} layers)")

@@ -63,20 +63,13 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> list[str]:
     found = []
     if protocol == "magnet":
         if not words["shift"]:
-            found.append("tokens are not shifted by one, as MAGNET shifts them; set extraction.words.shift: true")
+            found.append("tokens are not shifted by one, as MAGNET shifts them")
         if pooling != "mean":
             found.append(f"a word is the {pooling} of its tokens, and not their mean, as with MAGNET")
     if protocol == "look-both-ways":
         kept = (template["max_tokens"], template["on_long"])
         if kept != (LBW_TOKENS, "truncate"):
-            found.append(
-                f"sentences are not cut to {LBW_TOKENS} tokens, as the released code cuts them; set "
-                f"extraction.template.max_tokens: {LBW_TOKENS}"
-            )
-        found.append(
-            "a word is trained on and scored once; the released code trains on and scores every token, the later ones "
-            "of a word with the I of its tag"
-        )
+            found.append(f"sentences are not cut to {LBW_TOKENS} tokens, as the released code cuts them")
     return found
 
 

@@ -24,6 +24,7 @@ from probes.config import RunConfig
 from probes.heads.saved import AUTOENCODER
 from probes.known_tasks import AnyTask
 from probes.obtain import obtain_cache, obtain_corpus
+from probes.protocol_tasks import load_run_task
 from probes.record import command_line
 from probes.report.table import screen_table
 from probes.runs import RunResult, pretrain, run
@@ -72,7 +73,7 @@ def fit_command(argv: Sequence[str]) -> int:
         return 0
     if head:  # one that tasks of this kind do not have is told as such
         config = replace(config, heads={head: config.heads.get(head)})
-    cache = LatentCache(name) if name else find_cache_of(config, _task(config))
+    cache = LatentCache(name) if name else find_cache_of(config, load_run_task(config))
     corpus = obtain_corpus(config)
     corpus_cache = find_cache_of(config, corpus) if corpus else None
     _show(run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line()))
@@ -89,13 +90,9 @@ def _corpus(config: RunConfig) -> Corpus:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-def _task(config: RunConfig) -> AnyTask:
-    return config.task.load()
-
-
 def _sources(config: RunConfig) -> list[AnyTask | Corpus]:
     """Give everything whose texts a run extracts: its task, and the corpus that its heads start from."""
-    task, corpus = _task(config), obtain_corpus(config)
+    task, corpus = load_run_task(config), obtain_corpus(config)
     return [task] if corpus is None else [task, corpus]
 
 

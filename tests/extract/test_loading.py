@@ -8,7 +8,7 @@ import torch
 from extract import DecoderSpec, load_decoder
 from extract.capture import pool_batch
 from extract.errors import DecoderError, UnknownNameError
-from extract.loading import choose_device
+from extract.loading import choose_device, load_tokenizer
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_tokenizer, save_decoder
 
 
@@ -81,3 +81,14 @@ def test_missing_weights_are_a_sentence(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(DecoderError, match=r"decoder '.*tiny' cannot be loaded from folder .*model\.safetensors"):
         load_decoder(str(folder))
+
+
+def test_a_tokenizer_is_loaded_without_its_decoder(folder: Path, tmp_path: Path) -> None:
+    for path in folder.iterdir():
+        if path.suffix != ".safetensors":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert tokenizer("a mouse")["input_ids"] == load_decoder(str(folder)).tokenizer("a mouse")["input_ids"]
+    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(DecoderError, match="cannot be loaded from folder"):
+        load_tokenizer(str(tmp_path))

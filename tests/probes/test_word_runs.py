@@ -19,6 +19,7 @@ from extract.spec import DecoderSpec, ExtractionSpec, WordSpec
 from extract.template import InputTemplate
 from probes.cli.main import main
 from probes.config import RunConfig, TaskSpec
+from probes.protocol_tasks import load_run_task
 from probes.runs import run
 from probes.sweeping import run_sweep
 from probes.word_runs import departures
@@ -28,6 +29,7 @@ from probes.words.judging import judge_of
 from probes.words.known import load_words_sample
 from probes.words.latents import WordLatents
 from probes.words.saved import load_token_head
+from probes.words.task import WordTask
 
 QUICK: dict[str, Any] = {"max_epochs": 3, "learning_rate": 1e-2}
 LAYERS = ["embedding", "block_01", "block_02", "block_03", "final_norm"]
@@ -253,39 +255,56 @@ def test_a_cut_word_is_an_error_and_is_counted(decoder_folder: Path, tmp_path: P
     assert lbw["is_optimistic"]
     assert lbw["layers"] == ["final_norm"]
     assert lbw["selection"] == "nothing to choose"
-    assert any("not cut to 32 tokens" in line for line in lbw["departures"])
+    [line] = lbw["departures"]
+    assert line == "sentences are not cut to 32 tokens, as the released code cuts them"  # but to 12, as was asked for
     summary = (tmp_path / "runs" / "lbw" / "summary.md").read_text(encoding="utf-8")
     assert "token-classifier (optimistic)" in summary
     assert "**optimistic**: words without a latent are left out of the scores" in summary
 
 
-def test_magnet_says_what_the_cache_lacks(decoder_folder: Path, tmp_path: Path) -> None:
+def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path) -> None:
     heads = {"token-classifier": {"steps": 6}}
     config = make_config(
         decoder_folder, tmp_path, protocol="magnet", heads=heads, task=TaskSpec("words-sample", pairs=20)
     )
+    assert config.extraction.words == WordSpec(poolings=("mean",), shift=True)
     found = run(config).scores["heads"]["token-classifier"]
     assert found["options"]["steps"] == 6
     assert found["options"]["learning_rate"] == 5e-4
-    assert [line.split(",")[0] for line in found["departures"]] == [
-        "tokens are not shifted by one", "a word is the last of its tokens",
-    ]  # fmt: skip
-    shifted = ExtractionSpec(words=WordSpec(poolings=("mean",), shift=True))
-    kept = run(replace(config, name="kept", extraction=shifted)).scores["heads"]["token-classifier"]
-    assert kept["departures"] == []
-    assert kept["layers"] == ["final_norm"]
+    assert found["departures"] == []
+    assert found["layers"] == ["final_norm"]
+    own = ExtractionSpec(words=WordSpec(poolings=("last",)))
+    other = run(replace(config, name="other", extraction=own)).scores["heads"]["token-classifier"]
+    assert other["departures"] == ["a word is the last of its tokens, and not their mean, as with MAGNET"]
 
 
-def test_departures_of_look_both_ways_are_told(decoder_folder: Path, tmp_path: Path) -> None:
-    template = InputTemplate(max_tokens=32, on_long="truncate")
+def test_look_both_ways_labels_every_token(
+    decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
+) -> None:
     config = make_config(
-        decoder_folder, tmp_path, extraction=ExtractionSpec(template=template), protocol="look-both-ways",
-        task=TaskSpec("words-sample", pairs=20),
+        decoder_folder, tmp_path, protocol="look-both-ways", task=TaskSpec("words-sample", pairs=20)
     )  # fmt: skip
-    [line] = run(config).scores["heads"]["token-classifier"]["departures"]
-    assert "scores every token" in line
+    assert config.extraction.template.max_tokens == 32
+    result = run(config)
+    plain = TaskSpec("words-sample", pairs=20).load()
+    assert isinstance(plain, WordTask)
+    n_words = sum(map(len, plain.splits["test"]["words"]))
+    assert result.scores["task"]["n_words"]["test"] > n_words
+    assert any("every token is a word here" in note for note in result.scores["task"]["notes"])
+    found = result.scores["heads"]["token-classifier"]
+    assert found["departures"] == []
+    assert found["is_optimistic"]
     [path] = (tmp_path / "caches").glob("*.h5")
+    tokens = load_run_task(config)
+    assert isinstance(tokens, WordTask)
+    assert [text.text for text in tokens.joined("test")] == [text.text for text in plain.joined("test")]
+    assert LatentCache(path).word_report()["n_shared"] == 0
     assert departures("icecore", LatentCache(path), "last") == []
+    # Fitted again on the cache that is there: the same tokens are found without the decoder.
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(config.to_dict()), encoding="utf-8")
+    assert main(["fit", str(tmp_path / "w.yaml"), "--name", "again"]) == 0
+    again = read_json(tmp_path / "runs" / "again" / "scores.json")
+    assert again["heads"]["token-classifier"]["summary"] == json.loads(json.dumps(found["summary"]))
 
 
 @pytest.mark.parametrize(
@@ -296,6 +315,10 @@ def test_departures_of_look_both_ways_are_told(decoder_folder: Path, tmp_path: P
         (
             {"heads": {"token-classifier": {"pooling": "last"}}, "extraction": MEANS},
             ConfigError, "the pooling 'last', which is not extracted; allowed: mean, or add it to extraction.words",
+        ),
+        (
+            {"extraction": ExtractionSpec(poolings=("last",))},
+            ConfigError, r"extraction.poolings is \[last\], which pools whole texts, .* set extraction.words.poolings",
         ),
         ({"protocol": "freeze-released"}, ConfigError, "'freeze-released' is for tasks of pairs, but 'words-sample'"),
         ({"task": TaskSpec("words-sample", {"tags": "pos"}), "heads": {}}, ConfigError, "no head was named"),
