@@ -134,7 +134,9 @@ def _check_configuration(repository: str, commit: str | None, config: str | None
 
 def _as_table(repository: str, split: str, rows: "datasets.Dataset") -> RawTable:
     numbered = [RawRow(number, row) for number, row in enumerate(rows.to_list(), start=1)]
-    return RawTable(f"{repository} ({split})", "row", tuple(rows.column_names), numbered)
+    kinds = {column: getattr(kind, "feature", kind) for column, kind in rows.features.items()}
+    names = {column: tuple(kind.names) for column, kind in kinds.items() if hasattr(kind, "names")}
+    return RawTable(f"{repository} ({split})", "row", tuple(rows.column_names), numbered, names)
 
 
 @contextmanager

@@ -4,12 +4,13 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from extract.errors import TaskError, unknown_name
 from probes.tasks.hf_rows import read_parquet_rows
+from probes.tasks.packed import inner_suffix, read_bytes
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -37,6 +38,8 @@ class RawTable:
     unit: Literal["line", "row"]
     columns: tuple[str, ...]
     rows: list[RawRow]
+    value_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Column to the names of its whole numbers (or of those in its lists), for columns that declare them."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def read_raw(path: Path, file_format: FileFormat) -> RawTable:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix.
 
     Args:
-        path: A local file.
+        path: A local file; JSON may be packed (.json.gz, .jsonl.gz).
         file_format: How delimited text is written.
 
     Returns:
@@ -86,7 +89,7 @@ def read_raw(path: Path, file_format: FileFormat) -> RawTable:
         columns, values = read_parquet_rows(path)
         rows = [RawRow(number, row) for number, row in enumerate(values, start=1)]
         table = RawTable(str(path), "row", columns, rows)
-    elif suffix in JSON_SUFFIXES:
+    elif inner_suffix(path) in JSON_SUFFIXES:
         table = _read_json(path)
     elif suffix in DELIMITERS or file_format.delimiter is not None:
         table = _read_delimited(path, file_format)
@@ -104,15 +107,15 @@ def read_text(path: Path) -> str:
     """Read a UTF-8 file, with or without a byte order mark, its line ends as they are.
 
     Args:
-        path: A local file.
+        path: A local file; one that ends in .gz is unpacked.
 
     Returns:
         The text.
 
     Raises:
-        TaskError: If it is not UTF-8; names the line and the byte.
+        TaskError: If it is not UTF-8 (names the line and the byte), or a broken .gz file.
     """
-    data = path.read_bytes()
+    data = read_bytes(path)
     try:
         return data.decode(_BOM)
     except UnicodeDecodeError as error:

@@ -6,10 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
-from probes.words.sentences import BLANK, DOCUMENT_START, Sentence, SentenceTable, count_note, read_lines
+from probes.words.sentences import (
+    BLANK,
+    DOCUMENT_START,
+    Sentence,
+    SentenceTable,
+    count_note,
+    is_plain_tag,
+    read_lines,
+    stray_tag,
+)
 
 SEPARATORS = ("auto", "tab", "space", "whitespace")
 WORD = "word"
+_COMMENTS = ", or set `has_comments: true` if lines that begin with # are comments"
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> Sentenc
         The sentences; their documents are numbered from 1 if the file marks any.
 
     Raises:
-        TaskError: If the file is missing, empty, not UTF-8, or a line has another number of columns, an empty column
-            or the other separator; with file, line and value.
+        TaskError: If the file is missing, empty, not UTF-8, or a line has another number of columns, an empty column,
+            a tag with a blank or the other separator; with file, line and value.
         UnknownNameError: If `tags` is none of the columns.
 
     Example:
@@ -82,6 +92,8 @@ def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> Sentenc
     n_documents = 0
     for number, fields in _split_lines(path, lines, file_format):
         if fields:
+            if not is_plain_tag(fields[tag_index]):
+                raise stray_tag(f"{path}, line {number}", tags, fields[tag_index])
             block.words.append(fields[word_index])
             block.tags.append(fields[tag_index])
             block.numbers.append(number)
@@ -115,9 +127,11 @@ def _split_lines(path: Path, lines: Sequence[str], file_format: ColumnFormat) ->
         elif has_tab if separator == "space" else first and " " in line and not has_tab:
             parted = "a tab" if has_tab else "spaces and no tab"
             on_line = f" on line {first}" if first else ""
+            may_be_comment = line.startswith("#") or (first > 0 and lines[first - 1].startswith("#"))
             raise TaskError(
                 f"{path}, line {number}: {line[:60]!r} has {parted}, but {separator}s part the columns{on_line}: use "
-                "one of them, or set `separator: whitespace` if no word holds a space."
+                "one of them, or set `separator: whitespace` if no word holds a space"
+                f"{_COMMENTS if may_be_comment else ''}."
             )
         if separator == "tab":
             fields = [part.strip(" ") for part in line.split("\t")]
@@ -131,9 +145,10 @@ def _split_lines(path: Path, lines: Sequence[str], file_format: ColumnFormat) ->
 
 def _check(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
     if len(fields) != len(columns):
+        hint = _COMMENTS if fields[0].startswith("#") else ""
         raise TaskError(
             f"{where}: {len(fields)} instead of {len(columns)} columns ({', '.join(columns)}) in {_shorten(fields)}: "
-            "mend the line, or name the columns of the file with `columns`."
+            f"mend the line, or name the columns of the file with `columns`{hint}."
         )
     for name, value in zip(columns, fields, strict=True):
         if not value:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
-from probes.words.sentences import BLANK, Sentence, SentenceTable, count_note, read_lines
+from probes.words.sentences import BLANK, Sentence, SentenceTable, count_note, is_plain_tag, read_lines, stray_tag
 
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 TAG_COLUMNS = ("upos", "xpos", "deprel")
@@ -83,6 +83,8 @@ class _Reader:
                     f"{self.path}, line {number}: column {self.tags!r} is {fields[tag_index]!r}, which means "
                     f"unspecified: use another of {', '.join(TAG_COLUMNS)}."
                 )
+            elif not is_plain_tag(fields[tag_index]):
+                raise stray_tag(f"{self.path}, line {number}", self.tags, fields[tag_index])
             else:
                 sentence.words.append(fields[1])
                 sentence.tags.append(fields[tag_index])
@@ -140,7 +142,8 @@ def read_conllu(path: Path, tags: str) -> SentenceTable:
         as 1-2 and empty nodes such as 1.1, which are no words, and sentences whose words do not rebuild `# text`.
 
     Raises:
-        TaskError: If the file is missing, empty, not UTF-8, or a line is no line of CoNLL-U; with file and line.
+        TaskError: If the file is missing, empty, not UTF-8, a line is no line of CoNLL-U, or a tag holds a blank; with
+            file and line.
         UnknownNameError: If `tags` is no column of tags.
 
     Source:

@@ -1,9 +1,11 @@
 """A word task from local files: CoNLL columns, CoNLL-U or JSON Lines, one file a split or a folder of them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
+from probes.tasks.packed import inner_suffix
 from probes.words.assemble import build_task
 from probes.words.columns import ColumnFormat, read_columns
 from probes.words.conllu import read_conllu
@@ -13,8 +15,12 @@ from probes.words.token_rows import TokenColumns, read_token_json
 
 CONLLU_SUFFIXES = (".conllu",)
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_MARKS = {"train": ("train",), "validation": ("dev", "valid", "testa"), "test": ("test",)}
-"""What in the name of a file tells its split; `testa` is no test file."""
+_MARKS = {
+    "train": ("train", "training"),
+    "validation": ("dev", "devel", "development", "val", "valid", "validation", "testa"),
+    "test": ("test", "testing", "testb"),
+}
+"""What in the name of a file tells its split: a whole part of it, letters between other characters, `set` left off."""
 
 
 def load_word_files(
@@ -33,8 +39,8 @@ def load_word_files(
 
     Args:
         files: Split (train, validation or dev, test) to its file; or a folder in which one file a split has train,
-            dev or valid, test (testa is validation, testb is test) in its name. The format goes by the suffix:
-            .conllu; .jsonl, .ndjson and .json; anything else is columns.
+            dev or valid, test (testa is validation, testb is test) as a part of its name. The format goes by the
+            suffix: .conllu; .jsonl, .ndjson and .json; anything else is columns. Any of them may be packed (.gz).
         tags: The column, or list, of the tags; `upos`, `xpos` or `deprel` of CoNLL-U.
         columns: Names of the columns in the order of the file, `word` among them; needed for files of columns only.
         words: The list of words in JSON Lines.
@@ -65,7 +71,7 @@ def load_word_files(
     paths = find_split_files(files)
     tables: dict[str, SentenceTable] = {}
     for split, path in paths.items():
-        suffix = path.suffix.lower()
+        suffix = inner_suffix(path)
         if suffix in CONLLU_SUFFIXES:
             tables[split] = read_conllu(path, tags)
         elif suffix in JSON_SUFFIXES:
@@ -91,7 +97,7 @@ def find_split_files(files: Mapping[str, str | Path] | str | Path) -> dict[str, 
         Split (train, validation, test) to a path.
 
     Raises:
-        TaskError: If no file, or more than one, fits a split.
+        TaskError: If no file, or more than one, fits a split, or a file fits two splits.
         UnknownNameError: If a split is unknown.
     """
     from probes.tasks.validate import canonical_split
@@ -117,8 +123,8 @@ def _search_folder(folder: Path) -> dict[str, Path]:
         raise TaskError(f"{folder} {what}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its file.")
     paths: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        split = _split_of(path.name.lower())
-        if split is None or path.name.startswith(".") or not path.is_file():
+        split = None if path.name.startswith(".") or not path.is_file() else _split_of(path)
+        if split is None:
             continue
         if split in paths:
             raise TaskError(
@@ -133,10 +139,12 @@ def _search_folder(folder: Path) -> dict[str, Path]:
     return {split: paths[split] for split in SPLITS if split in paths}
 
 
-def _split_of(name: str) -> str | None:
-    found = [
-        split
-        for split, marks in _MARKS.items()
-        if any(mark in (name.replace("testa", "") if split == "test" else name) for mark in marks)
-    ]
-    return found[0] if len(found) == 1 else None
+def _split_of(path: Path) -> str | None:
+    parts = [part.removesuffix("set") for part in re.split("[^a-z]+", path.name.lower())]
+    found = [split for split, marks in _MARKS.items() if any(part in marks for part in parts)]
+    if len(found) > 1:
+        raise TaskError(
+            f"{path} may be the {found[0]} or the {found[1]} split by its name: map each split to its file with "
+            "`files`."
+        )
+    return found[0] if found else None

@@ -12,6 +12,7 @@ from probes.words.assemble import build_task, hold_out
 from probes.words.columns import ColumnFormat, read_columns
 from probes.words.conllu import read_conllu
 from probes.words.files import load_word_files
+from probes.words.hub import load_word_hub
 from probes.words.sentences import SentenceTable
 from probes.words.sources import find_folder, need_folder, read_hub, read_local
 from probes.words.task import WordMetric, WordTask
@@ -79,18 +80,19 @@ def load_conll2003(
 
 def load_conll2000(
     tags: str = "chunk", *, folder: str | None = None, hub_id: str = CONLL_HUB_IDS["conll2000"],
-    revision: str | None = PARQUET_BRANCH, validation_fraction: float = 0.1, seed: int = 0,
+    revision: str | None = PARQUET_BRANCH, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto",
 ) -> WordTask:  # fmt: skip
     """Load CoNLL-2000: chunks or parts of speech of the Wall Street Journal, with a validation split held out of train.
 
     Args:
         tags: `chunk` or `pos`.
-        folder: Where `train.txt` and `test.txt` are; None is `$ICECORE_DATA/conll2000` where that folder exists, else
-            the hub.
+        folder: Where `train.txt` and `test.txt` are, packed as they are published (.gz) or not; None is
+            `$ICECORE_DATA/conll2000` where that folder exists, else the hub.
         hub_id: A dataset of the hub, or a local folder laid out like one, with lists `tokens` and `chunk_tags`.
         revision: Branch, tag or commit of the hub; None is the main branch.
         validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
         seed: Seed of that draw, by sentence.
+        scheme: `auto` finds the IOB2 of the published files.
 
     Returns:
         The task; the published files have 8,936 training and 2,012 test sentences.
@@ -110,11 +112,13 @@ def load_conll2000(
         train, validation, note = hold_out(tables["train"], fraction=validation_fraction, seed=seed)
         tables, notes = {"train": train, "validation": validation, "test": tables["test"]}, (note,)
     name = f"conll2000-{tags}"
-    return build_task(tables, name=name, source=source, metric=_metric(tags), tolerance=TOLERANCE, notes=notes)
+    return build_task(
+        tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE, notes=notes
+    )
 
 
 def load_financial_ner(
-    folder: str | None = None, *, validation_fraction: float = 0.1, seed: int = 0
+    folder: str | None = None, *, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto"
 ) -> WordTask:  # fmt: skip
     """Load the financial agreements of Alvarado et al. (2015): persons, places, organisations, other names.
 
@@ -126,6 +130,7 @@ def load_financial_ner(
             `$ICECORE_DATA/financial-ner`.
         validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
         seed: Seed of that draw, by sentence.
+        scheme: `auto` finds the scheme of the published files.
 
     Returns:
         The task; the published files have 41,010 training and 13,246 test words.
@@ -139,16 +144,18 @@ def load_financial_ner(
     train, validation, note = hold_out(tables["train"], fraction=validation_fraction, seed=seed)
     splits = {"train": train, "validation": validation, "test": tables["test"]}
     return build_task(
-        splits, name="financial-ner", source=source, metric="span-f1", tolerance=TOLERANCE, notes=(note,)
+        splits, name="financial-ner", source=source, metric="span-f1", scheme=scheme, tolerance=TOLERANCE,
+        notes=(note,),
     )  # fmt: skip
 
 
-def load_wnut17(folder: str | None = None) -> WordTask:
+def load_wnut17(folder: str | None = None, *, scheme: str = "auto") -> WordTask:
     """Load WNUT-17: emerging and rare entities of six types in social media.
 
     Args:
         folder: Where `wnut17train.conll`, `emerging.dev.conll` and `emerging.test.annotated` are; None is
             `$ICECORE_DATA/wnut17`.
+        scheme: `auto` finds the IOB2 of the published files.
 
     Returns:
         3,394 training, 1,009 validation and 1,287 test sentences.
@@ -158,7 +165,7 @@ def load_wnut17(folder: str | None = None) -> WordTask:
     """
     local = need_folder("wnut17", folder, WNUT17_FILES)
     tables, source = read_local(local, WNUT17_FILES, _column_reader(("word", "ner"), "ner", separator="tab"))
-    return build_task(tables, name="wnut17", source=source, metric="span-f1")
+    return build_task(tables, name="wnut17", source=source, metric="span-f1", scheme=scheme)
 
 
 def load_ud_ewt(tags: str = "upos", *, folder: str | None = None) -> WordTask:
@@ -226,6 +233,7 @@ _ENTRIES = (
         "financial-ner", "financial agreements from $ICECORE_DATA/financial-ner", "words", load_financial_ner
     ),
     WordTaskEntry("word-files", "your own CoNLL columns, CoNLL-U or JSON Lines", "words", load_word_files),
+    WordTaskEntry("word-hub", "a token dataset of the hub, by column names", "words", load_word_hub),
 )
 WORD_TASKS: dict[str, WordTaskEntry] = {entry.name: entry for entry in _ENTRIES}
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from extract.errors import TaskError
+from probes.tasks.packed import PACKED
 from probes.words.sentences import SentenceTable
 from probes.words.token_rows import TokenColumns, read_token_repository
 
@@ -61,7 +62,7 @@ def read_local(
 
     Args:
         folder: Where they are.
-        files: The first name that is there is taken.
+        files: The first name that is there is taken, as it is or with .gz after it.
         read: Reads one file.
 
     Returns:
@@ -73,9 +74,10 @@ def read_local(
     tables: dict[str, SentenceTable] = {}
     taken: list[str] = []
     for split, names in files.items():
-        path = next((folder / name for name in names if (folder / name).is_file()), None)
+        allowed = [folder / f"{name}{suffix}" for name in names for suffix in ("", PACKED)]
+        path = next((path for path in allowed if path.is_file()), None)
         if path is None:
-            raise TaskError(f"{folder} has no {split} file: put {' or '.join(names)} there.")
+            raise TaskError(f"{folder} has no {split} file: put {' or '.join(names)} there, packed ({PACKED}) or not.")
         tables[split] = read(path)
         taken.append(path.name)
     return tables, f"{', '.join(taken)} in {_called(folder)}"

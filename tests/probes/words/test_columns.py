@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,54 @@ def test_columns_that_cannot_be(tmp_path: Path) -> None:
     assert said in fails(path, "pos", ("words", "pos"))
     assert "`columns` names 'pos' twice" in fails(path, "pos", ("word", "pos", "pos"))
     assert "unknown separator 'tabs': did you mean 'tab'?" in fails(path, "pos", ("word", "pos"), separator="tabs")
+
+
+@pytest.mark.parametrize("tag", ["B-A\u00a0", "\u00a0", "B\u2003A", "O\u200b", "\ufeffO"])
+def test_blanks_that_nobody_sees_make_no_new_tag(tmp_path: Path, tag: str) -> None:
+    path = save(tmp_path / "x", f"Ice NN O\nOslo NNP {tag}\n")
+    said = fails(path, "ner", ("word", "pos", "ner"))
+    assert f"{path}, line 2: column 'ner' holds the tag {tag!r}, but a tag has no blank and no invisible char" in said
+    assert read(path, "pos", ("word", "pos", "ner"))[0].tags == ["NN", "NNP"]
+
+
+def test_a_comment_that_is_no_word_is_guessed_at(tmp_path: Path) -> None:
+    hint = ", or set `has_comments: true` if lines that begin with # are comments."
+    path = save(tmp_path / "x", "Ice NN\n\n# sent 12\nMelt VB\n")
+    said = fails(path, "pos", ("word", "pos"))
+    assert f"{path}, line 3: 3 instead of 2 columns (word, pos) in ['#', 'sent', '12']" in said
+    assert said.endswith(f"name the columns of the file with `columns`{hint}")
+    assert read(path, "pos", ("word", "pos"), has_comments=True)[1].words == ["Melt"]
+    assert "has_comments" not in fails(save(tmp_path / "y", "Ice NN\na b c\n"), "pos", ("word", "pos"))
+    for text, line in (("# one\nIce\tNN\n", 2), ("Ice\tNN\n# one\n", 2)):
+        path = save(tmp_path / "z", text)
+        said = fails(path, "pos", ("word", "pos"))
+        assert f"{path}, line {line}: " in said
+        assert said.endswith(f"set `separator: whitespace` if no word holds a space{hint}")
+        assert read(path, "pos", ("word", "pos"), has_comments=True)[0].words == ["Ice"]
+
+
+def test_a_packed_file_is_read_as_the_plain_one(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt.gz"
+    path.write_bytes(gzip.compress(PUBLISHED.encode()))
+    assert read(path) == read(save(tmp_path / "train.txt", PUBLISHED))
+    path.write_bytes(gzip.compress(f"{PUBLISHED}Oslo\n".encode()))
+    assert f"{path}, line 15: 1 instead of 4 columns" in fails(path)
+    path.write_bytes(gzip.compress(b""))
+    assert f"{path} is empty" in fails(path)
+
+
+def test_a_broken_packed_file_is_named(tmp_path: Path) -> None:
+    whole = gzip.compress(PUBLISHED.encode())
+    for data, why in (
+        (PUBLISHED.encode(), "Not a gzipped file"),
+        (whole[:-9], "Compressed file ended before the end-of-stream marker was reached"),
+        (whole[:-8] + bytes(8), "CRC check failed"),
+        (whole[:10] + bytes([255] * 10) + whole[20:], "Error -3 while decompressing data"),
+    ):
+        (tmp_path / "train.txt.gz").write_bytes(data)
+        said = fails(tmp_path / "train.txt.gz")
+        assert f"{tmp_path / 'train.txt.gz'} cannot be unpacked as gzip ({why}" in said
+        assert said.endswith("): fetch it anew, or unpack it yourself.")
 
 
 def test_a_sentence_of_fifty_thousand_words(tmp_path: Path) -> None:

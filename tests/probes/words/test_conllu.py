@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,14 @@ def test_other_columns_and_files_without_words(tmp_path: Path) -> None:
     assert read_conllu(path, "deprel").sentences[0].tags == ["dep"] * 9
     assert "has no words, only comments or blank lines" in fails(save(tmp_path / "c.conllu", ["# text = x", ""]))
     assert "is empty" in fails(save(tmp_path / "e.conllu", []))
+
+
+def test_a_stray_blank_in_a_tag_and_a_packed_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.conllu.gz"
+    path.write_bytes(gzip.compress("\n".join(SENTENCE).encode()))
+    plain = save(tmp_path / "x.conllu", SENTENCE)
+    assert read_conllu(path, "upos").sentences == read_conllu(plain, "upos").sentences
+    path = save(tmp_path / "y.conllu", [row("1", "Ice", "NOUN\u00a0", "NN")])
+    said = f"{path}, line 1: column 'upos' holds the tag 'NOUN\\xa0', but a tag has no blank and no invisible character"
+    assert said in fails(path)
+    assert read_conllu(path, "xpos").sentences[0].tags == ["NN"]

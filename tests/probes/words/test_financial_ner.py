@@ -48,7 +48,7 @@ def test_published_columns_become_spans_with_a_validation_split(
     assert task.scheme is not None
     assert task.scheme.found == "IO"
     assert "validation: 2 of the 10 training sentences, drawn with seed 0; train is the rest" in task.notes
-    assert WORD_TASKS["financial-ner"].options() == ("folder", "validation_fraction", "seed")
+    assert WORD_TASKS["financial-ner"].options() == ("folder", "validation_fraction", "seed", "scheme")
 
 
 def test_quotes_that_are_no_utf8_are_read(tmp_path: Path) -> None:

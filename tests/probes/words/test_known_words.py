@@ -1,5 +1,7 @@
+import gzip
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import datasets
@@ -17,6 +19,7 @@ from probes.words import (
     load_word_files,
 )
 from probes.words.conllu import read_conllu
+from probes.words.known import load_financial_ner
 
 CONLL2003 = """-DOCSTART- -X- O O
 
@@ -141,6 +144,50 @@ def test_conll2000_holds_out_a_validation_split(tmp_path: Path) -> None:
         load_conll2000("ner", folder=str(folder))
 
 
+def test_conll2000_is_read_as_it_is_published(tmp_path: Path) -> None:
+    rows = "\n".join(f"w{i} NN B-NP\nruns VBZ B-VP\n" for i in range(20))
+    plain = write(tmp_path / "plain", {"train.txt": rows, "test.txt": rows})
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for name in ("train.txt", "test.txt"):
+        (packed / f"{name}.gz").write_bytes(gzip.compress(rows.encode()))
+    task = load_conll2000(folder=str(packed))
+    assert task.digest() == load_conll2000(folder=str(plain)).digest()
+    assert task.source == f"train.txt.gz, test.txt.gz in {packed}"
+    (packed / "test.txt.gz").write_bytes(b"<html>not found</html>")
+    with pytest.raises(TaskError, match=r"test\.txt\.gz cannot be unpacked as gzip \(Not a gzipped file \(b'<h'\)\)"):
+        load_conll2000(folder=str(packed))
+    (packed / "test.txt.gz").unlink()
+    with pytest.raises(TaskError, match=r"packed has no test file: put test\.txt there, packed \(\.gz\) or not\."):
+        load_conll2000(folder=str(packed))
+
+
+MIXED = "Ana I-PER\n\nin O\nOslo B-LOC\n\nEva I-PER\n\nto O\nRoma B-LOC\n"
+
+
+@pytest.mark.parametrize(
+    ("load", "files", "pad"),
+    [
+        (load_conll2000, ("train.txt", "test.txt"), " NN "),
+        (load_wnut17, ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"), "\t"),
+        (load_financial_ner, ("FIN5.txt", "FIN3.txt"), " NN - "),
+    ],
+)
+def test_mixed_schemes_can_be_declared_as_the_error_says(
+    tmp_path: Path, load: Callable[..., WordTask], files: tuple[str, ...], pad: str
+) -> None:
+    folder = str(write(tmp_path / "c", dict.fromkeys(files, MIXED.replace(" ", pad) * 5)))
+    options = {} if load is load_wnut17 else {"validation_fraction": 0.5}
+    with pytest.raises(TaskError, match="or name the scheme with `scheme`"):
+        load(folder=folder, **options)
+    task = load(folder=folder, scheme="IOB2", **options)
+    assert task.scheme is not None
+    assert (task.scheme.found, task.scheme.is_declared, task.metric) == ("IOB2", True, "span-f1")
+    assert task.splits["test"]["tags"][:2] == [["B-PER"], ["O", "B-LOC"]]
+    with pytest.raises(UnknownNameError, match="unknown tagging scheme 'IOB3': did you mean 'IOB2'"):
+        load(folder=folder, scheme="IOB3", **options)
+
+
 def test_conll2000_in_hub_layout(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "hub", tags="chunk_tags", splits=("train", "test"))
     assert sizes(load_conll2000(hub_id=str(folder))) == {"train": (18, 72), "validation": (2, 8), "test": (20, 80)}
@@ -198,12 +245,14 @@ def test_ud_ewt_has_penn_tags_too(icecore_data: Path) -> None:
 
 def test_the_table() -> None:
     assert list(WORD_TASKS) == [
-        "words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files",
+        "words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub",
     ]  # fmt: skip
     for name, entry in WORD_TASKS.items():
         assert (entry.name, entry.kind) == (name, "words")
         assert entry.description
     assert WORD_TASKS["ud-ewt"].options() == ("tags", "folder")
+    for name in ("conll2003", "conll2000", "wnut17", "financial-ner", "word-files", "word-hub"):
+        assert "scheme" in WORD_TASKS[name].options()
     assert WORD_TASKS["words-sample"].load().is_sample
 
 

@@ -1,3 +1,4 @@
+import gzip
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,11 +63,50 @@ def test_json_lines(tmp_path: Path) -> None:
         ({"tokens": ["a"], "tags": [1]}, "column 'tags' holds the tag 1, but a text is needed"),
         ({"tokens": ["a"], "tags": [""]}, "column 'tags' holds the tag '', but a text is needed"),
         (["a"], "no JSON object: ['a']"),
+        ({"tokens": [""], "tags": ["O"]}, "column 'tokens' holds the word '', but a text is needed"),
+        (
+            {"tokens": ["a\tb"], "tags": ["O"]},
+            "column 'tokens' holds the word 'a\\tb', but a word has no tab and no line",
+        ),
+        (
+            {"tokens": ["a\n"], "tags": ["O"]},
+            "column 'tokens' holds the word 'a\\n', but a word has no tab and no line",
+        ),
+        (
+            {"tokens": ["a\rb"], "tags": ["O"]},
+            "column 'tokens' holds the word 'a\\rb', but a word has no tab and no line",
+        ),
+        (
+            {"tokens": ["a", "-DOCSTART-"], "tags": ["O", "O"]},
+            "column 'tokens' holds the word '-DOCSTART-' within a sentence, but -DOCSTART- begins a document, in a row",
+        ),
+        (
+            {"tokens": ["x -DOCSTART-2"], "tags": ["O"]},
+            "column 'tokens' holds the word 'x -DOCSTART-2' within a sentence, but -DOCSTART- begins a document",
+        ),
+        (
+            {"tokens": ["a"], "tags": ["B-A "]},
+            "column 'tags' holds the tag 'B-A ', but a tag has no blank and no invis",
+        ),
+        ({"tokens": ["a"], "tags": ["\u00a0O"]}, "column 'tags' holds the tag '\\xa0O', but a tag has no blank"),
+        ({"tokens": ["a"], "tags": ["B-A\u200b"]}, "column 'tags' holds the tag 'B-A\\u200b', but a tag has no blank"),
+        ({"tokens": ["a"], "tags": ["B-A\t"]}, "column 'tags' holds the tag 'B-A\\t', but a tag has no blank"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, row: object, said: str) -> None:
     path = save(tmp_path / "x.jsonl", [{"tokens": ["a"], "tags": ["O"]}, row])
     assert f"{path}, line 2: {said}" in fails(path)
+
+
+def test_a_row_may_be_packed(tmp_path: Path) -> None:
+    plain = save(tmp_path / "x.jsonl", [{"tokens": ["Ice", "in"], "tags": ["O", "B-A"]}])
+    packed = tmp_path / "x.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    table = read_token_json(packed, TokenColumns())
+    assert table.sentences == read_token_json(plain, TokenColumns()).sentences
+    assert table.place(0, 1) == f"{packed}, line 1"
+    packed.write_bytes(plain.read_bytes())
+    assert f"{packed} cannot be unpacked as gzip (Not a gzipped file" in fails(packed)
 
 
 def test_files_without_the_lists_or_without_words(tmp_path: Path) -> None:
@@ -141,10 +181,11 @@ def test_numbers_get_their_names_from_the_hub_or_its_cache(
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_names, **_options: ["default"])
     columns = TokenColumns(tags="ner_tags")
     tables, source = read_token_repository("someone/ner", columns, revision=None, help_text="look again")
     assert tables["test"].sentences[0].tags == ["B-PER"]
     where = "at c0ffee of the Hugging Face hub" if is_reachable else "from the cache of `datasets` (hub not asked)"
     assert source == f"someone/ner {where}"
     commit = "c0ffee" if is_reachable else None
-    assert asked == [("someone/ner", commit, None, not is_reachable)] * 2
+    assert asked == [("someone/ner", commit, None, not is_reachable)]

@@ -1,4 +1,6 @@
+import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -23,10 +25,13 @@ def write(folder: Path, *names: str) -> Path:
         ("Train.conll", "valid.conll", "TEST.conll"),
         ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"),
         ("x_train.tsv", "x-validation.tsv", "x-test.tsv"),
+        ("latest_train.txt", "latest_dev.txt", "latest_test.txt"),
+        ("train.txt.gz", "testa.txt.gz", "testb.txt.gz"),
+        ("trainset.txt", "devset.txt", "contest-test1.txt"),
     ],
 )
 def test_names_of_files_tell_their_split(tmp_path: Path, names: tuple[str, str, str]) -> None:
-    write(tmp_path, *names, "README.md", "notes.txt", ".train.swp")
+    write(tmp_path, *names, "README.md", "notes.txt", ".train_test.swp", "contest.txt", "device.txt", "latest.txt")
     (tmp_path / "trained").mkdir()
     paths = find_split_files(tmp_path)
     assert {split: path.name for split, path in paths.items()} == dict(
@@ -36,13 +41,45 @@ def test_names_of_files_tell_their_split(tmp_path: Path, names: tuple[str, str, 
 
 def test_folders_that_leave_the_split_open(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="has no file with train, dev, valid or test in its name"):
-        find_split_files(write(tmp_path, "a.txt", "train_and_test.txt"))
+        find_split_files(write(tmp_path, "a.txt", "latest.txt"))
     with pytest.raises(TaskError, match=r"two files for the train split, train1\.txt and train2\.txt: map each split"):
         find_split_files(write(tmp_path, "train1.txt", "train2.txt"))
     with pytest.raises(TaskError, match=r"a\.txt is a file: give `files` as a folder, or map each of"):
         find_split_files(tmp_path / "a.txt")
     with pytest.raises(TaskError, match="nowhere does not exist"):
         find_split_files(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [
+        ("train_and_test.txt", "the train or the test"),
+        ("train-dev.conll", "the train or the validation"),
+        ("dev.test.jsonl.gz", "the validation or the test"),
+    ],
+)
+def test_a_name_that_fits_two_splits_is_refused(tmp_path: Path, name: str, splits: str) -> None:
+    said = f"{tmp_path / name} may be {splits} split by its name: map each split to its file with `files`."
+    with pytest.raises(TaskError, match=f"^{re.escape(said)}$"):
+        find_split_files(write(tmp_path, "train.txt", name))
+
+
+def test_packed_files_of_every_format_make_the_same_task(tmp_path: Path) -> None:
+    rows = [["1", "Ice", "_", "NOUN"], ["2", "melts", "_", "VERB"]]
+    texts = {
+        ".conllu": "".join("\t".join(row) + "\t_" * 6 + "\n" for row in rows),
+        ".jsonl": json.dumps({"tokens": ["Ice", "melts"], "upos": ["NOUN", "VERB"]}) + "\n",
+        ".txt": "Ice NOUN\nmelts VERB\n",
+    }
+    digests = set()
+    for suffix, text in texts.items():
+        folder = tmp_path / suffix[1:]
+        folder.mkdir()
+        (folder / f"train{suffix}.gz").write_bytes(gzip.compress(text.encode()))
+        task = load_word_files(folder, tags="upos", columns=["word", "upos"])
+        assert task.source == str(folder / f"train{suffix}.gz")
+        digests.add(task.digest())
+    assert len(digests) == 1
 
 
 def test_files_by_split(tmp_path: Path) -> None:

@@ -85,8 +85,9 @@ def test_a_slip_in_a_span_tag_does_not_change_the_metric(slip: str) -> None:
     with pytest.raises(TaskError) as caught:
         build_task({"train": train, "test": test}, name="x", source="")
     assert str(caught.value) == (
-        f"test.txt, line 2: {slip!r} is no span tag, as are 2 of 9 tags (1 different), but 'B-LOC' and others are: mend "
-        "them to score spans (`metric: span-f1` takes nothing else), or set `metric: accuracy` to score every word."
+        f"test.txt, line 2: {slip!r} is no span tag, as are 2 of 9 tags (1 different), but 'B-LOC' and others are: "
+        "mend them to score spans (`metric: span-f1` takes nothing else), or set `metric: accuracy` to score every "
+        "word."
     )
     splits = {"train": train, "test": test}
     assert build_task(splits, name="x", source="", metric="accuracy").metric == "accuracy"
