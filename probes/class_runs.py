@@ -1,18 +1,25 @@
 """The part of a run that is of classification tasks: heads, scores, files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from extract.cache import LatentCache
 from extract.errors import ConfigError, TaskError
-from extract.layers import FINAL_NORM
-from probes.classes.heads import evaluate_class_head, resolve_class_options
+from probes.classes.heads import (
+    ClassHeadOptions,
+    check_class_head,
+    evaluate_class_head,
+    is_one_layer,
+    resolve_class_options,
+)
 from probes.classes.look_both_ways import look_both_ways_split
 from probes.classes.probing import ProbeResult
 from probes.classes.report import class_summary, draw_confusion, draw_surface, write_class_predictions
 from probes.classes.saved import save_probe
 from probes.classes.task import ClassTask
-from probes.config import RunConfig
+from probes.config import RunConfig, TaskSpec
+from probes.known_tasks import ALL_TASKS
 
 LBW_OPTIONS: dict[str, dict[str, Any]] = {
     "logistic-probe": {
@@ -22,6 +29,21 @@ LBW_OPTIONS: dict[str, dict[str, Any]] = {
     "cosine-threshold": {"choose_on": "test", "layers": "final_norm"},
 }  # fmt: skip
 """What the code released with Look Both Ways does; options of the config count before these."""
+
+
+def spec_of(config: RunConfig) -> TaskSpec:
+    """Give the task of a run with the options its protocol sets: look-both-ways drops rare classes, as released.
+
+    Args:
+        config: The run.
+
+    Returns:
+        The task's spec; options of the config count before the protocol's.
+    """
+    spec = config.task
+    if config.protocol != "look-both-ways" or "rare" not in ALL_TASKS[spec.name].options():
+        return spec
+    return replace(spec, options={"rare": "drop", **spec.options})
 
 
 def cut_task(config: RunConfig, task: ClassTask) -> ClassTask:
@@ -49,8 +71,7 @@ def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, 
         IcecoreError: Rows or options that a head cannot work with.
     """
     found = {}
-    for name, options in config.heads.items():
-        resolved = resolve_class_options(name, {**_defaults(config, name), **(options or {})})
+    for name, resolved in _resolved(config).items():
         found[name] = evaluate_class_head(name, resolved, cache, task, device=device, n_resamples=config.bootstrap)
     return found
 
@@ -103,9 +124,9 @@ def require_selection(config: RunConfig, task: ClassTask) -> None:
 
     Raises:
         ConfigError: Names the head.
+        IcecoreError: What a head cannot work with; see `check_class_head`.
     """
-    for name, options in config.heads.items():
-        resolved = resolve_class_options(name, {**_defaults(config, name), **(options or {})})
+    for name, resolved in _resolved(config).items():
         choose_on = getattr(resolved.options, "choose_on", None)
         if choose_on is not None and (choose_on == "test" or choose_on not in task.splits):
             raise ConfigError(
@@ -114,20 +135,34 @@ def require_selection(config: RunConfig, task: ClassTask) -> None:
                 "validation, or run each plan by itself."
             )
         strengths = getattr(resolved.options, "Cs", None)
-        if strengths and len(strengths) == 1 and _is_one_layer(resolved.layers) and "validation" not in task.splits:
+        if strengths and len(strengths) == 1 and is_one_layer(resolved.layers) and "validation" not in task.splits:
             raise ConfigError(
                 f"head {name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
                 f"{config.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
                 "train decides on by cross-validation, or use protocol icecore."
             )
+        check_class_head(name, resolved, task)
 
 
-def _is_one_layer(layers: tuple[str, ...]) -> bool:
-    return len(layers) == 1 and (layers[0].startswith("block_") or layers[0] in ("embedding", FINAL_NORM))
+def _resolved(config: RunConfig) -> dict[str, ClassHeadOptions]:
+    """Resolve the options of every head; those of the config count before the protocol's."""
+    defaults = LBW_OPTIONS if config.protocol == "look-both-ways" else {}
+    return {
+        name: resolve_class_options(name, {**defaults.get(name, {}), **(options or {})})
+        for name, options in config.heads.items()
+    }
 
 
-def _defaults(config: RunConfig, head: str) -> dict[str, Any]:
-    return LBW_OPTIONS.get(head, {}) if config.protocol == "look-both-ways" else {}
+def require_heads(config: RunConfig, task: ClassTask) -> None:
+    """Refuse a task that leaves nothing to report, or a head that cannot be fitted on it, before anything is extracted.
+
+    Raises:
+        TaskError: The task has neither a validation nor a test split.
+        IcecoreError: What a head cannot work with; see `check_class_head`.
+    """
+    require_rows(task)
+    for name, resolved in _resolved(config).items():
+        check_class_head(name, resolved, task)
 
 
 def require_rows(task: ClassTask) -> None:

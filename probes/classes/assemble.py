@@ -152,9 +152,9 @@ def _keep_official(
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
     groups = _groups([examples[row] for row in train])
-    marked = hold_out(
-        np.asarray(labels, dtype=np.int64)[train], share=rule.validation_share, seed=rule.seed, groups=groups
-    )
+    # Numbered by train alone: a class that only test has would move the numbers, and with them the draw.
+    _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
+    marked = hold_out(codes, share=rule.validation_share, seed=rule.seed, groups=groups)
     how = "stratified by class" if groups is None else "groups kept whole"
     note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {how}"
     return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note

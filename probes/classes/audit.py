@@ -2,9 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probes.classes.splitting import MIN_CLASS_ROWS
+
+if TYPE_CHECKING:
+    from probes.classes.task import ClassTask
 
 Columns = Mapping[str, Sequence[Any]]
 """`label`, `text` (or `text1` and `text2`) and perhaps `group`, one entry per row."""
@@ -53,6 +56,25 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
     if "train" in tables:
         counts += _thin_classes(tables, class_names)
     return tuple(note for count, note in counts if count)
+
+
+def why_optimistic(task: "ClassTask") -> str:
+    """Say why a score on the reported split is optimistic whatever was chosen: groups that the splits tear apart.
+
+    Args:
+        task: The task, cut as its protocol says.
+
+    Returns:
+        One clause, or nothing where no group (abstract, question) has rows both in train and in the reported split.
+    """
+    reported = "test" if "test" in task.splits else "validation"
+    if reported not in task.splits or task.groups(reported) is None:
+        return ""
+    torn = set(task.groups("train") or ()) & set(task.groups(reported) or ())
+    if not torn:
+        return ""
+    n_rows = sum(group in torn for group in task.groups(reported) or ())
+    return f"{n_rows} of {len(task.splits[reported])} {reported} rows are of a group that also has rows in train"
 
 
 def _repeats(split: str, rows: Columns) -> list[tuple[int, str]]:

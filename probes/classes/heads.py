@@ -6,9 +6,11 @@ from typing import Any
 
 from extract.cache import LatentCache
 from extract.errors import ConfigError, unknown_name
-from probes.classes.probing import ProbeOptions, ProbeResult, evaluate_probe
+from extract.layers import FINAL_NORM
+from probes.classes.options import ProbeOptions
+from probes.classes.probing import ProbeResult, evaluate_probe, selection_of
 from probes.classes.task import ClassTask
-from probes.classes.threshold import ThresholdOptions, evaluate_threshold
+from probes.classes.threshold import ThresholdOptions, check_threshold, evaluate_threshold
 
 DATA_OPTIONS = ("pooling", "layers")
 
@@ -20,16 +22,29 @@ class ClassHeadEntry:
     options: type[Any]
     """Frozen dataclass of its options."""
     evaluate: Callable[..., ProbeResult]
+    check: Callable[[ClassTask, "ClassHeadOptions"], None]
+    """Refuses what is knowable before anything is extracted."""
     description: str
     needs_pairs: bool = False
 
 
+def _check_probe(task: ClassTask, resolved: "ClassHeadOptions") -> None:
+    one_layer = is_one_layer(resolved.layers) and "+" not in (resolved.pooling or "")
+    selection_of(task, resolved.options, has_choice=len(resolved.options.Cs) > 1 or not one_layer)
+
+
+def _check_threshold(task: ClassTask, resolved: "ClassHeadOptions") -> None:
+    check_threshold(task, resolved.options)
+
+
 CLASS_HEADS: dict[str, ClassHeadEntry] = {
     "logistic-probe": ClassHeadEntry(
-        ProbeOptions, evaluate_probe, "L2 logistic regression by L-BFGS, every layer and C; the best on validation"
+        ProbeOptions, evaluate_probe, _check_probe,
+        "L2 logistic regression by L-BFGS, every layer and C; the best on validation"
     ),
     "cosine-threshold": ClassHeadEntry(
-        ThresholdOptions, evaluate_threshold, "two classes of text pairs by a threshold on the cosine of a layer",
+        ThresholdOptions, evaluate_threshold, _check_threshold,
+        "two classes of text pairs by a threshold on the cosine of a layer",
         needs_pairs=True,
     ),
 }  # fmt: skip
@@ -102,6 +117,31 @@ def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
     raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {nouns[kind]}.")
 
 
+def is_one_layer(layers: tuple[str, ...]) -> bool:
+    """Tell whether a selection names one layer, for which no cache need be asked."""
+    return len(layers) == 1 and (layers[0].startswith("block_") or layers[0] in ("embedding", FINAL_NORM))
+
+
+def check_class_head(name: str, resolved: ClassHeadOptions, task: ClassTask) -> None:
+    """Refuse a head that cannot be fitted on a task, before anything is extracted.
+
+    Args:
+        name: A key of `CLASS_HEADS`.
+        resolved: Its options.
+        task: The task, cut as the protocol says.
+
+    Raises:
+        IcecoreError: One text per row for a head of pairs, a choosing split that is not there, too many or too thin
+            classes; names it.
+    """
+    entry = CLASS_HEADS[name]
+    if entry.needs_pairs and not task.is_pairs:
+        raise ConfigError(
+            f"head {name!r} compares two texts, but a row of task {task.name!r} holds one; use logistic-probe."
+        )
+    entry.check(task, resolved)
+
+
 def evaluate_class_head(
     name: str, resolved: ClassHeadOptions, cache: LatentCache, task: ClassTask, *, device: str, n_resamples: int
 ) -> ProbeResult:
@@ -121,12 +161,8 @@ def evaluate_class_head(
     Raises:
         IcecoreError: Rows or options that the head cannot work with.
     """
-    entry = CLASS_HEADS[name]
-    if entry.needs_pairs and not task.is_pairs:
-        raise ConfigError(
-            f"head {name!r} compares two texts, but a row of task {task.name!r} holds one; use logistic-probe."
-        )
-    return entry.evaluate(
+    check_class_head(name, resolved, task)
+    return CLASS_HEADS[name].evaluate(
         cache, task, resolved.options, pooling=resolved.pooling or cache.poolings[0], layers=resolved.layers,
         device=device, n_resamples=n_resamples,
     )  # fmt: skip

@@ -19,7 +19,8 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
 
     All rows in source order (the first `look_both_ways_rows` of them), classes of fewer than 3 rows dropped, 80/20
     stratified by scikit-learn; rows stay in the order drawn, on which SMOTE depends. There is no validation split: a
-    protocol that chooses on the test rows is optimistic, and so is one that tears the rows of a group apart.
+    protocol that chooses on the test rows is optimistic, and so is one that tears the rows of a group apart; both are
+    marked.
     Source: `evaluations/utils.py` of the released code.
 
     Args:

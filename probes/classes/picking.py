@@ -11,6 +11,7 @@ from extract.errors import HeadError
 from probes.channels import Channels
 from probes.classes.features import ClassFeatures
 from probes.classes.metrics import score_classes
+from probes.classes.solving import check_features
 from probes.logistic.result import ConvergenceReport, LogisticFit
 
 
@@ -61,13 +62,17 @@ def predict_split(features: ClassFeatures, fit: LogisticFit, *, layer: int, spli
         split: The split.
 
     Returns:
-        `(N,)` classes.
+        `(N,)` classes, as the task numbers them.
+
+    Raises:
+        HeadError: A row with a feature that is NaN or infinite.
     """
     channels = features.channels
     pooling, name = channels.poolings[layer // len(channels.layers)], channels.layers[layer % len(channels.layers)]
     one = ClassFeatures(features.cache, features.task, Channels((pooling,), (name,)))
     (chunk,) = one.chunks([split])
-    return np.asarray(fit.logits(chunk[split])[0, 0].argmax(-1).numpy())
+    check_features(chunk[split], split=split, first_layer=layer)
+    return np.asarray(features.task.training_classes[fit.logits(chunk[split])[0, 0].argmax(-1).numpy()])
 
 
 def score_splits(features: ClassFeatures, fit: LogisticFit, *, layer: int) -> dict[str, float]:

@@ -1,64 +1,25 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
 from extract.cache import LatentCache
-from extract.errors import HeadError, unknown_name
 from probes.channels import channels_of
+from probes.classes.audit import why_optimistic
 from probes.classes.features import ClassFeatures
 from probes.classes.intervals import Resampling, summarise_class_seeds
 from probes.classes.metrics import score_classes
+from probes.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.classes.picking import pick_probe, predict_split, score_splits
+from probes.classes.solving import ChunkSolver, Part, training_codes
 from probes.classes.task import ClassTask
-from probes.logistic.checks import check_strengths
-from probes.logistic.labels import stratified_folds
-from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import MODES, oversample
+from probes.logistic.checks import check_codes
+from probes.logistic.labels import check_folds, stratified_folds
+from probes.logistic.oversampling import describe_oversampling
 from probes.logistic.result import LogisticFit
-from probes.logistic.solver import fit_logistic
-
-NO_OVERSAMPLING = "none"
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """Options of the head `logistic-probe`."""
-
-    Cs: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0, 100.0)
-    """Inverse strengths of the penalty, on standardised features; one is chosen per layer."""
-    oversampling: str = NO_OVERSAMPLING
-    """`none`, `balance` or `times-5`: SMOTE inside the training fold, after scaling."""
-    is_standardised: bool = True
-    """Whether features are divided by their standard deviation over training rows."""
-    max_iterations: int = SolverOptions.max_iterations
-    """Most L-BFGS iterations per problem."""
-    tol: float = SolverOptions.tol
-    """Largest entry of the gradient of the mean objective at which a problem may stop; see `SolverOptions`."""
-    folds: int = 5
-    """Folds of cross-validation on train, used where the task has no validation split."""
-    seed: int = 0
-    """Seed of folds and oversampling."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the solver refuses, before anything is extracted."""
-        check_strengths(self.Cs)
-        if self.oversampling not in (NO_OVERSAMPLING, *MODES):
-            raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
-        if self.folds < 2:
-            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
-        self.solver()
-
-    def solver(self, *, device: str = "cpu") -> SolverOptions:
-        """Give the options of the solver."""
-        return SolverOptions(
-            tol=self.tol, max_iterations=self.max_iterations, is_standardised=self.is_standardised, device=device
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,45 +62,90 @@ def evaluate_probe(
         UnknownNameError: A pooling or layer that the cache does not have.
     """
     features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
-    has_validation = "validation" in task.splits
-    has_choice = len(features.channels.names) * len(options.Cs) > 1
-    gold = torch.from_numpy(task.labels("train"))
-    folds = None
-    if has_choice and not has_validation:
-        folds = stratified_folds(gold, n_folds=options.folds, seed=options.seed, groups=task.groups("train"))
-    parts = [
-        _solve(chunk, gold, task, options, folds=folds, device=device)
-        for chunk in features.chunks([split for split in ("train", "validation") if split in task.splits])
-    ]
-    surface = np.concatenate([part.surface for part in parts])
-    place = _best(surface)
     names = features.channels.names
-    fit, converged = pick_probe([part.fit for part in parts], place)
+    selection = selection_of(task, options, has_choice=len(names) * len(options.Cs) > 1)
+    parts = _fit_all(features, task, options, selection=selection, device=device)
+    surface = np.concatenate([part.surface for part in parts])
+    fits = [part.fit for part in parts]
+    place = _best(surface, options.Cs)
+    fit, converged = pick_probe(fits, place)
     predictions = {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits}
     default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
     scores = {
         "pooling": pooling,
         "layers": list(names),
         "options": asdict(options),
-        "selection": _selection(options, has_validation=has_validation, has_choice=has_choice),
+        "selection": selection,
         "Cs": list(options.Cs),
         "surface": surface.tolist(),
         "chosen": {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])},
         "default": {
             "layer": names[default[0]], "C": options.Cs[default[1]],
-            "scores": score_splits(features, pick_probe([part.fit for part in parts], default)[0], layer=default[0]),
+            "scores": score_splits(features, pick_probe(fits, default)[0], layer=default[0]),
         },
-        "is_optimistic": False,
+        **describe_optimism(why_optimistic(task)),
         **summarise_predictions(task, predictions, n_resamples=n_resamples),
+        **_describe_growth(task, options),
         "convergence": converged,
     }  # fmt: skip
     return ProbeResult(scores, predictions, fit)
 
 
-def _selection(options: ProbeOptions, *, has_validation: bool, has_choice: bool) -> str:
+def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) -> str:
+    """Say where layer and C are chosen, and refuse what cannot be fitted there; needs no latents.
+
+    Args:
+        task: The task.
+        options: Options of the probes.
+        has_choice: Whether there is more than one layer or C.
+
+    Returns:
+        `validation`, a cross-validation on train, or that there is nothing to choose.
+
+    Raises:
+        HeadError: Fewer training rows than classes, or classes or groups too small for the folds.
+    """
+    codes, names = training_codes(task), training_names(task)
+    check_codes(codes, n_classes=len(names), folds=(codes >= 0)[None])
     if not has_choice:
         return "nothing to choose"
-    return "validation" if has_validation else f"{options.folds}-fold cross-validation on train"
+    if "validation" in task.splits:
+        return "validation"
+    check_folds(codes, n_folds=options.folds, groups=task.groups("train"), class_names=names)
+    return f"{options.folds}-fold cross-validation on train"
+
+
+def training_names(task: ClassTask) -> list[str]:
+    """Name the classes that train has rows of, in the order of a probe's outputs."""
+    return [task.class_names[number] for number in task.training_classes]
+
+
+def describe_optimism(reason: str) -> dict[str, Any]:
+    """Give what scores.json says of it: whether the reported number is optimistic, and why."""
+    return {"is_optimistic": bool(reason), "optimistic_because": reason}
+
+
+def _fit_all(
+    features: ClassFeatures, task: ClassTask, options: ProbeOptions, *, selection: str, device: str
+) -> list[Part]:
+    """Fit and score every layer and C, chunk of layers by chunk of layers."""
+    folds = None
+    if "cross-validation" in selection:
+        folds = stratified_folds(
+            training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
+        )
+    solver = ChunkSolver(task, options, folds, device)
+    parts: list[Part] = []
+    for chunk in features.chunks([split for split in ("train", "validation") if split in task.splits]):
+        parts.append(solver.solve(chunk, first_layer=sum(len(part.surface) for part in parts)))
+    return parts
+
+
+def _describe_growth(task: ClassTask, options: ProbeOptions) -> dict[str, Any]:
+    if options.oversampling == NO_OVERSAMPLING:
+        return {}
+    names = training_names(task)
+    return {"oversampled": describe_oversampling(training_codes(task), mode=options.oversampling, class_names=names)}
 
 
 def summarise_predictions(
@@ -170,58 +176,11 @@ def summarise_predictions(
     }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Probes of a chunk of layers, and their scores on the selecting rows."""
-
-    fit: LogisticFit
-    surface: Float[np.ndarray, "l C"]
-
-
-def _solve(
-    chunk: dict[str, Tensor], gold: Tensor, task: ClassTask, options: ProbeOptions, *, folds: Tensor | None,
-    device: str,
-) -> _Part:  # fmt: skip
-    """Fit a chunk of layers on train, and score them on validation or on the rows each fold leaves out."""
-    train = chunk["train"]
-    solve = _Solver(options, task.n_classes, device)
-    fit = solve(train, gold)
-    if folds is None and "validation" not in chunk:  # one layer and one C
-        return _Part(fit, np.full((1, 1), np.nan))
-    if folds is None:
-        predicted = fit.logits(chunk["validation"]).argmax(-1).numpy()
-        return _Part(fit, np.asarray(score_classes(predicted, task.labels("validation"), metric=task.metric)))
-    scores = []
-    for inside in folds:
-        out = ~inside
-        predicted = solve(train[:, inside], gold[inside]).logits(train[:, out]).argmax(-1).numpy()
-        scores.append(score_classes(predicted, gold[out].numpy(), metric=task.metric))
-    return _Part(fit, np.asarray(np.mean(scores, axis=0)))
-
-
-@dataclass(frozen=True)
-class _Solver:
-    """Fits rows, oversampled first where that is asked for."""
-
-    options: ProbeOptions
-    n_classes: int
-    device: str
-
-    def __call__(self, latents: Tensor, codes: Tensor) -> LogisticFit:
-        """Fit every layer and C."""
-        settings = self.options.solver(device=self.device)
-        if self.options.oversampling == NO_OVERSAMPLING:
-            return fit_logistic(latents, codes, Cs=self.options.Cs, n_classes=self.n_classes, options=settings)
-        more = oversample(latents, codes, mode=self.options.oversampling, seed=self.options.seed)
-        settings = replace(settings, is_standardised=False)
-        fit = fit_logistic(more.latents, more.codes, Cs=self.options.Cs, n_classes=self.n_classes, options=settings)
-        return fit.before(more.mean, more.scale)
-
-
-def _best(surface: Float[np.ndarray, "L C"]) -> tuple[int, int]:
-    """Choose the highest score; of equals the lowest layer, then the strongest penalty."""
-    layer, c = np.unravel_index(int(np.argmax(surface)), surface.shape)
-    return int(layer), int(c)
+def _best(surface: Float[np.ndarray, "L C"], Cs: tuple[float, ...]) -> tuple[int, int]:
+    """Choose the highest score; of equals the lowest layer, then the strongest penalty, which is the smallest C."""
+    rising = np.argsort(Cs, kind="stable")
+    layer, c = np.unravel_index(int(np.argmax(surface[:, rising])), surface.shape)
+    return int(layer), int(rising[c])
 
 
 def _majority(task: ClassTask) -> dict[str, float]:

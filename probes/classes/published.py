@@ -155,7 +155,8 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
         neutral: Scores from `-neutral` up to, not including, `neutral` are neutral.
 
     Returns:
-        Columns `text`, `label` (negative, neutral, positive) and `sentence` (its id), one row per target.
+        Columns `text`, `label` (negative, neutral, positive) and `sentence` (the text again, so that it can name a
+        group: the challenge gives some sentences several ids), one row per target.
 
     Raises:
         TaskError: If the file is broken.
@@ -169,7 +170,7 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
                 row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {found}, but a number is needed")
             else:
                 label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
-                values = {"text": record.get("sentence"), "label": label, "sentence": f"{path.name} {key}"}
+                values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}
                 row = RawRow(len(rows) + 1, values)
             rows.append(row)
     return RawTable(str(path), "row", ("text", "label", "sentence"), rows)

@@ -137,6 +137,39 @@ def _defaults(scores: dict[str, Any]) -> list[str]:
     ]
 
 
+def _cautions(scores: dict[str, Any]) -> list[str]:
+    """Say which numbers are optimistic and why, and what became of the released limit of iterations."""
+    lines = [
+        f"> `{name}` is **optimistic**: {result['optimistic_because']}.\n"
+        for name, result in scores["heads"].items()
+        if result["is_optimistic"]
+    ]
+    for name, result in scores["heads"].items():
+        found = result.get("convergence")
+        if found and scores["protocol"] == "look-both-ways":
+            own, limit = found["chosen"], result["options"]["max_iterations"]
+            lines.append(
+                f"> `{name}` may take {limit} iterations, the released code's limit; it took {own['n_iterations']} and "
+                f"{'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often stops "
+                "at that limit unconverged, so where ours converges its weights are a better minimum, not the same.\n"
+            )
+    return lines
+
+
+def _growth(scores: dict[str, Any]) -> list[str]:
+    """Say what SMOTE added, and which classes were too small for its neighbours."""
+    lines = []
+    for name, result in scores["heads"].items():
+        found = result.get("oversampled")
+        if found:
+            lines.append(
+                f"- `{name}`: SMOTE (`{found['mode']}`) put {found['n_synthetic']:,} rows to {found['n_rows']:,}; "
+                f"{len(found['clipped'])} classes have fewer than 5 neighbours, {len(found['duplicated'])} have one "
+                "row, which is repeated"
+            )
+    return lines
+
+
 def class_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
     """Write the summary of a run on a classification task.
 
@@ -159,6 +192,7 @@ def class_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
         + "; ".join(f"`{name}` {result['selection']}" for name, result in scores["heads"].items())
         + f" (protocol `{scores['protocol']}`, docs/protocol.md).\n",
         *_defaults(scores),
+        *_cautions(scores),
         "## What was used\n",
         f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`)",
@@ -173,6 +207,7 @@ def class_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
         for name, found in ((name, result.get("convergence")) for name, result in scores["heads"].items())
         if found
     ]
+    lines += _growth(scores)
     if task["notes"]:
         lines += ["\n## Mind in the data\n", *(f"- {note}" for note in task["notes"])]
     lines += ["\n## Figures\n", *(f"![{title}]({file})" for title, file in figures.items())]

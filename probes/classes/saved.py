@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.classes.probing import ProbeResult
+from probes.classes.probing import ProbeResult, training_names
 from probes.classes.task import ClassTask
 from probes.logistic.head import LogisticHead
 
@@ -57,7 +57,8 @@ def save_probe(folder: Path, result: ProbeResult, task: ClassTask) -> None:
     if fit is None:
         return
     n_classes, width = fit.weight.shape[-2:]
-    head = LogisticHead(1, width, n_classes=n_classes, Cs=fit.Cs)
+    precision = "float64" if fit.weight.dtype == torch.float64 else "float32"
+    head = LogisticHead(1, width, n_classes=n_classes, Cs=fit.Cs, precision=precision)
     head.take(fit)
     head.choose(layer=0, c=0)
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +70,7 @@ def save_probe(folder: Path, result: ProbeResult, task: ClassTask) -> None:
         "pooling": result.scores["pooling"],
         "layer": result.scores["chosen"]["layer"],
         "C": fit.Cs[0],
-        "class_names": list(task.class_names),
+        "class_names": training_names(task),
         "is_pairs": task.is_pairs,
         "task": {"name": task.name, "digest": task.digest()},
         "convergence": result.scores["convergence"]["chosen"],

@@ -71,6 +71,11 @@ class ClassTask:
         return len(self.class_names)
 
     @property
+    def training_classes(self) -> Int64[np.ndarray, " C"]:
+        """Numbers of the classes that train has rows of, rising: what a head is fitted on, whatever test holds."""
+        return np.unique(self.labels("train"))
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         """`("text",)`, or `("text1", "text2")` for pairs."""
         return text_columns(next(iter(self.splits.values())).column_names)

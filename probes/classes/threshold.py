@@ -10,9 +10,11 @@ from jaxtyping import Float, Int
 from extract.cache import LatentCache
 from extract.errors import HeadError
 from probes.channels import channels_of
+from probes.classes.audit import why_optimistic
 from probes.classes.features import ClassFeatures
 from probes.classes.metrics import score_classes
-from probes.classes.probing import ProbeResult, summarise_predictions
+from probes.classes.probing import ProbeResult, describe_optimism, summarise_predictions
+from probes.classes.solving import check_features
 from probes.classes.task import ClassTask
 from probes.heads.base import cosine
 from probes.standardise import fit_standardiser
@@ -52,25 +54,20 @@ def evaluate_threshold(
         HeadError: More than two classes, or a split that the task does not have.
     """
     del device
-    if task.n_classes != 2:
-        raise HeadError(
-            f"cosine-threshold got task {task.name!r} with {task.n_classes} classes; allowed: 2. Use logistic-probe."
-        )
-    if options.choose_on not in task.splits:
-        raise HeadError(
-            f"choose_on is {options.choose_on!r}; allowed: a split of task {task.name!r}, which are "
-            f"{', '.join(task.splits)}."
-        )
+    check_threshold(task, options)
     features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
     cosines = {split: _cosines(features, split) for split in task.splits}
     gold = task.labels(options.choose_on)
-    found = [[_best_threshold(row, gold, task.metric) for row in rows] for rows in cosines[options.choose_on]]
+    classes = task.training_classes
+    found = [
+        [_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows]
+        for rows in cosines[options.choose_on]
+    ]
     curve = np.array([[best[0] for best in rows] for rows in found])
     kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
     score, threshold, above = found[kind][layer]
     predictions = {
-        split: np.where(values[kind, layer] > threshold, above, 1 - above).astype(np.int64)
-        for split, values in cosines.items()
+        split: classes[np.where(values[kind, layer] > threshold, above, 1 - above)] for split, values in cosines.items()
     }
     names = features.channels.names
     scores: dict[str, Any] = {
@@ -78,12 +75,38 @@ def evaluate_threshold(
         "layers": list(names),
         "options": asdict(options),
         "selection": options.choose_on,
-        "is_optimistic": options.choose_on == "test",
+        **describe_optimism("; ".join(filter(None, (_chosen_on_test(options), why_optimistic(task))))),
         "curve": {name: curve[k].tolist() for k, name in enumerate(KINDS)},
         "chosen": {"layer": names[layer], "kind": KINDS[kind], "threshold": threshold, "score": score},
         **summarise_predictions(task, predictions, n_resamples=n_resamples),
     }
     return ProbeResult(scores, predictions, None)
+
+
+def check_threshold(task: ClassTask, options: ThresholdOptions) -> None:
+    """Refuse a task without two classes to tell apart, or a choosing split that it lacks; needs no latents.
+
+    Args:
+        task: The task.
+        options: Which split decides.
+
+    Raises:
+        HeadError: Names what was got.
+    """
+    if len(task.training_classes) != 2:
+        raise HeadError(
+            f"cosine-threshold got task {task.name!r} with {len(task.training_classes)} classes in train; allowed: 2. "
+            "Use logistic-probe."
+        )
+    if options.choose_on not in task.splits:
+        raise HeadError(
+            f"choose_on is {options.choose_on!r}; allowed: a split of task {task.name!r}, which are "
+            f"{', '.join(task.splits)}."
+        )
+
+
+def _chosen_on_test(options: ThresholdOptions) -> str:
+    return "layer, kind and threshold are chosen on test" if options.choose_on == "test" else ""
 
 
 def _cosines(features: ClassFeatures, split: str) -> Float[np.ndarray, "2 L N"]:
@@ -92,20 +115,22 @@ def _cosines(features: ClassFeatures, split: str) -> Float[np.ndarray, "2 L N"]:
     standardiser = fit_standardiser(features.cache, training, channels=features.channels)
     mean, scale = standardiser.mean.unsqueeze(1), standardiser.scale.unsqueeze(1)
     a, b = (features.channels.gather(features.cache, rows) for rows in features.rows(split))
+    for side in (a, b):
+        check_features(side, split=split, first_layer=0)
     return torch.stack([cosine(a, b), cosine((a - mean) / scale, (b - mean) / scale)]).numpy()
 
 
 def _best_threshold(
-    values: Float[np.ndarray, " N"], gold: Int[np.ndarray, " N"], metric: str
+    values: Float[np.ndarray, " N"], gold: Int[np.ndarray, " N"], *, metric: str, classes: Int[np.ndarray, " 2"]
 ) -> tuple[float, float, int]:
     """Try every gap between neighbouring values, with either class above it.
 
     Returns:
-        Score, threshold, and the class above the threshold.
+        Score, threshold, and which of the two classes is above the threshold.
     """
     ordered = np.unique(values)
     cuts = np.concatenate([[ordered[0] - 1.0], (ordered[1:] + ordered[:-1]) / 2])
     above = (values[None, :] > cuts[:, None]).astype(np.int64)
-    scores = np.stack([score_classes(1 - above, gold, metric=metric), score_classes(above, gold, metric=metric)])
+    scores = np.stack([score_classes(classes[side], gold, metric=metric) for side in (1 - above, above)])
     side, place = np.unravel_index(int(np.argmax(scores)), scores.shape)
     return float(scores[side, place]), float(cuts[place]), int(side)

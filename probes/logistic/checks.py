@@ -62,13 +62,16 @@ def check_codes(codes: Int[Tensor, " N"], *, n_classes: int, folds: Bool[Tensor,
             )
 
 
-def check_finite(latents: Float[Tensor, "L N D"], *, rows: Bool[Tensor, " N"], first_layer: int) -> None:
-    """Refuse NaN and infinite features in rows that are trained on.
+def check_finite(
+    latents: Float[Tensor, "L N D"], *, rows: Bool[Tensor, " N"], first_layer: int, where: str = ""
+) -> None:
+    """Refuse NaN and infinite features in rows that are trained on, or predicted.
 
     Args:
         latents: `(L, N, D)` features.
-        rows: `(N,)` rows that some fold trains on.
+        rows: `(N,)` rows that count.
         first_layer: Which layer `latents[0]` is.
+        where: What the sentence begins with, such as a split.
 
     Raises:
         HeadError: Names layer and row of the first.
@@ -79,7 +82,7 @@ def check_finite(latents: Float[Tensor, "L N D"], *, rows: Bool[Tensor, " N"], f
     is_bad = ~torch.isfinite(latents) & rows[:, None].to(latents.device)
     for layer, row, dimension in is_bad.nonzero()[:1].tolist():
         raise HeadError(
-            f"layer {first_layer + layer}, row {row} holds {float(latents[layer, row, dimension])} in dimension "
+            f"{where}layer {first_layer + layer}, row {row} holds {float(latents[layer, row, dimension])} in dimension "
             f"{dimension}; allowed: finite features. Extract that row again, or leave it out."
         )
 

@@ -1,6 +1,7 @@
 """The logistic probe as a scikit-learn estimator."""
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tol: Largest gradient entry of the mean objective, and largest expected decrease, at which to stop.
         max_iter: Most iterations.
         standardise: Whether to divide features by their standard deviation.
-        oversampling: A name from `probes.logistic.oversampling.MODES`, for SMOTE on the scaled training rows; or None.
+        oversampling: A name from `probes.logistic.oversampling.MODES`, for SMOTE on the training rows, scaled before
+            where `standardise` says so; or None. Then `sample_weight` is refused: SMOTE has no weighted form.
         random_state: Seed of SMOTE.
 
     Attributes:
@@ -107,16 +109,22 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             gap_tol=self.tol,
             max_iterations=self.max_iter,
             precision="float64",
-            is_standardised=self.standardise and self.oversampling is None,
+            is_standardised=self.standardise,
         )
         n_classes = len(self.classes_)
         if self.oversampling is None:
             folds = None if weights is None else torch.tensor(weights)[None]
             return fit_logistic(latents, codes, Cs=[self.C], weights=folds, n_classes=n_classes, options=options)
         if weights is not None:
-            raise ValueError("sample_weight came with oversampling; allowed: one of them. Leave one out.")
+            raise ValueError(
+                "sample_weight came with oversampling; allowed: one of them, for SMOTE draws rows without regard to "
+                "weights. Leave one out."
+            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        more = oversample(latents, codes, mode=self.oversampling, seed=seed)
+        more = oversample(
+            latents, codes, mode=self.oversampling, seed=seed, is_standardised=self.standardise, dtype=torch.float64
+        )
+        options = replace(options, is_standardised=False)  # they are scaled already, where they should be
         fit = fit_logistic(more.latents, more.codes, Cs=[self.C], n_classes=n_classes, options=options)
         return fit.before(more.mean, more.scale)
 

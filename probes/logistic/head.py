@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.logistic.checks import check_strengths
+from probes.logistic.checks import check_finite, check_strengths
 from probes.logistic.options import SolverOptions
 from probes.logistic.result import ConvergenceReport, LogisticFit
 from probes.logistic.solver import fit_logistic
@@ -20,7 +20,8 @@ class LogisticHead(lightning.LightningModule):
     """Logistic probes of every layer and C, solved in closed batches by L-BFGS.
 
     A `Trainer` with `max_epochs=1` gathers the batches `(latents, codes)` of its one epoch and solves at its end;
-    `fit` does the same without a trainer. Choose layer and C on validation before predicting.
+    `fit` does the same without a trainer. Choose layer and C on validation before predicting. It is fitted in one
+    process: a sampler for several repeats rows to fill up, and a repeated row changes the minimum.
 
     Args:
         n_layers: Layers `L`.
@@ -135,6 +136,19 @@ class LogisticHead(lightning.LightningModule):
                 raise HeadError(f"{name} is {place}; allowed: 0 to {count - 1}. Choose by place.")
         self.chosen.copy_(torch.tensor([layer, c]))
 
+    def setup(self, stage: str) -> None:
+        """Refuse a trainer of several processes, each of which would solve on its share alone.
+
+        Raises:
+            HeadError: More than one process to fit in.
+        """
+        n_processes = self.trainer.world_size
+        if stage == "fit" and n_processes > 1:
+            raise HeadError(
+                f"the trainer has {n_processes} processes; allowed: 1, because the minimum is one of all rows. Use "
+                "devices=1, num_nodes=1: the solver takes every layer and C at once as it is."
+            )
+
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> None:
         """Gather a batch."""
         self._gathered.append((batch[0].detach().cpu(), batch[1].cpu()))
@@ -149,7 +163,7 @@ class LogisticHead(lightning.LightningModule):
         """Predict the class codes of a batch by the chosen probe.
 
         Raises:
-            HeadError: No probe was chosen.
+            HeadError: No probe was chosen, or a row with a feature that is NaN or infinite.
         """
         layer, c = self.chosen.tolist()
         if layer < 0:
@@ -157,6 +171,8 @@ class LogisticHead(lightning.LightningModule):
                 f"no probe was chosen of {self.weight.shape[0]} layers and {len(self.Cs)} C; allowed: one of them. "
                 "Call choose(layer=..., c=...) with the best on validation."
             )
+        rows = torch.ones(batch[0].shape[1], dtype=torch.bool)
+        check_finite(batch[0][layer : layer + 1], rows=rows, first_layer=layer, where="to predict: ")
         logits: Tensor = self(batch[0])
         return logits[layer, c].argmax(-1)
 

@@ -67,8 +67,9 @@ def encode_labels(labels: Sequence[object], *, classes: Sequence[object] | None 
 
 
 def stratified_folds(
-    codes: Int[Tensor, " N"], *, n_folds: int, seed: int, groups: Sequence[object] | None = None
-) -> Bool[Tensor, "F N"]:
+    codes: Int[Tensor, " N"], *, n_folds: int, seed: int, groups: Sequence[object] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Bool[Tensor, "F N"]:  # fmt: skip
     """Draw folds in which every class keeps its share.
 
     Args:
@@ -76,6 +77,7 @@ def stratified_folds(
         n_folds: Folds `F`, 2 or more.
         seed: Seed of the draw.
         groups: `N` names of groups (documents, abstracts) that no fold may part.
+        class_names: Name of each code, for messages; the code itself by default.
 
     Returns:
         `(F, N)`: True for the training rows of a fold; the others are its validation rows.
@@ -89,15 +91,7 @@ def stratified_folds(
         >>> folds.sum(1).tolist(), bool((folds[0] ^ folds[1]).all())
         ([2, 2], True)
     """
-    if n_folds < 2:
-        raise HeadError(f"n_folds is {n_folds}; allowed: 2 or more. Use a validation split where one exists.")
-    counts = torch.bincount(codes) if groups is None else torch.zeros(0)
-    for code in ((counts > 0) & (counts < n_folds)).nonzero()[:1, 0].tolist():
-        rows = "a single row" if counts[code] == 1 else f"{int(counts[code])} rows"
-        raise HeadError(
-            f"class {code} has {rows} for {n_folds} folds; allowed: at least one row per fold. "
-            "Merge or drop the class, or use fewer folds."
-        )
+    check_folds(codes, n_folds=n_folds, groups=groups, class_names=class_names)
     gold = codes.numpy()
     kind = StratifiedKFold if groups is None else StratifiedGroupKFold
     split = kind(n_folds, shuffle=True, random_state=seed).split(np.zeros(len(gold)), gold, groups)
@@ -105,3 +99,40 @@ def stratified_folds(
     for fold, (training, _) in enumerate(split):
         folds[fold, torch.from_numpy(training)] = True
     return folds
+
+
+def check_folds(
+    codes: Int[Tensor, " N"], *, n_folds: int, groups: Sequence[object] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> None:  # fmt: skip
+    """Refuse folds that cannot be drawn.
+
+    Args:
+        codes: `(N,)` class codes.
+        n_folds: Folds.
+        groups: `N` names of groups that no fold may part.
+        class_names: Name of each code, for messages; the code itself by default.
+
+    Raises:
+        HeadError: Fewer than two folds, a class with fewer rows than folds where rows stand alone, or fewer groups than
+            folds; names it.
+    """
+    if n_folds < 2:
+        raise HeadError(f"n_folds is {n_folds}; allowed: 2 or more. Use a validation split where one exists.")
+    counts = torch.bincount(codes)
+    if groups is not None:
+        n_groups, largest = len(set(groups)), int(counts.max())
+        if min(n_groups, largest) < n_folds:
+            raise HeadError(
+                f"{n_groups} groups with at most {largest} rows of one class cannot be cut into {n_folds} folds; "
+                "allowed: at least one group, and one row of the largest class, per fold. Use fewer folds, or give a "
+                "validation split."
+            )
+        return
+    for code in ((counts > 0) & (counts < n_folds)).nonzero()[:1, 0].tolist():
+        rows = "a single row" if counts[code] == 1 else f"{int(counts[code])} rows"
+        name = code if class_names is None else repr(class_names[code])
+        raise HeadError(
+            f"class {name} has {rows} for {n_folds} folds; allowed: at least one row per fold. "
+            "Merge or drop the class, use fewer folds, or give a validation split."
+        )

@@ -1,5 +1,6 @@
-"""SMOTE inside a training fold, on scaled rows, through imbalanced-learn."""
+"""SMOTE inside a training fold, on rows that are scaled or raw, through imbalanced-learn."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -27,10 +28,10 @@ class Oversampled:
     """The rows of a training fold with synthetic ones after them.
 
     Attributes:
-        latents: `(L, M, D)` float32 standardised rows, the given ones first.
+        latents: `(L, M, D)` centred rows, scaled where that was asked for, the given ones first.
         codes: `(M,)` class codes.
         mean: `(L, D)` float64 mean of the given rows, already taken off.
-        scale: `(L, D)` float64 standard deviation of the given rows, already divided by.
+        scale: `(L, D)` float64 standard deviation of the given rows, already divided by; 1 where nothing was scaled.
         n_synthetic: New rows of each class that got some.
         n_neighbours: Neighbours that SMOTE drew from, of each of these classes; 0 where a class has one row.
         duplicated: Classes of one row, which have no neighbour: their row is repeated.
@@ -45,7 +46,10 @@ class Oversampled:
     duplicated: tuple[int, ...]
 
 
-def oversample(latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mode: str, seed: int) -> Oversampled:
+def oversample(
+    latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mode: str, seed: int, is_standardised: bool = True,
+    dtype: torch.dtype = torch.float32,
+) -> Oversampled:  # fmt: skip
     """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
 
     Every layer has neighbours of its own. Fit on the result with `SolverOptions(is_standardised=False)` and take the
@@ -56,6 +60,9 @@ def oversample(latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mod
         codes: `(N,)` class codes.
         mode: A name from `MODES`.
         seed: Seed of the draws.
+        is_standardised: Whether rows are scaled before neighbours are looked for. The mean is taken off anyway: it
+            moves no neighbour, and with a free intercept no prediction.
+        dtype: Of the rows given back.
 
     Returns:
         The rows and what was added. A class draws from `min(5, rows - 1)` neighbours.
@@ -79,8 +86,8 @@ def oversample(latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mod
     gold, layers, moments = codes.numpy(), [], []
     for layer in latents:
         x = layer.to(torch.float64, copy=True)
-        moments.append(standardise_rows(x, x.new_ones(len(x))))
-        layers.append(_grown(x.float().numpy(), gold, wanted, seed=seed))
+        moments.append(standardise_rows(x, x.new_ones(len(x)), is_standardised=is_standardised))
+        layers.append(_grown(x.to(dtype).numpy(), gold, wanted, seed=seed))
     added = [codes.new_full((extra,), code) for code, (_, extra, _) in wanted.items()]
     return Oversampled(
         latents=torch.from_numpy(np.stack(layers)),
@@ -93,6 +100,33 @@ def oversample(latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mod
     )
 
 
+def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: Sequence[str]) -> dict[str, Any]:
+    """Tell what `oversample` does to the rows of some classes, without doing it.
+
+    Args:
+        codes: `(N,)` class codes of the training rows.
+        mode: A name from `MODES`.
+        class_names: Name of each code.
+
+    Returns:
+        Plain values: `mode`, `n_rows` and `n_synthetic` over all classes, `clipped` (class to its neighbours, where it
+        has fewer than SMOTE's 5) and `duplicated` (classes of one row, which is repeated).
+
+    Example:
+        >>> found = describe_oversampling(torch.tensor([0, 0, 0, 1]), mode="balance", class_names=["no", "yes"])
+        >>> found["n_synthetic"], found["clipped"], found["duplicated"]
+        (2, {}, ['yes'])
+    """
+    wanted = _wanted(codes, mode)
+    return {
+        "mode": mode,
+        "n_rows": len(codes),
+        "n_synthetic": sum(extra for _, extra, _ in wanted.values()),
+        "clipped": {class_names[code]: k for code, (_, _, k) in wanted.items() if 0 < k < NEIGHBOURS},
+        "duplicated": [class_names[code] for code, (_, _, k) in wanted.items() if k == 0],
+    }
+
+
 def _wanted(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
     """Tell rows, new rows and neighbours of each class that gets new rows."""
     counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
@@ -102,8 +136,8 @@ def _wanted(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, in
 
 
 def _grown(
-    x: NDArray[np.float32], gold: NDArray[np.int64], wanted: dict[int, tuple[int, int, int]], *, seed: int
-) -> NDArray[np.float32]:
+    x: NDArray[np.floating], gold: NDArray[np.int64], wanted: dict[int, tuple[int, int, int]], *, seed: int
+) -> NDArray[np.floating]:
     """Put the new rows of each class after the given ones."""
     parts = [x]
     for code, (n_rows, n_extra, n_neighbours) in wanted.items():
@@ -113,7 +147,7 @@ def _grown(
         # One class at a time, for each has its own number of neighbours; the others only fill the second label.
         sampler = _smote({1: n_rows + n_extra}, n_neighbours, seed=seed + code)
         grown, _ = sampler.fit_resample(x, (gold == code).astype(np.int64))
-        parts.append(grown[len(x) :].astype(np.float32))
+        parts.append(grown[len(x) :].astype(x.dtype))
     return np.concatenate(parts)
 
 

@@ -1,6 +1,7 @@
 """Runs of classification tasks from the command line: what is written, what a protocol does, what is refused."""
 
 import csv
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,16 @@ import pytest
 import yaml
 
 from extract.cache import LatentCache
-from extract.errors import ConfigError
+from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
 from extract.plan import parse_plan
 from extract.spec import DecoderSpec
+from probes.class_runs import cut_task, require_heads, spec_of
 from probes.classes.features import join_pair
 from probes.classes.saved import load_probe
+from probes.classes.task import ClassTask, replace_rows
 from probes.cli.main import main
 from probes.config import RunConfig, TaskSpec
+from probes.runs import run
 from probes.searching import run_search
 from probes.sweeping import run_sweep
 
@@ -118,9 +122,20 @@ def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callabl
     assert (probe["options"]["is_standardised"], probe["options"]["max_iterations"]) == (False, 100)
     assert probe["layers"] == ["final_norm"]
     assert threshold["is_optimistic"]
-    assert not probe["is_optimistic"]
+    assert probe["is_optimistic"]  # the split forgets that two rows share a question
+    torn = probe["optimistic_because"]
+    assert re.fullmatch(r"\d+ of 24 test rows are of a group that also has rows in train", torn)
+    assert threshold["optimistic_because"] == f"layer, kind and threshold are chosen on test; {torn}"
     summary = (base / "runs" / "lbw" / "summary.md").read_text(encoding="utf-8")
     assert "cosine-threshold (optimistic)" in summary
+    assert "logistic-probe (optimistic)" in summary
+    assert f"`logistic-probe` is **optimistic**: {torn}." in summary
+    took = probe["convergence"]["chosen"]["n_iterations"]
+    assert probe["convergence"]["chosen"]["is_converged"]
+    assert (
+        f"`logistic-probe` may take 100 iterations, the released code's limit; it took {took} and converged" in summary
+    )
+    assert "SMOTE (`times-5`) put 384 rows to 96" in summary
     assert "protocol `look-both-ways`" in summary
 
 
@@ -134,3 +149,62 @@ def test_no_plan_is_chosen_on_test_or_on_nothing(base: Path) -> None:
     with pytest.raises(ConfigError, match="one layer and one C, and task 'mqp' no validation split"):
         run_search(config, plans, strategy="halving", budget=1.0)
     assert sorted((base / "caches").iterdir()) == before
+
+
+def write_texts(path: Path, sizes: dict[str, int]) -> None:
+    """Write a CSV file of a text, a class and a split per row; every fourth row of a class is of test."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["text", "label", "split"])
+        for name, n in sizes.items():
+            for i in range(n):
+                rows.writerow([f"{name} is number {i}", name, "test" if i % 4 == 0 else "train"])
+
+
+def test_rare_classes_of_unsplit_files_are_dropped_as_released(base: Path, tmp_path: Path) -> None:
+    write_texts(tmp_path / "rare.csv", {"hot": 20, "cold": 20, "mild": 2})
+    spec = TaskSpec("class-files", options={"files": str(tmp_path / "rare.csv")})
+    config = config_of(base, task=spec, heads={"logistic-probe": {}}, protocol="look-both-ways")
+    loaded = spec_of(config).load()
+    assert isinstance(loaded, ClassTask)
+    task = cut_task(config, loaded)
+    assert task.class_names == ("cold", "hot")
+    assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 32, "test": 8}
+    assert any("1 classes of fewer than 3 rows ('mild': 2) dropped" in note for note in task.notes)
+    for refusing in (replace(config, protocol="icecore"), replace(config, task=with_rare(spec, "error"))):
+        with pytest.raises(TaskError, match=r"1 classes of fewer than 3 rows \('mild': 2\)"):
+            spec_of(refusing).load()
+
+
+def with_rare(spec: TaskSpec, rare: str) -> TaskSpec:
+    return replace(spec, options={**spec.options, "rare": rare})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("cosine-threshold", {}, "compares two texts, but a row of task 'class-files'"),
+        ("logistic-probe", {}, "class 'cold' has 3 rows for 5 folds"),
+    ],
+)
+def test_what_is_knowable_is_refused_before_anything_is_extracted(
+    base: Path, tmp_path: Path, name: str, options: dict[str, Any], message: str
+) -> None:
+    """Without validation, five folds of train would decide, and the thin class has three rows there."""
+    files = {"files": str(tmp_path / "thin.csv"), "split_column": "split", "validation_share": 0.1}
+    write_texts(tmp_path / "thin.csv", {"hot": 16, "cold": 4})
+    config = config_of(base, task=TaskSpec("class-files", options=files), heads={name: options})
+    whole = config.task.load()
+    assert isinstance(whole, ClassTask)
+    pool = {key: [*whole.splits["train"][key], *whole.splits["validation"][key]] for key in ("text", "label", "row")}
+    task = replace_rows(whole, {"train": pool, "test": whole.splits["test"].to_dict()}, note="no validation")
+    with pytest.raises(IcecoreError, match=message):
+        require_heads(config, task)
+
+
+def test_a_choosing_split_that_is_not_there_is_refused_before_anything_is_extracted(base: Path) -> None:
+    before = sorted((base / "caches").iterdir())
+    with pytest.raises(HeadError, match="choose_on is 'dev'; allowed: a split of task 'mqp', which are train, vali"):
+        run(config_of(base, heads={"cosine-threshold": {"choose_on": "dev"}}, name="never"))
+    assert sorted((base / "caches").iterdir()) == before
+    assert not (base / "runs" / "never").exists()

@@ -1,6 +1,7 @@
 """Classes planted in one layer of synthetic latents: no decoder, no text that means anything."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,18 @@ def make_class_task(
     return ClassTask("planted", build_class_splits(columns), names, ("accuracy", "f1-macro"), "made up")
 
 
-def plant_classes(path: Path, task: ClassTask, *, strength: float = 1.2) -> LatentCache:
-    """Write latents that follow the class at one layer, and noise elsewhere.
+def with_new_class(task: ClassTask) -> ClassTask:
+    """Give a third of the test rows a class that train lacks, and that comes first, so that every number moves by 1."""
+    columns = {split: rows.to_dict() for split, rows in task.splits.items()}
+    for split, values in columns.items():
+        values["label"] = [
+            0 if split == "test" and i % 3 == 0 else label + 1 for i, label in enumerate(values["label"])
+        ]
+    return replace(task, splits=build_class_splits(columns), class_names=("a new class", *task.class_names))
+
+
+def plant_classes(path: Path, task: ClassTask, *, strength: float = 1.2, broken: str = "") -> LatentCache:
+    """Write latents that follow the class at one layer, and noise elsewhere; NaN for the text `broken`.
 
     For pairs, texts of class 1 are near each other at that layer, and those of class 0 are not.
     """
@@ -57,5 +68,7 @@ def plant_classes(path: Path, task: ClassTask, *, strength: float = 1.2) -> Late
                 mean[k, right] = mean[k, right] * 0.5 + label * mean[k, left]
             else:
                 mean[k, spot[f"{split} {i}"]] += centres[label]
+    if broken:
+        mean[:, spot[broken]] = np.nan
     last = rng.normal(size=mean.shape)
     return write_latents(path, texts, {"mean": mean.astype(np.float32), "last": last.astype(np.float32)})

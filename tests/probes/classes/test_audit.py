@@ -1,6 +1,8 @@
 from typing import Any
 
-from probes.classes.audit import class_notes, text_keys
+from probes.classes.audit import class_notes, text_keys, why_optimistic
+from probes.classes.look_both_ways import look_both_ways_split
+from tests.probes.classes.planted_classes import make_class_task
 
 Columns = dict[str, list[Any]]
 
@@ -45,3 +47,13 @@ def test_many_classes_are_listed_in_part() -> None:
     names = ["a name that goes on and on and will not come to an end", *(f"c{i}" for i in range(1, 9))]
     listed = "a name that goes on and on and will n..., c1, c2, c3, c4, ..."
     assert class_notes({"train": rows}, names) == (f"train: 9 classes have fewer than 3 rows ({listed})",)
+
+
+def test_torn_groups_are_a_reason() -> None:
+    whole = make_class_task(sizes={"train": 20, "test": 10}, groups=5)
+    assert why_optimistic(whole) == why_optimistic(make_class_task()) == ""
+    cut = look_both_ways_split(whole)
+    groups = set(cut.groups("train") or ())
+    n_torn = sum(group in groups for group in cut.groups("test") or ())
+    assert n_torn > 0
+    assert why_optimistic(cut) == f"{n_torn} of 6 test rows are of a group that also has rows in train"

@@ -56,6 +56,22 @@ def test_fiqa_scores_become_classes_and_sentences_stay_whole(tmp_path: Path) -> 
     assert (wide.labels("train") == 1).mean() > (task.labels("train") == 1).mean()
 
 
+def test_fiqa_keeps_a_sentence_that_has_two_ids_on_one_side(tmp_path: Path) -> None:
+    """The challenge repeats sentences under new ids, and in both files."""
+    for k, name in enumerate(("headline", "post")):
+        records = {
+            str(40 * k + i): {"sentence": f"Company {i % 15} rises", "info": [{"sentiment_score": str(i % 3 - 1)}]}
+            for i in range(40)
+        }
+        (tmp_path / f"task1_{name}_ABSA_train.json").write_text(json.dumps(records), encoding="utf-8")
+    task = load_fiqa(tmp_path)
+    held = [set(task.splits[split]["text"]) for split in task.splits]
+    assert not held[0] & held[1]
+    assert not held[0] & held[2]
+    assert not held[1] & held[2]
+    assert not any("is also in" in note for note in task.notes)
+
+
 @pytest.mark.parametrize("score", ["good", "1.5", "nan"])
 def test_fiqa_with_a_bad_score(tmp_path: Path, score: str) -> None:
     save_fiqa(tmp_path, score=score)

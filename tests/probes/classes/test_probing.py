@@ -9,13 +9,18 @@ import torch
 from extract.cache import LatentCache
 from extract.errors import HeadError, UnknownNameError
 from probes.channels import Channels
+from probes.classes.assemble import TaskCard, assemble_task
+from probes.classes.examples import Example
 from probes.classes.features import ClassFeatures, join_pair
-from probes.classes.probing import ProbeOptions, ProbeResult, evaluate_probe
+from probes.classes.heads import evaluate_class_head, resolve_class_options
+from probes.classes.options import ProbeOptions
+from probes.classes.probing import ProbeResult, _best, evaluate_probe
 from probes.classes.saved import load_probe, save_probe
+from probes.classes.solving import ChunkSolver
 from probes.classes.task import ClassTask
 from probes.logistic.solver import fit_logistic
-from tests.probes.classes.planted_classes import make_class_task, plant_classes
-from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH
+from tests.probes.classes.planted_classes import make_class_task, plant_classes, with_new_class
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 OPTIONS = ProbeOptions(Cs=(0.1, 10.0))
 
@@ -105,6 +110,112 @@ def test_nothing_is_chosen_on_test(cache: LatentCache, result: ProbeResult) -> N
     assert poisoned.scores["summary"]["test"]["accuracy"]["mean"] < 0.6
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("has_validation", [True, False])
+def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_validation: bool, tmp_path: Path) -> None:
+    """A third class in test would turn the sigmoid of two into a softmax, for which the same C is another penalty."""
+    sizes = {"train": 30, "validation": 30, "test": 30} if has_validation else {"train": 30, "test": 30}
+    task = make_class_task(n_classes=n_classes, sizes=sizes)
+    cache = plant_classes(tmp_path / "c.h5", task)
+    options = ProbeOptions(Cs=(0.01, 0.1, 1.0), oversampling="balance")
+    plain = evaluate_probe(cache, task, options, pooling="mean", n_resamples=200)
+    found = evaluate_probe(cache, with_new_class(task), options, pooling="mean", n_resamples=200)
+    for key in ("surface", "chosen", "convergence", "oversampled"):
+        assert found.scores[key] == plain.scores[key]
+    assert plain.fit is not None
+    assert found.fit is not None
+    assert torch.equal(found.fit.weight, plain.fit.weight)
+    assert torch.equal(found.fit.bias, plain.fit.bias)
+    np.testing.assert_array_equal(found.predictions["test"], 1 + plain.predictions["test"])
+    assert found.scores["summary"]["test"]["accuracy"]["mean"] < plain.scores["summary"]["test"]["accuracy"]["mean"]
+    save_probe(tmp_path / "probe", found, with_new_class(task))
+    assert load_probe(tmp_path / "probe").record["class_names"] == list(task.class_names)
+
+
+def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    """Ten training rows of two classes: twenty more classes in test do not make them too few."""
+    rows: list[Example] = [
+        Example((f"{split} {i}",), f"new {i}" if split == "test" else "yes" if i % 2 else "no", split)
+        for split, n in (("train", 10), ("validation", 10), ("test", 20)) for i in range(n)
+    ]  # fmt: skip
+    task = assemble_task(rows, TaskCard("thin", "made up", ("accuracy",)))
+    found = evaluate_probe(cache_of(tmp_path, task), task, ProbeOptions(Cs=(1.0,)), pooling="mean", n_resamples=100)
+    assert found.scores["summary"]["test"]["accuracy"]["mean"] == 0.0
+    assert {task.class_names[k] for k in found.predictions["test"]} <= {"yes", "no"}
+
+
+def test_a_class_of_test_alone_draws_the_same_validation() -> None:
+    def drawn(new: str) -> list[str]:
+        rows = [Example((f"{i}",), "yes" if i % 2 else "no", "train") for i in range(60)]
+        rows += [Example((f"test {i}",), new if i else "yes", "test") for i in range(6)]
+        return list(assemble_task(rows, TaskCard("drawn", "made up")).splits["validation"]["text"])
+
+    assert drawn("no") == drawn("a new class")
+
+
+def cache_of(folder: Path, task: ClassTask) -> LatentCache:
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=(len(LAYERS), len(task.texts()), WIDTH)).astype(np.float32)
+    return write_latents(folder / "noise.h5", task.texts(), {"mean": mean, "last": mean})
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_rows_that_are_not_finite_are_refused_in_every_split(split: str, tmp_path: Path) -> None:
+    task = make_class_task(sizes={"train": 30, "validation": 15, "test": 15})
+    cache = plant_classes(tmp_path / "c.h5", task, broken=f"{split} 7")
+    with pytest.raises(HeadError, match=rf"{split}: layer \d, row 7 holds nan in dimension 0; allowed: finite"):
+        evaluate_probe(cache, task, ProbeOptions(Cs=(1.0,)), pooling="mean")
+
+
+def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
+    surface = np.array([[0.5, 0.7, 0.7], [0.7, 0.7, 0.2]])
+    assert _best(surface, (1.0, 100.0, 0.1)) == (0, 2)
+    assert _best(surface, (0.1, 1.0, 100.0)) == (0, 1)
+
+
+def test_float64_reaches_tolerances_that_float32_does_not(cache: LatentCache, task: ClassTask, tmp_path: Path) -> None:
+    resolved = resolve_class_options(
+        "logistic-probe", {"Cs": [1.0], "tol": 1e-10, "precision": "float64", "layers": PLANTED}
+    )
+    found = evaluate_class_head("logistic-probe", resolved, cache, task, device="cpu", n_resamples=100)
+    assert found.scores["convergence"]["largest_gradient_norm"] < 1e-10
+    assert found.fit is not None
+    assert found.fit.weight.dtype is torch.float64
+    save_probe(tmp_path, found, task)
+    assert torch.equal(load_probe(tmp_path).head.weight[0, 0], found.fit.weight[0, 0, 0])
+    with pytest.raises(UnknownNameError, match="unknown precision 'float16': did you mean"):
+        ProbeOptions(precision="float16")
+
+
+def test_what_oversampling_did_is_counted_by_name(tmp_path: Path) -> None:
+    rows = [Example((f"{i}",), name, "train") for i, name in enumerate(["a"] * 9 + ["b"] * 3 + ["c"])]
+    rows += [Example((f"test {i}",), "a", "test") for i in range(4)]
+    rows += [Example((f"dev {i}",), "a", "validation") for i in range(4)]
+    task = assemble_task(rows, TaskCard("few", "made up", ("accuracy",)))
+    options = ProbeOptions(Cs=(1.0,), oversampling="balance")
+    found = evaluate_probe(cache_of(tmp_path, task), task, options, pooling="mean", n_resamples=100).scores
+    assert found["oversampled"] == {
+        "mode": "balance", "n_rows": 13, "n_synthetic": 6 + 8, "clipped": {"b": 2}, "duplicated": ["c"],
+    }  # fmt: skip
+
+
+def test_without_scaling_a_column_in_other_units_changes_predictions(tmp_path: Path) -> None:
+    """Scaled features do not notice the unit of a column; unscaled ones do, with SMOTE as without."""
+    task = make_class_task(sizes={"train": 60, "validation": 15, "test": 60})
+    cache = plant_classes(tmp_path / "c.h5", task)
+    latents = cache.gather(cache.rows_of(list(task.splits["train"]["text"])), "mean", layers=PLANTED)
+    codes = torch.from_numpy(task.labels("train"))
+    for mode in ("none", "balance"):
+        for is_standardised in (True, False):
+            options = ProbeOptions(Cs=(0.01,), oversampling=mode, is_standardised=is_standardised)
+            solver = ChunkSolver(task, options, None, "cpu")
+            units = torch.ones(WIDTH)
+            units[0] = 1000.0
+            plain, other = solver.fit(latents, codes).logits(latents), solver.fit(latents * units, codes)
+            is_same = torch.allclose(plain, other.logits(latents * units), atol=1e-2)
+            assert is_same is is_standardised
+
+
 def test_shuffled_training_labels_score_at_chance(cache: LatentCache) -> None:
     found = evaluate_probe(cache, make_class_task(shuffled=["train"]), OPTIONS, pooling="mean", n_resamples=200)
     assert found.scores["summary"]["test"]["accuracy"]["mean"] == pytest.approx(1 / 3, abs=0.2)
@@ -179,7 +290,7 @@ def test_a_chunk_holds_a_few_layers_when_rows_are_many(
 def test_a_class_smaller_than_the_folds_is_refused(tmp_path: Path) -> None:
     task = make_class_task(sizes={"train": 9, "test": 6})
     cache = plant_classes(tmp_path / "c.h5", task)
-    with pytest.raises(HeadError, match=r"class 0 has 3 rows for 5 folds; .* or use fewer folds"):
+    with pytest.raises(HeadError, match=r"class 'class 0' has 3 rows for 5 folds; .* use fewer folds"):
         evaluate_probe(cache, task, OPTIONS, pooling="mean")
 
 

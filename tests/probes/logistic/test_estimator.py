@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 from probes.logistic.estimator import LogisticProbe
 from tests.probes.logistic.problems import plant
@@ -18,6 +18,31 @@ from tests.probes.logistic.problems import plant
 @parametrize_with_checks([LogisticProbe(), LogisticProbe(standardise=False)])  # type: ignore[untyped-decorator]
 def test_scikit_learns_checks(estimator: LogisticProbe, check: Callable[[Any], None]) -> None:
     check(estimator)
+
+
+WEIGHTED = (
+    "check_sample_weights_pandas_series",
+    "check_sample_weights_not_an_array",
+    "check_sample_weights_list",
+    "check_sample_weights_shape",
+    "check_sample_weights_not_overwritten",
+    "check_classifiers_one_label_sample_weights",
+    "check_sample_weight_equivalence_on_dense_data",
+)
+REFUSED = dict.fromkeys(WEIGHTED, "SMOTE has no weighted form, so sample_weight is refused")
+
+
+def test_scikit_learns_checks_of_an_oversampling_probe() -> None:
+    """All but those of sample_weight, each of which meets the sentence that refuses it."""
+    found = check_estimator(
+        LogisticProbe(oversampling="balance", random_state=0), expected_failed_checks=REFUSED, on_skip=None
+    )
+    by_status = {check["check_name"]: check for check in found if check["status"] == "xfail"}
+    assert set(by_status) == set(WEIGHTED)
+    for check in by_status.values():
+        said = f"{check['exception']} {check['exception'].__cause__}"
+        assert "sample_weight came with oversampling" in said
+    assert sum(check["status"] == "passed" for check in found) > 30
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -39,6 +64,21 @@ def test_too_few_iterations_are_warned_of() -> None:
     latents, codes = plant(1, 80, 6, n_classes=3)
     with pytest.warns(ConvergenceWarning, match=r"after 1 iterations; tol asks for 1\.0e-08"):
         LogisticProbe(max_iter=1).fit(latents[0].numpy(), codes.numpy())
+
+
+def test_within_100_iterations_ours_converges_where_scikit_learns_solver_stops() -> None:
+    """What docs/protocol.md says of look-both-ways: the same limit and the same function, but not the same weights."""
+    latents, codes = plant(1, 300, 40, n_classes=5, signal=0.3)
+    x, y = latents[0].double().numpy(), codes.numpy()
+    with pytest.warns(ConvergenceWarning, match="100"):
+        theirs = LogisticRegression(C=1.0, max_iter=100).fit(x, y)
+    ours = LogisticProbe(standardise=False, max_iter=100, tol=3e-5).fit(x, y)
+    assert ours.n_iter_[0] < 100
+
+    def value(probe: LogisticRegression | LogisticProbe) -> float:
+        return float(-np.log(probe.predict_proba(x)[np.arange(300), y]).sum() + (probe.coef_**2).sum() / 2)
+
+    assert value(ours) < value(theirs)
 
 
 def test_wrong_arguments_are_value_errors() -> None:

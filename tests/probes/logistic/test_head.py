@@ -77,3 +77,29 @@ def test_a_fit_of_other_shape_is_refused() -> None:
     folds = torch.ones(2, 60, dtype=torch.bool)
     with pytest.raises(HeadError, match=r"weights of shape \(3, 2, 2, 4, 6\); allowed: \(3, 2, 1, 4, 6\)"):
         head.take(fit_logistic(latents, codes, Cs=CS, weights=folds))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_is_named_instead_of_called_the_first_class(value: float) -> None:
+    head, latents, codes = fitted()
+    head.choose(layer=1, c=0)
+    latents[1, 7, 2] = value
+    with pytest.raises(HeadError, match=rf"to predict: layer 1, row 7 holds {value} in dimension 2; allowed: finite"):
+        head.predict_step((latents, codes), 0)
+    head.choose(layer=0, c=0)
+    assert head.predict_step((latents, codes), 0).shape == (60,)
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    """Each would solve on its share, and the weights would be those of whichever wrote last."""
+    head, latents, codes = fitted()
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    head.trainer = trainer
+    with pytest.raises(HeadError, match="the trainer has 2 processes; allowed: 1, because the minimum is one of all"):
+        head.setup("fit")
+    head.setup("predict")
+    head.choose(layer=0, c=0)
+    assert head.predict_step((latents, codes), 0).shape == (60,)

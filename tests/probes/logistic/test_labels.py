@@ -1,8 +1,10 @@
 """Labels as codes, and folds."""
 
 import numpy as np
+import pytest
 import torch
 
+from extract.errors import HeadError
 from probes.logistic.labels import encode_labels, stratified_folds
 
 
@@ -34,3 +36,14 @@ def test_no_fold_parts_a_group() -> None:
     for fold in stratified_folds(codes, n_folds=3, seed=0, groups=groups):
         training = {groups[row] for row in fold.nonzero()[:, 0].tolist()}
         assert not training & {groups[row] for row in (~fold).nonzero()[:, 0].tolist()}
+
+
+def test_a_thin_class_is_called_by_its_name() -> None:
+    with pytest.raises(HeadError, match="class 'cold' has 3 rows for 5 folds"):
+        stratified_folds(torch.tensor([0] * 9 + [1] * 3), n_folds=5, seed=0, class_names=["hot", "cold"])
+
+
+def test_fewer_groups_than_folds_are_refused() -> None:
+    codes, groups = torch.arange(12) % 2, [str(row // 4) for row in range(12)]
+    with pytest.raises(HeadError, match="3 groups with at most 6 rows of one class cannot be cut into 5 folds"):
+        stratified_folds(codes, n_folds=5, seed=0, groups=groups)

@@ -1,13 +1,20 @@
 """SMOTE inside the fold: counts, neighbours, seeds, and rows that lie between two of their class."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
+from imblearn.over_sampling import SMOTE
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from probes.logistic.estimator import LogisticProbe
 from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import MODES, oversample
+from probes.logistic.oversampling import MODES, describe_oversampling, oversample
 from probes.logistic.solver import fit_logistic
-from tests.probes.logistic.problems import plant
+from tests.probes.logistic.problems import TIGHT, as_sklearn, plant
 
 CODES = torch.tensor([0] * 30 + [1] * 12 + [2] * 3 + [3] * 2 + [4])
 
@@ -83,3 +90,35 @@ def test_a_fit_on_grown_rows_scores_raw_latents() -> None:
     scaled = fit.logits(more.latents[:, : len(CODES)])
     raw = fit.before(more.mean, more.scale).logits(latents)
     torch.testing.assert_close(raw, scaled, rtol=1e-4, atol=1e-4)
+
+
+def test_unscaled_rows_are_smote_and_logistic_regression_on_raw_rows() -> None:
+    latents, _ = plant(1, 42, 5, n_classes=2)
+    codes = torch.tensor([0] * 30 + [1] * 12)
+    x, y = latents[0].double().numpy(), codes.numpy()
+    grown, labels = SMOTE(sampling_strategy={1: 30}, k_neighbors=5, random_state=7 + 1).fit_resample(x, y)
+    theirs = LogisticRegression(C=0.5, tol=1e-10, max_iter=20000).fit(grown, labels)
+    more = oversample(latents, codes, mode="balance", seed=7, is_standardised=False, dtype=torch.float64)
+    np.testing.assert_allclose((more.latents + more.mean[:, None])[0].numpy(), grown, atol=1e-9)
+    assert bool((more.scale == 1).all())
+    fit = fit_logistic(more.latents, more.codes, Cs=[0.5], options=replace(TIGHT, is_standardised=False))
+    weight, bias = as_sklearn(*fit.before(more.mean, more.scale).raw(0, 0))
+    np.testing.assert_allclose(weight, theirs.coef_, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(bias, theirs.intercept_, rtol=1e-5, atol=1e-6)
+    probe = LogisticProbe(C=0.5, tol=1e-10, standardise=False, oversampling="balance", random_state=0).fit(x, y)
+    scaled = LogisticProbe(C=0.5, tol=1e-10, oversampling="balance", random_state=0).fit(x, y)
+    units = np.array([1000.0, 1, 1, 1, 1])
+    np.testing.assert_allclose(
+        clone(scaled).fit(x * units, y).decision_function(x * units), scaled.decision_function(x), rtol=1e-4, atol=1e-4
+    )
+    moved = clone(probe).fit(x * units, y).decision_function(x * units)
+    assert np.abs(moved - probe.decision_function(x)).max() > 0.01
+
+
+def test_what_it_does_is_told_without_doing_it() -> None:
+    names = ["a", "b", "c", "d", "e"]
+    more = oversample(draw(), CODES, mode="balance", seed=0)
+    told = describe_oversampling(CODES, mode="balance", class_names=names)
+    assert told["n_synthetic"] == sum(more.n_synthetic.values()) == len(more.codes) - len(CODES)
+    assert told["clipped"] == {names[code]: k for code, k in more.n_neighbours.items() if 0 < k < 5}
+    assert told["duplicated"] == [names[code] for code in more.duplicated]
