@@ -88,6 +88,7 @@ def describe_word_task(task: WordTask, cache: LatentCache | None = None) -> dict
         "tags": list(task.labels),
         "scheme": task.scheme.found if task.scheme else None,
         "has_documents": task.has_documents,
+        "resampled": {split: task.resampled(split) for split in task.splits},
         "n_sentences": {split: len(rows) for split, rows in task.splits.items()},
         "n_words": {split: sum(map(len, rows["words"])) for split, rows in task.splits.items()},
         "digest": task.digest(),

@@ -173,7 +173,7 @@ def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_o
     rows, part = data.split(split), data.task.splits[split]
     return Judge(
         data.gold(split), rows.offsets, [word for words in part["words"] for word in words],
-        list(part["document"]) if data.task.has_documents else None, data.task.metric, is_strict,
+        list(part["document"]) if data.task.resampled(split) == "documents" else None, data.task.metric, is_strict,
         np.flatnonzero(rows.has_latent) if leaves_out_cut else None,
     )  # fmt: skip
 

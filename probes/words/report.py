@@ -62,7 +62,7 @@ def word_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
     """
     task = scores["task"]
     sample = "\n> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
-    unit = "documents" if task["has_documents"] else "sentences"
+    unit = task["resampled"].get("test", "sentences")
     lines = [
         f"# {scores['name']}",
         sample if task["is_sample"] else "",

@@ -22,6 +22,8 @@ __all__ = ["COLUMNS", "METRICS", "SPLITS", "JoinedText", "WordMetric", "WordTask
 WordMetric = Literal["span-f1", "accuracy"]
 METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
 SPLITS = ("train", "validation", "test")
+FEWEST_DOCUMENTS = 10
+"""So many a split must have for its documents, and not its sentences, to be resampled."""
 COLUMNS = ("words", "tags", "document", "space_after")
 
 
@@ -79,8 +81,21 @@ class WordTask:
 
     @property
     def has_documents(self) -> bool:
-        """Whether every split marks at least two documents, so that they can be resampled."""
+        """Whether every split marks at least two documents."""
         return all(len(set(rows["document"])) > 1 for rows in self.splits.values())
+
+    def resampled(self, split: str) -> Literal["documents", "sentences"]:
+        """Say what intervals of a split are drawn from: its documents where it has ten or more, else its sentences.
+
+        An interval over a handful of documents says next to nothing of the documents that were not drawn.
+
+        Args:
+            split: One of the task's splits.
+
+        Returns:
+            What to draw.
+        """
+        return "documents" if len(set(self.splits[split]["document"])) >= FEWEST_DOCUMENTS else "sentences"
 
     def joined(self, split: str) -> list[JoinedText]:
         """Join the words of each sentence of one split.

@@ -150,8 +150,25 @@ def test_the_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     assert [TAGS[k] for k in found] == wanted
 
 
-def test_documents_are_resampled_where_every_split_has_some() -> None:
-    task = make_task(n_documents=4)
-    assert judge_of(WordLatents(plant(task), task), "test").documents == list(task.splits["test"]["document"])
-    plain = make_task()
-    assert judge_of(WordLatents(plant(plain), plain), "test").documents is None
+@pytest.mark.parametrize("metric", ["span-f1", "accuracy"])
+@pytest.mark.parametrize(
+    ("n_documents", "unit"), [(0, "sentences"), (4, "sentences"), (9, "sentences"), (10, "documents")]
+)
+def test_documents_are_resampled_where_the_split_has_ten(metric: str, n_documents: int, unit: str) -> None:
+    task = make_task(n_documents=n_documents, metric=metric)
+    assert {task.resampled(split) for split in task.splits} == {unit}
+    judge = judge_of(WordLatents(plant(task), task), "test")
+    names = list(task.splits["test"]["document"])
+    assert judge.documents == (names if unit == "documents" else None)
+    ids = np.where(np.arange(len(judge.words)) % 5 == 0, 0, judge.gold.ids)[None]
+    found = judge.summarise(ids, n_resamples=200)
+    by_sentence = replace(judge, documents=None).summarise(ids, n_resamples=200)
+    assert (found == by_sentence) == (unit == "sentences")
+
+
+def test_each_split_is_resampled_by_what_it_has() -> None:
+    task = make_task(n_documents=10, sizes={"train": 120, "validation": 9, "test": 30})
+    assert [task.resampled(split) for split in task.splits] == ["documents", "sentences", "documents"]
+    data = WordLatents(plant(task), task)
+    assert judge_of(data, "validation").documents is None
+    assert judge_of(data, "test").documents == list(task.splits["test"]["document"])
