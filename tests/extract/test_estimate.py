@@ -1,15 +1,19 @@
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
 
+from extract.batching import Batch
+from extract.capture import pool_batch
 from extract.decoder import Decoder
 from extract.embed import embed_texts
 from extract.errors import InputError
-from extract.estimate import estimate_extraction
+from extract.estimate import _work, estimate_extraction
+from extract.joined import join_words
 from extract.limits import FEWEST_TOKENS, LATENT_BYTES, batch_limits
 from extract.runner import describe_extraction, extract_latents
-from extract.spec import ExtractionSpec
+from extract.spec import ExtractionSpec, WordSpec
 from extract.template import InputTemplate
 
 
@@ -74,3 +78,40 @@ def test_a_batch_of_words_holds_no_more_latents_than_fit() -> None:
     assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES // 1000) == (1000, 125)
     assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES) == (FEWEST_TOKENS, FEWEST_TOKENS // 8)
     assert batch_limits(ExtractionSpec(batch_tokens=80), gpu, token_bytes=LATENT_BYTES) == (80, 10)
+
+
+@pytest.mark.parametrize("on_long", ["truncate", "windows"])
+def test_a_very_long_text_is_timed_by_its_beginning(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, on_long: Literal["truncate", "windows"]
+) -> None:
+    long = join_words(["a", "bcd"] * 3000, [True] * 6000)
+    short = join_words(["a", "bcd", "e"], [True] * 3)
+    spec = ExtractionSpec(template=InputTemplate(on_long=on_long), words=WordSpec(poolings=("mean",)))
+    window = decoder.description.window
+    monkeypatch.setattr("extract.estimate.TIMED_TOKENS", 16)
+    assert window > 16
+    seen: list[int] = []
+
+    def spy(decoder: Decoder, batch: Batch, **how: Any) -> torch.Tensor:
+        assert batch.words is not None
+        assert (batch.words.starts + batch.words.counts <= batch.ids.numel()).all()
+        seen.append(batch.ids.numel())
+        return pool_batch(decoder, batch, **how)
+
+    monkeypatch.setattr("extract.estimate.pool_batch", spy)
+    estimates = [
+        estimate_extraction(decoder, texts, spec=spec, manifest=describe_extraction(decoder, texts, spec))
+        for texts in ([short], [short, long])
+    ]
+    assert max(seen) <= 16
+    assert estimates[1].longest == window
+    assert estimates[1].n_words == 6003
+    assert estimates[1].seconds == pytest.approx(estimates[1].n_tokens / estimates[1].tokens_per_second)
+
+
+def test_work_is_counted_for_rows_as_they_are(decoder: Decoder) -> None:
+    n_weights = sum(weights.numel() for block in decoder.blocks for weights in block.parameters())
+    one, two, both = (_work(decoder, lengths) for lengths in ([10], [20], [10, 20]))
+    assert both == one + two
+    assert two - 2 * one == 2 * len(decoder.blocks) * decoder.description.width * 200
+    assert two > 20 * n_weights
