@@ -1,11 +1,11 @@
 """SMOTE inside the fold: counts, neighbours, seeds, and rows that lie between two of their class."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
-from imblearn.over_sampling import SMOTE
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
@@ -96,7 +96,8 @@ def test_unscaled_rows_are_smote_and_logistic_regression_on_raw_rows() -> None:
     latents, _ = plant(1, 42, 5, n_classes=2)
     codes = torch.tensor([0] * 30 + [1] * 12)
     x, y = latents[0].double().numpy(), codes.numpy()
-    grown, labels = SMOTE(sampling_strategy={1: 30}, k_neighbors=5, random_state=7 + 1).fit_resample(x, y)
+    smote = import_module("imblearn.over_sampling").SMOTE  # it comes without types
+    grown, labels = smote(sampling_strategy={1: 30}, k_neighbors=5, random_state=7 + 1).fit_resample(x, y)
     theirs = LogisticRegression(C=0.5, tol=1e-10, max_iter=20000).fit(grown, labels)
     more = oversample(latents, codes, mode="balance", seed=7, is_standardised=False, dtype=torch.float64)
     np.testing.assert_allclose((more.latents + more.mean[:, None])[0].numpy(), grown, atol=1e-9)
