@@ -1,5 +1,6 @@
 """What scores.json tells of the fits of a head of words, and of the words it read."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,17 @@ def describe_curve(curve: Float[np.ndarray, "S P"]) -> dict[str, Any]:
 
 
 def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
-    """Tell of one seed; of the epochs, the scores of the chosen layer and of the best one."""
+    """Tell of one seed; of the epochs, the chosen layer's score until it is done, and the best yet of any."""
     history = []
+    best = -math.inf
     for step in record["history"]:
         told = {"train_loss": step["train_loss"]}
-        if "validation_scores" in step:
-            scores = step["validation_scores"]
-            told |= {"validation_score": scores[probe], "best_layer_score": max(scores)}
+        scores = step.get("validation_scores", [])
+        best = max([best, *(score for score in scores if score is not None)])
+        if best > -math.inf:
+            told["best_layer_score"] = best
+        if scores and scores[probe] is not None:
+            told["validation_score"] = scores[probe]
         history.append(told)
     best_epoch = record["best_epochs"][probe]
     return {"seed": record["seed"], "best_epoch": best_epoch, "seconds": record["seconds"], "history": history}

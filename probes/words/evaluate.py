@@ -12,6 +12,7 @@ from extract.cache import LatentCache
 from extract.digest import digest_json
 from extract.errors import HeadError, TaskError
 from probes.fit import EpochReport, ignore_epoch
+from probes.held_back import without_test
 from probes.words.description import coverage, describe_curve, describe_seed, selection
 from probes.words.fitting import fit_token_head, predict_logits
 from probes.words.judging import Judge, judge_of, majority_ids
@@ -180,7 +181,8 @@ def _fit_seed(
     fit_id = digest_json(
         [
             name, asdict(options), data.channels.pooling, list(data.layers), seed,
-            setting.cache.manifest.id, setting.task.digest(), setting.cache.identity["versions"], setting.device,
+            setting.cache.manifest.id, without_test(setting.task).digest(), setting.cache.identity["versions"],
+            setting.device,
         ],
     )  # fmt: skip
     folder = setting.folder / name / f"seed_{seed}"
@@ -217,5 +219,6 @@ def _describe_mix(fitted: list[SavedTokenHead], data: WordLatents, resolved: Wor
     heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
     if not heads:
         return {}
-    judge = judge_of(data, "validation", is_strict=resolved.options.is_strict) if "validation" in data.rows else None
+    how = {"is_strict": resolved.options.is_strict, "leaves_out_cut": resolved.options.leaves_out_cut}
+    judge = judge_of(data, "validation", **how) if "validation" in data.rows else None
     return {"mix": describe_mix(heads, data, judge)}

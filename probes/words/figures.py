@@ -85,8 +85,8 @@ def draw_history(result: dict[str, Any], path: Path, *, title: str) -> None:
         history = entry["history"]
         epochs = range(1, len(history) + 1)
         axes.plot(epochs, [step["train_loss"] for step in history], color="tab:blue", alpha=0.6, marker=".")
-        if "validation_score" in history[0]:
-            values = [100 * step["validation_score"] for step in history]
+        values = [100 * step.get("validation_score", np.nan) for step in history]  # none once a layer is done
+        if np.isfinite(values).any():
             other.plot(epochs, values, color="tab:orange", alpha=0.8)
             other.plot(entry["best_epoch"], values[entry["best_epoch"] - 1], "o", color="tab:orange")
     axes.set_xlabel("epoch")

@@ -8,7 +8,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int
 from lightning.pytorch.callbacks import Callback
 from numpy.typing import NDArray
 from torch import Tensor
@@ -33,7 +33,8 @@ class TokenFit:
         seed: The seed.
         best_epochs: Epoch of the weights kept, from 1, for each probe.
         scores: Validation score of the weights kept, for each probe; none without a validation split.
-        history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`.
+        history: Per epoch `train_loss`, the mean over probes, and, where epochs were looked at, `validation_scores`,
+            None for a probe that was done before, or whose weights are not finite.
         seconds: Duration.
         offsets: What was taken off the bias of O, for each probe; 0 where nothing was.
     """
@@ -73,16 +74,20 @@ class _KeepBestOfEach(Callback):
         head: Any = pl_module
         epoch = len(self.history) + 1
         scores = score_probes(head, self.data, self.judge, split="validation")
-        is_better = (scores > self.scores) & ~self.is_done
+        is_told = np.isfinite(scores) & ~self.is_done  # what comes of a probe that is done is not kept, nor told
+        is_better = (scores > self.scores) & is_told
         picks = torch.from_numpy(np.flatnonzero(is_better))
         for name, value in head.named_parameters():
             self.state[name][picks] = value.detach().cpu()[picks]
         self.scores[is_better], self.best_epochs[is_better] = scores[is_better], epoch
         self.is_done |= epoch - self.best_epochs >= self.patience
         loss = float(trainer.callback_metrics["train_loss"])
-        self.history.append({"train_loss": loss, "validation_scores": scores.tolist()})
-        best = float(np.max(scores, initial=-np.inf, where=np.isfinite(scores)))
-        self.report(epoch, {"train_loss": loss, f"validation_{self.judge.metric}": best})
+        told = [float(score) if ok else None for score, ok in zip(scores, is_told, strict=True)]
+        self.history.append({"train_loss": loss, "validation_scores": told})
+        best = float(np.max(scores, initial=-np.inf, where=is_told))
+        self.report(
+            epoch, {"train_loss": loss, **({f"validation_{self.judge.metric}": best} if is_told.any() else {})}
+        )  # fmt: skip
         trainer.should_stop = bool(self.is_done.all())
 
 
@@ -118,7 +123,7 @@ def fit_token_head(
         What happened.
 
     Raises:
-        HeadError: Weights that are not finite.
+        HeadError: Weights that are not finite, or, where the best epoch is kept, were not after any epoch.
         TaskError: The task lacks a split that is needed.
         KeyboardInterrupt: Ctrl-C.
     """
@@ -130,6 +135,7 @@ def fit_token_head(
     if options.start == "prior":
         head.begin_at(class_prior(data, head.class_weights))
     data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
+    data.epoch_steps = options.epoch_steps
     is_chosen = options.keep == "best"
     judge = None
     if is_chosen or "validation" in data.rows:
@@ -145,10 +151,14 @@ def fit_token_head(
     if isinstance(keeper, _KeepBestOfEach):
         head.load_state_dict(keeper.state, strict=False)
         scores, epochs = keeper.scores, keeper.best_epochs.tolist()
+        if 0 in epochs:  # what stands there are the initial weights
+            raise _not_finite(head, data.layers, probe=epochs.index(0))
     else:
         scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
         epochs = [len(keeper.history)] * head.n_probes
-    _check_finite(head, data.layers)
+    is_finite = _is_finite(head)
+    if not is_finite.all():
+        raise _not_finite(head, data.layers, probe=int(np.argmin(is_finite)))
     offsets = np.zeros(head.n_probes)
     if options.offset == "validation" and judge is not None and judge.metric == "span-f1" and OUTSIDE in data.classes:
         offsets, scores = move_outside(head, data, judge)
@@ -213,8 +223,7 @@ def predict_logits(
 def score_probes(head: TokenHead, data: WordLatents, judge: Judge, *, split: str) -> Float[np.ndarray, " P"]:
     """Score the predictions of every probe of a head for one split; NaN for weights that are not finite."""
     ids = predict_ids(head, data, split)
-    is_finite = head.weight.detach().isfinite().flatten(1).all(1).cpu().numpy()
-    return np.array([judge.score(row) if ok else np.nan for row, ok in zip(ids, is_finite, strict=True)])
+    return np.array([judge.score(row) if ok else np.nan for row, ok in zip(ids, _is_finite(head), strict=True)])
 
 
 def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
@@ -250,12 +259,16 @@ def _predicted(
         yield batch.words.numpy(), logits
 
 
-def _check_finite(head: TokenHead, layers: tuple[str, ...]) -> None:
-    for name, value in head.named_parameters():
-        is_finite = value.detach().isfinite().reshape(len(value), -1).all(1)
-        if not is_finite.all():
-            where = layers[int((~is_finite).nonzero()[0])] if head.n_probes == len(layers) else "the mix"
-            raise HeadError(
-                f"the {name} of {type(head).__name__} at {where} did not stay finite; lower learning_rate "
-                f"({head.learning_rate:g}) or set is_standardised: true."
-            )
+def _is_finite(head: TokenHead) -> Bool[np.ndarray, " P"]:
+    """Tell for each probe whether all of its weights are finite."""
+    rows = [value.detach().isfinite().reshape(head.n_probes, -1).all(1) for value in head.parameters()]
+    return np.asarray(torch.stack(rows).all(0).cpu().numpy())
+
+
+def _not_finite(head: TokenHead, layers: tuple[str, ...], *, probe: int) -> HeadError:
+    where = layers[probe] if head.n_probes == len(layers) else "the mix"
+    return HeadError(
+        f"the weights of {type(head).__name__} at {where} did not stay finite; lower learning_rate "
+        f"({head.learning_rate:g}), set is_standardised: true, or, where latents are not finite, leave the layer out "
+        "with the option layers."
+    )

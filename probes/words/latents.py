@@ -66,6 +66,8 @@ class WordLatents(lightning.LightningDataModule):
         self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
         self.rows = {split: _locate(cache, task, split) for split in task.splits}
         self._planned: dict[str, list[Chunk]] = {}
+        self.epoch_steps = 1
+        """Fewest steps of an epoch of training: a small split is gone over several times."""
         self.prepare: Prepare | None = None
         """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
         if not self.split("train").has_latent.any():
@@ -140,7 +142,7 @@ class WordLatents(lightning.LightningDataModule):
         return Shuffled(
             WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").places,
             labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
-            buffer_words=self.streaming.buffer_words(self.cache),
+            buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
         )  # fmt: skip
 
     def _only(self, channel: int) -> Channels:

@@ -35,9 +35,14 @@ class TokenOptions:
     batch_size: int = 32
     """Sentences per batch."""
     max_epochs: int = 20
-    """Most passes over the training sentences."""
+    """Most epochs."""
     patience: int = 3
     """Epochs without a better validation score after which a layer is done."""
+    epoch_steps: int = 100
+    """Fewest training steps of an epoch, which goes over a small training split several times, always to its end.
+
+    1 is one pass an epoch, as is any number of steps that a pass has. Without it `patience` and `max_epochs` would be a
+    few steps where there are a hundred sentences."""
     start: str = "prior"
     """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
     offset: str = "validation"
@@ -79,7 +84,7 @@ class TokenOptions:
         for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)
-        for name in ("batch_size", "max_epochs", "patience"):
+        for name in ("batch_size", "max_epochs", "patience", "epoch_steps"):
             if getattr(self, name) < 1:
                 raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
         if self.steps < 0:
@@ -111,9 +116,9 @@ PROTOCOL_OPTIONS: dict[str, dict[str, Any]] = {
         "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
     },
     "look-both-ways": {
-        "max_epochs": 3, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear", "weight_decay": 0.0,
-        "keep": "last", "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
-        "leaves_out_cut": True,
+        "max_epochs": 3, "epoch_steps": 1, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear",
+        "weight_decay": 0.0, "keep": "last", "is_standardised": False, "start": "random", "offset": "none",
+        "layers": "final_norm", "leaves_out_cut": True,
     },
 }  # fmt: skip
 """What the papers do (MAGNET, appendix A; the code released with Look Both Ways); options of the config count before

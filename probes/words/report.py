@@ -69,8 +69,8 @@ def word_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
         f"Command: `{scores['command']}`\n",
         markdown_table(word_rows(scores), COLUMNS),
         f"\nScores times 100, mean ± standard deviation over seeds; the interval is a {scores['n_resamples']}-fold "
-        f"bootstrap over test {unit}. Spans are counted by the rules of conlleval, unless marked strict. A word "
-        "without a latent is an error. Chosen on: "
+        f"bootstrap over test {unit}. Spans are counted by the rules of conlleval, unless marked strict. "
+        f"{without_latent(scores)} Chosen on: "
         + "; ".join(f"`{name}` {result['selection']}" for name, result in scores["heads"].items())
         + f" (protocol `{scores['protocol']}`, docs/protocol.md).",
         *_departure_lines(scores),
@@ -85,6 +85,21 @@ def word_summary(scores: dict[str, Any], figures: dict[str, str]) -> str:
         lines += ["\n## Mind in the data\n", *(f"- {note}" for note in task["notes"])]
     lines += ["\n## Figures\n", *(f"![{title}]({file})" for title, file in figures.items())]
     return "\n".join(line for line in lines if line) + "\n"
+
+
+def without_latent(scores: dict[str, Any]) -> str:
+    """Say what becomes of words without a latent, head by head where heads differ.
+
+    Args:
+        scores: The content of scores.json.
+    """
+    left_out = [name for name, result in scores["heads"].items() if result["options"]["leaves_out_cut"]]
+    if not left_out:
+        return "A word without a latent is an error."
+    if len(left_out) == len(scores["heads"]):
+        return "Words without a latent are left out of the scores."
+    names = ", ".join(f"`{name}`" for name in left_out)
+    return f"A word without a latent is an error; {names} leaves such words out of its scores."
 
 
 def _departure_lines(scores: dict[str, Any]) -> Iterator[str]:

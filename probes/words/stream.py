@@ -55,7 +55,10 @@ class InOrder:
 
 
 class Shuffled:
-    """Every word of a split with a latent once an epoch, in batches of sentences, in an order of the epoch's own.
+    """Every word of a split with a latent once a pass, in batches of sentences, in an order of the pass's own.
+
+    An epoch is one pass, or as many as it takes to give `epoch_steps` batches: two passes an epoch train as one does
+    in twice as many epochs.
 
     Chunks are read in a random order until the buffer is full; its sentences leave it in a random order. Sentences that
     do not fill a batch wait for the next buffer.
@@ -65,34 +68,41 @@ class Shuffled:
         chunks: From `plan_chunks`.
         places: `(W,)` place of each word of the split.
         labels: `(W,)` class of each word.
-        batch_size: Sentences a batch; the last batch of an epoch may have fewer.
+        batch_size: Sentences a batch; the last batch of a pass may have fewer.
         buffer_words: Words that are mixed.
-        seed: Seed of the order; every epoch has its own.
+        seed: Seed of the order; every pass has its own.
+        epoch_steps: Fewest batches of an epoch.
     """
 
     def __init__(
         self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64], *, labels: NDArray[np.int64],
-        batch_size: int, buffer_words: int, seed: int,
+        batch_size: int, buffer_words: int, seed: int, epoch_steps: int = 1,
     ) -> None:  # fmt: skip
         self.reader, self.chunks, self.places = reader, chunks, places
         self.labels = torch.from_numpy(labels)
         self.batch_size, self.buffer_words, self.seed = batch_size, buffer_words, seed
-        self.epoch = 0
+        self.n_begun = 0  # passes
+        self.n_batches = ceil(sum(len(chunk.pieces) for chunk in chunks) / batch_size)
+        self.n_passes = ceil(epoch_steps / max(1, self.n_batches))
         self._memory: list[Tensor] = []
         self._batch = _Batch(reader)
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
-        return ceil(sum(len(chunk.pieces) for chunk in self.chunks) / self.batch_size)
+        return self.n_passes * self.n_batches
 
     def __iter__(self) -> Iterator[WordBatch]:
         """Begin the next epoch; it is read in a thread meanwhile, which ends with the iteration."""
-        rng = np.random.default_rng([self.seed, self.epoch])
-        self.epoch += 1
+        for _ in range(self.n_passes):
+            yield from self._pass()
+
+    def _pass(self) -> Iterator[WordBatch]:
+        rng = np.random.default_rng([self.seed, self.n_begun])
+        self.n_begun += 1
         groups = self._groups(rng)
         capacity = min(self.buffer_words, sum(map(len, self.chunks)))
         batch = self._batch
-        batch.clear()  # of an epoch that was left early
+        batch.clear()  # of a pass that was left early
         while len(self._memory) < min(2, len(groups)):
             self._memory.append(self.reader.empty(capacity))
         for buffer, sentences in _filled(groups, self._load, self._memory):

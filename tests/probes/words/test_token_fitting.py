@@ -29,7 +29,7 @@ from probes.words.task import WordTask
 from probes.words.token_heads import TokenClassifier, TokenHead, TokenMix
 from tests.probes.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
-QUICK = TokenOptions(offset="none", max_epochs=5, learning_rate=1e-2, batch_size=8)
+QUICK = TokenOptions(offset="none", max_epochs=5, epoch_steps=1, learning_rate=1e-2, batch_size=8)
 STREAMING = Streaming(chunk_words=40, buffer_mb=1)
 PLACE = LAYERS.index(PLANTED)
 
@@ -60,8 +60,9 @@ def fit(
         replace(QUICK, patience=1, learning_rate=3e-2, start="random"),
         replace(QUICK, schedule="linear", class_weights="balanced", dropout=0.4, max_epochs=3),
         replace(QUICK, is_standardised=False, keep="last", steps=37),
+        replace(QUICK, epoch_steps=40, patience=1),
     ],
-    ids=["best", "patience", "balanced", "steps"],
+    ids=["best", "patience", "balanced", "steps", "passes"],
 )
 def test_a_layer_among_others_is_the_layer_alone(cache: PlantedCache, task: WordTask, options: TokenOptions) -> None:
     together, data, found = fit(cache, task, options)
@@ -73,7 +74,7 @@ def test_a_layer_among_others_is_the_layer_alone(cache: PlantedCache, task: Word
         assert torch.allclose(together.weight[k], alone.weight[0], atol=1e-4)
         assert torch.allclose(together.bias[k], alone.bias[0], atol=1e-4)
         assert np.array_equal(ids[k], predict_ids(alone, data_alone, "validation")[0])
-    if options.patience == 1:
+    if options.patience == 1 and options.start == "random":
         assert len(set(found.best_epochs)) > 1  # so layers did end at different epochs
 
 
@@ -185,14 +186,25 @@ def test_every_layer_keeps_its_own_best_epoch_and_is_done_by_its_own_patience(
         [0.9, 0.9, 0.9, 0.9, 0.9],  # never reached
     ]
     seen: list[torch.Tensor] = []
+    shown: list[float] = []
+
+    def report(_: int, values: dict[str, float]) -> None:
+        seen.append(head.weight.detach().clone())
+        shown.append(values["validation_span-f1"])
+
     scripted(monkeypatch, script)
     options = replace(QUICK, patience=2, max_epochs=8)
     data = WordLatents(cache, task, streaming=STREAMING)
     head = TokenClassifier(len(LAYERS), WIDTH, len(data.classes), learning_rate=1e-2)
-    result = fit_token_head(head, data, options, report=lambda *_: seen.append(head.weight.detach().clone()))
+    result = fit_token_head(head, data, options, report=report)
     assert result.best_epochs == (3, 1, 1, 3, 1)
     assert result.scores == (0.3, 0.5, 0.3, 0.2, 0.2)
     assert len(result.history) == 5
+    told = [[scores[layer] for scores in script[:5]] for layer in range(len(LAYERS))]
+    for layer, n_told in enumerate((5, 3, 3, 5, 3)):  # nothing is told of a layer that is done
+        expected = [None if np.isnan(score) else score for score in told[layer][:n_told]] + [None] * (5 - n_told)
+        assert [step["validation_scores"][layer] for step in result.history] == expected
+    assert shown == [0.5, 0.4, 0.4, 0.2, 0.1]
     for layer, epoch in enumerate(result.best_epochs):
         assert torch.equal(head.weight[layer], seen[epoch - 1][layer])
 
@@ -208,6 +220,23 @@ def test_steps_are_counted_and_the_last_weights_kept(cache: PlantedCache, task: 
     assert result.best_epochs == (2,) * len(LAYERS)
     judge = judge_of(data, "validation")
     assert list(result.scores) == [judge.score(row) for row in predict_ids(head, data, "validation")]
+
+
+def test_an_epoch_of_several_passes_is_several_epochs(cache: PlantedCache, task: WordTask) -> None:
+    last = replace(QUICK, keep="last")
+    single, _, _ = fit(cache, task, replace(last, max_epochs=6))  # fifteen batches a pass
+    triple, _, found = fit(cache, task, replace(last, max_epochs=2, epoch_steps=31))
+    assert len(found.history) == 2
+    assert torch.equal(single.weight, triple.weight)
+    once, _, _ = fit(cache, task, replace(last, max_epochs=6, epoch_steps=15))
+    assert torch.equal(single.weight, once.weight)
+
+
+def test_patience_is_not_spent_on_a_few_steps(cache: PlantedCache, task: WordTask) -> None:
+    options = replace(QUICK, patience=1, max_epochs=20, learning_rate=1e-3, batch_size=64)  # two batches a pass
+    _, _, short = fit(cache, task, options)
+    _, _, long = fit(cache, task, replace(options, epoch_steps=TokenOptions().epoch_steps))
+    assert long.scores[PLACE] > short.scores[PLACE] + 0.15
 
 
 def test_without_validation_only_the_last_weights_can_be_kept(cache: PlantedCache) -> None:
@@ -251,8 +280,13 @@ def test_weights_that_do_not_stay_finite_are_told_with_their_layer(task: WordTas
     cache = plant(task)
     cache.latents["mean"][1, 4] = float("inf")
     options = replace(QUICK, is_standardised=False, max_epochs=2)
-    with pytest.raises(HeadError, match=r"weight of TokenClassifier at block_01 did not stay finite; lower learning"):
-        fit(cache, task, replace(options, keep="last"))
+    for changes in ({"keep": "last"}, {"keep": "best"}, {"keep": "best", "offset": "validation"}):
+        with pytest.raises(
+            HeadError, match=r"weights of TokenClassifier at block_01 did not stay finite; lower learning_rate"
+        ):
+            fit(cache, task, replace(options, **changes))
+    with pytest.raises(HeadError, match="weights of TokenMix at the mix did not stay finite"):
+        fit(cache, task, options, make=TokenMix)
     _, _, found = fit(cache, task, replace(options, keep="best"), layers=["block_02"])
     assert np.isfinite(found.scores[0])
 

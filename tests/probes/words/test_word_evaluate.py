@@ -11,16 +11,18 @@ import pytest
 
 from extract.errors import TaskError
 from probes.report.write import without_nan
+from probes.words.description import describe_seed
 from probes.words.evaluate import MIX, WordResult, WordSetting, evaluate_token_head
 from probes.words.heads import evaluate_word_head, resolve_word_options
 from probes.words.judging import judge_of, majority_ids
 from probes.words.latents import WordLatents
+from probes.words.report import without_latent
 from probes.words.saved import load_token_head
 from probes.words.spans import NO_PREDICTION
 from probes.words.task import WordTask, build_word_splits
 from tests.probes.words.planted_words import LAYERS, PLANTED, PlantedCache, make_task, plant
 
-OPTIONS = {"learning_rate": 1e-2, "max_epochs": 4, "batch_size": 8, "chunk_words": 60}
+OPTIONS = {"learning_rate": 1e-2, "max_epochs": 4, "epoch_steps": 1, "batch_size": 8, "chunk_words": 60}
 
 
 def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> WordSetting:
@@ -156,6 +158,42 @@ def test_a_mix_tells_its_weights(cache: PlantedCache, task: WordTask, tmp_path: 
     assert result.scores["mix"]["layers"] == list(LAYERS)
     assert result.scores["mix"]["whole"] == pytest.approx(result.scores["chosen"]["score"])
     assert result.scores["selection"] == "validation (epoch)"
+
+
+def test_a_mix_is_judged_as_its_head_is(task: WordTask, tmp_path: Path) -> None:
+    n_train = sum(map(len, task.splits["train"]["words"]))
+    cut = plant(task, noise=0.8, cut=range(n_train, n_train + 30))
+    fair = evaluate(setting(cut, task, tmp_path / "a"), "token-mix").scores
+    left_out = evaluate(setting(cut, task, tmp_path / "b"), "token-mix", leaves_out_cut=True).scores
+    for scores in (fair, left_out):
+        assert scores["mix"]["whole"] == pytest.approx(scores["chosen"]["score"], abs=1e-12)
+    assert left_out["mix"]["whole"] > fair["mix"]["whole"] + 0.02
+
+
+def test_the_history_tells_only_scores_that_may_be_kept() -> None:
+    history = [
+        {"train_loss": 3.0, "validation_scores": [0.3, None]},
+        {"train_loss": 2.0, "validation_scores": [None, 0.2]},
+        {"train_loss": 1.0, "validation_scores": [None, 0.5]},
+    ]
+    record = {"history": history, "best_epochs": [1, 3], "seed": 4, "seconds": 1.0}
+    first, second = (describe_seed(record, probe)["history"] for probe in (0, 1))
+    assert [step.get("validation_score") for step in first] == [0.3, None, None]
+    assert [step.get("validation_score") for step in second] == [None, 0.2, 0.5]
+    assert [step["best_layer_score"] for step in first] == [0.3, 0.3, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("leaves_out", "line"),
+    [
+        ({"a": False, "b": False}, "A word without a latent is an error."),
+        ({"a": True, "b": True}, "Words without a latent are left out of the scores."),
+        ({"a": False, "b": True}, "A word without a latent is an error; `b` leaves such words out of its scores."),
+    ],
+)
+def test_the_summary_says_what_becomes_of_words_without_a_latent(leaves_out: dict[str, bool], line: str) -> None:
+    heads = {name: {"options": {"leaves_out_cut": is_so}} for name, is_so in leaves_out.items()}
+    assert without_latent({"heads": heads}) == line
 
 
 def test_words_left_out_make_a_score_optimistic(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:

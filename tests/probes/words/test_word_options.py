@@ -31,6 +31,7 @@ def test_look_both_ways_is_what_its_script_says() -> None:
     found = resolve_word_options("token-classifier", {}, protocol="look-both-ways")
     options = found.options
     assert (options.max_epochs, options.batch_size, options.learning_rate) == (3, 32, 5e-3)
+    assert options.epoch_steps == 1  # three passes are three passes
     assert (options.schedule, options.keep, options.leaves_out_cut) == ("linear", "last", True)
     assert (options.is_standardised, found.layers) == (False, ("final_norm",))
 
@@ -61,6 +62,7 @@ def test_the_config_counts_before_the_protocol(protocol: str) -> None:
         ({"class_weights": "balance"}, UnknownNameError, "class_weights 'balance': did you mean 'balanced'"),
         ({"batch_size": 0}, HeadError, "batch_size is 0; allowed: a whole number of at least 1"),
         ({"patience": 0}, HeadError, "patience is 0; allowed"),
+        ({"epoch_steps": 0}, HeadError, "epoch_steps is 0; allowed: a whole number of at least 1"),
         ({"steps": -1}, HeadError, "steps is -1; allowed: a whole number of training steps, or 0"),
         ({"steps": 10}, HeadError, "steps is 10 and keep is 'best'; allowed: keep: last"),
         ({"dropout": 1}, HeadError, "dropout is 1.0; allowed: a share from 0 to below 1"),
