@@ -84,7 +84,7 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
         The scorer.
 
     Raises:
-        HeadError: No run folder, or no such head in it.
+        HeadError: No run folder, a run on words or classes, or no such head in it.
         CacheIdentityError: The decoder is not the one the run was made with.
 
     Example:
@@ -94,6 +94,7 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
     try:
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        _require_pairs(folder, scores["task"])
         best = max(scores["heads"], key=lambda key: _validation(scores, key))
         spec, decoder_spec = _spec_from(config["extraction"]), DecoderSpec(**config["decoder"])
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
@@ -107,6 +108,20 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
     decoder = decoder or load_decoder(decoder_spec)
     _require_decoder(folder, scores, decoder)
     return PairScorer(name, seeds, decoder, spec)
+
+
+def _require_pairs(folder: Path, task: dict[str, Any]) -> None:
+    """Refuse runs whose heads read something else than pairs, and say what reads those heads."""
+    kinds = {
+        "class_names": ("classes", "probes.classes.saved.load_probe", "heads/NAME"),
+        "tags": ("words", "probes.words.saved.load_token_head", "heads/NAME/seed_0"),
+    }
+    for key, (what, loader, place) in kinds.items():
+        if key in task:
+            raise HeadError(
+                f"folder {str(folder)!r} holds a run on {what} (task {task.get('name')!r}), which scores no pairs; "
+                f"allowed: a run on pairs of texts; a head of this one is read back with {loader}('{folder}/{place}')."
+            )
 
 
 def _spec_from(values: dict[str, Any]) -> ExtractionSpec:

@@ -1,7 +1,9 @@
 """Scoring new pairs with a finished run."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,8 +55,27 @@ def test_what_a_scorer_cannot_do(finished: Finished, tmp_path: Path) -> None:
         scorer.score([("a", " ")])
     with pytest.raises(UnknownNameError, match=r"unknown head of this run 'cosine-mpl': did you mean 'cosine-mlp'\?"):
         load_scorer(finished.folder, head="cosine-mpl")
-    for text in ("{}", "[]", "{", "null", '{"heads": {}}'):
+    for text in ('{"task": {}}', "{}", "[]", "{", "null", '{"heads": {}}'):
         (tmp_path / "scores.json").write_text(text, encoding="utf-8")
         shutil.copy(finished.folder / "config.yaml", tmp_path)
         with pytest.raises(HeadError, match="holds no finished run; allowed: a folder made by `icecore run`"):
             load_scorer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (
+            {"name": "ner", "tags": ["O"]},
+            r"a run on words \(task 'ner'\).*words\.saved\.load_token_head\('.*/heads/NAME/",
+        ),
+        ({"name": "topic", "class_names": ["a"]}, r"a run on classes \(task 'topic'\).*classes\.saved\.load_probe\('"),
+    ],
+)
+def test_a_run_on_something_else_says_what_reads_its_heads(
+    finished: Finished, tmp_path: Path, task: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "scores.json").write_text(json.dumps({"task": task, "heads": {}}), encoding="utf-8")
+    shutil.copy(finished.folder / "config.yaml", tmp_path)
+    with pytest.raises(HeadError, match=message):
+        load_scorer(tmp_path)
