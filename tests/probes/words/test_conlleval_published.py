@@ -142,7 +142,7 @@ pieces = st.lists(st.tuples(st.sampled_from(["", "A", "B-c", "O"]), st.integers(
 
 def write(row: Pieces, scheme: str) -> list[str]:
     """Write spans in a scheme, the plain way: nothing of `probes.words` is used."""
-    last, single = {"BIOES": "ES", "BILOU": "LU"}.get(scheme, "IB")
+    last, single = {"BIOES": ("E", "S"), "BILOU": ("L", "U")}.get(scheme, ("I", "B"))
     tags: list[str] = []
     before = ""
     for kind, n in row:

@@ -121,7 +121,7 @@ def test_columns_and_options_that_are_not_there(tmp_path: Path) -> None:
     folder = parquet_folder(tmp_path / "names")
     for option, value in (("words", "token"), ("tags", "ner_tag"), ("document", "docs")):
         with pytest.raises(UnknownNameError, match=f"unknown column '{value}': did you mean"):
-            load_word_hub(str(folder), **{option: value})
+            load_any_task("word-hub", hub_id=str(folder), **{option: value})
     with pytest.raises(TaskError, match="which has no revision 'main': leave `revision` out"):
         load_word_hub(str(folder), revision="main")
     with pytest.raises(TaskError, match="`validation_fraction` is 1, which holds out 20 of 20 sentences"):
