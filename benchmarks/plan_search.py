@@ -25,8 +25,9 @@ from extract.template import InputTemplate
 from probes.class_runs import cut_task
 from probes.classes.task import ClassTask
 from probes.config import PretrainingSpec, RunConfig, TaskSpec
+from probes.held_back import without_test
 from probes.known_tasks import AnyTask
-from probes.plan_rows import draw_rows, space_of, without_test
+from probes.plan_rows import draw_rows, space_of
 from probes.plan_scores import evaluate_plan
 from probes.plan_search import STRATEGIES, Search, Trial, search_plans
 from probes.plan_space import PlanSpace

@@ -6,6 +6,7 @@ from typing import Any
 
 from extract.cache import LatentCache
 from extract.errors import ConfigError, TaskError
+from extract.layers import GROUPS, select_from
 from probes.classes.heads import (
     ClassHeadOptions,
     check_class_head,
@@ -135,13 +136,19 @@ def require_selection(config: RunConfig, task: ClassTask) -> None:
                 "validation, or run each plan by itself."
             )
         strengths = getattr(resolved.options, "Cs", None)
-        if strengths and len(strengths) == 1 and is_one_layer(resolved.layers) and "validation" not in task.splits:
+        is_one = is_one_layer(_at_hand(resolved.layers, config.extraction.layers))
+        if strengths and len(strengths) == 1 and is_one and "validation" not in task.splits:
             raise ConfigError(
                 f"head {name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
                 f"{config.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
                 "train decides on by cross-validation, or use protocol icecore."
             )
         check_class_head(name, resolved, task)
+
+
+def _at_hand(layers: tuple[str, ...], extracted: tuple[str, ...]) -> tuple[str, ...]:
+    """Resolve a selection against the extracted layers, where these are named and need no decoder to be known."""
+    return layers if set(extracted) & set(GROUPS) else select_from(layers, sorted(extracted))
 
 
 def _resolved(config: RunConfig) -> dict[str, ClassHeadOptions]:

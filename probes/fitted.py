@@ -20,6 +20,7 @@ from probes.heads.options import HeadOptions
 from probes.heads.registry import head_entry
 from probes.heads.saved import SavedAutoencoder, load_head, save_head
 from probes.heads.siamese_cosine import SiameseCosine
+from probes.held_back import without_test
 from probes.metrics import correlations
 from probes.pretraining import require_same_encoders
 from probes.protocols import PROTOCOLS
@@ -190,11 +191,17 @@ def _fit_id(
     return digest_json(
         [
             name, resolved.arguments, vars(resolved.fit), data.pooling, list(data.layers), seed,
-            setting.cache.manifest.id, setting.task.digest(), setting.cache.identity["versions"], setting.device,
+            setting.cache.manifest.id, _seen_rows(setting).digest(), setting.cache.identity["versions"], setting.device,
             setting.protocol, setting.calibration, setting.anchor_identical,
             encoders.record["fit_id"] if encoders else "",
         ],
     )  # fmt: skip
+
+
+def _seen_rows(setting: Setting) -> PairTask:
+    """Give the rows that a fit sees, so that a head fitted before test is read is found again when it is."""
+    is_on_test = PROTOCOLS[setting.protocol].selection == "test"
+    return setting.task if is_on_test else without_test(setting.task)
 
 
 def _record(name: str, head: PairHead, data: PairLatents, result: FitResult, *, setting: Setting) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The rows of a task as a search for a mask plan draws on them: never those of test, and nested."""
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,24 +13,6 @@ from probes.plan_space import PlanSpace
 
 FEWEST_ROWS = 16
 """Below this many rows per split a validation score says next to nothing."""
-
-
-def without_test(task: AnyTask) -> AnyTask:
-    """Leave the test split out, so that nothing can be chosen on it.
-
-    Args:
-        task: Any task.
-
-    Returns:
-        The same task with the splits train and validation, where it has them.
-
-    Example:
-        >>> from probes.known_tasks import load_any_task
-        >>> list(without_test(load_any_task("class-sample")).splits)
-        ['train', 'validation']
-    """
-    kept = {split: rows for split, rows in task.splits.items() if split != "test"}
-    return replace(task, splits=type(task.splits)(kept))
 
 
 def space_of(task: AnyTask, plans: tuple[MaskPlan, ...], *, n_blocks: int, folds: int = 5) -> PlanSpace:

@@ -1,19 +1,22 @@
 """One plan of a sweep or a search: the task it is scored on, the scores of its heads, and what choosing it gained."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from extract.cache import LatentCache
-from extract.errors import ConfigError
+from extract.errors import ConfigError, HeadError
 from extract.layers import FINAL_NORM
 from extract.loading import choose_device
 from extract.plan import MaskPlan
-from probes.class_runs import cut_task, describe_class_task, evaluate_classes, require_rows, require_selection
+from probes.class_runs import describe_class_task, evaluate_classes, require_rows, require_selection
 from probes.classes.task import ClassTask
 from probes.config import RunConfig
 from probes.evaluate import evaluate_head
 from probes.fitted import Setting
 from probes.known_tasks import AnyTask
+from probes.protocol_tasks import load_run_task
+from probes.protocols import PROTOCOLS
 from probes.record import describe_task
 from probes.report.sweeps import selection_score
 from probes.runs import require_splits
@@ -44,9 +47,8 @@ def load_for_plans(config: RunConfig) -> AnyTask:
                 f"head {name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would need "
                 "its own; use start: fresh, or `icecore run` for each plan."
             )
-    task = config.task.load()
+    task = load_run_task(config)
     if isinstance(task, ClassTask):
-        task = cut_task(config, task)
         require_rows(task)
         require_selection(config, task)
     elif isinstance(task, WordTask):
@@ -54,6 +56,19 @@ def load_for_plans(config: RunConfig) -> AnyTask:
     else:
         require_splits(task)
     return task
+
+
+def require_unread_test(config: RunConfig) -> None:
+    """Refuse a protocol that fits no head without test, where plans are to be chosen before test is read.
+
+    Raises:
+        ConfigError: Names the protocol.
+    """
+    if config.protocol in PROTOCOLS and PROTOCOLS[config.protocol].selection == "test":
+        raise ConfigError(
+            f"protocol {config.protocol!r} chooses epochs on test, which is read for chosen plans alone; use protocol "
+            "icecore, or `icecore sweep --test all`, which reads test for every plan."
+        )
 
 
 def evaluate_plan(
@@ -116,32 +131,64 @@ def best_row(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
 
     Returns:
         Its row.
+
+    Raises:
+        HeadError: A plan whose score is no number.
     """
-    return max(rows, key=lambda row: selection_score(row["heads"][head]))
+    return max(rows, key=lambda row: finite_score(row, head))
 
 
-def describe_choice(chosen: dict[str, Any], rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
+def finite_score(row: dict[str, Any], head: str) -> float:
+    """Give the validation score of a plan, which must be one that plans can be compared by.
+
+    Args:
+        row: The plan with its scores.
+        head: Name of the head.
+
+    Returns:
+        The score.
+
+    Raises:
+        HeadError: It is no number: there was nothing to choose on, or the head predicts one constant.
+    """
+    score = selection_score(row["heads"][head])
+    if not math.isfinite(score):
+        raise HeadError(
+            f"the score of head {head!r} under plan {row['plan']!r} is {score}, by which no plan can be chosen; give "
+            "the task a validation split or the head several layers or Cs; leave the plan out if it alone has no score."
+        )
+    return score
+
+
+def default_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give the plan that one would take without choosing: causal, or the first where causal is not among them."""
+    return next((row for row in rows if row["plan"] == CAUSAL_PLAN), rows[0])
+
+
+def describe_choice(chosen: dict[str, Any], default: dict[str, Any] | None, head: str) -> dict[str, Any]:
     """Tell what a chosen plan scores; its test score is told, never asked.
 
     Args:
         chosen: The row of the plan.
-        rows: All rows.
+        default: The row of the plan that one would take without choosing, if there is one.
         head: Name of the head.
 
     Returns:
-        The plan, the summary of the head, its chosen point, and where the rows hold the causal plan what choosing
-        gained: test score of the chosen minus that of causal.
+        The plan, the summary of the head, its chosen point, and what choosing gained: test score of the chosen minus
+        that of the default.
     """
     result = chosen["heads"][head]
     told = {"plan": chosen["plan"], "summary": result["summary"]}
     if "chosen" in result:
         told["point"] = result["chosen"]
-    causal = next((row for row in rows if row["plan"] == CAUSAL_PLAN), None)
-    if causal is not None and "test" in told["summary"]:
-        both = (told["summary"], causal["heads"][head]["summary"])
+    if default is not None and "test" in told["summary"]:
+        both = (told["summary"], default["heads"][head]["summary"])
         metric = next(iter(told["summary"]["test"]))
         with_choice, without = (summary["test"][metric]["mean"] for summary in both)
-        told["gain"] = {"metric": metric, "causal": without, "chosen": with_choice, "gain": with_choice - without}
+        told["gain"] = {
+            "metric": metric, "over": default["plan"], "default": without, "chosen": with_choice,
+            "gain": with_choice - without,
+        }  # fmt: skip
     return told
 
 

@@ -1,5 +1,6 @@
 """A run that searches for a mask plan: on more and more rows of train and validation, and on test once, at the end."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,21 @@ from extract.loading import choose_device, load_decoder
 from extract.plan import MaskPlan
 from extract.sweep import sweep_cost
 from probes.config import RunConfig
+from probes.held_back import without_test
 from probes.known_tasks import AnyTask
 from probes.obtain import SILENT, Watcher
 from probes.plan_caches import GrowingCaches
-from probes.plan_rows import draw_rows, space_of, without_test
-from probes.plan_scores import CAUSAL_PLAN, describe_any_task, describe_choice, evaluate_plan, headline, load_for_plans
+from probes.plan_rows import draw_rows, space_of
+from probes.plan_scores import (
+    CAUSAL_PLAN,
+    describe_any_task,
+    describe_choice,
+    evaluate_plan,
+    finite_score,
+    headline,
+    load_for_plans,
+    require_unread_test,
+)
 from probes.plan_search import Search, Trial, require_search, search_plans
 from probes.plan_space import PlanSpace
 from probes.record import describe_program, open_folder
@@ -52,6 +63,7 @@ def run_search(
         IcecoreError: Any input the search cannot work with, in one sentence. What is cached or fitted stays.
     """
     require_search(strategy, budget)
+    require_unread_test(config)
     task = load_for_plans(config)
     decoder = load_decoder(config.decoder, report=watcher.say)
     sweep_cost(plans, len(decoder.blocks))  # refuses plans that cannot share blocks
@@ -72,8 +84,9 @@ def run_search(
         "decoder": decoder.description.to_dict(),
         "task": describe_any_task(task),
         "search": describe_search(found, space, strategy=strategy, budget=budget, head=scorer.head),
+        "test_read": " and ".join(row["plan"] for row in rows) if "test" in task.splits else "no plan",
         "plans": rows,
-        "chosen": {name: describe_choice(rows[0], rows, name) for name in config.heads},
+        "chosen": {name: describe_choice(rows[0], _causal(rows), name) for name in config.heads},
     }
     write_scores(folder, scores)
     draw_search(scores, folder / "search.png")
@@ -106,7 +119,13 @@ class _Scorer:
             row = evaluate_plan(self.config, part, plan, cache, self.folder)
             scores.append(selection_score(row["heads"][self.head]))
             say(f"{plan.text}: {self.head} {100 * scores[-1]:.1f}")
+        if not any(map(math.isfinite, scores)):  # a search ranks a plan without a score last, but must have one score
+            finite_score(row, self.head)
         return scores
+
+
+def _causal(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((row for row in rows if row["plan"] == CAUSAL_PLAN), None)
 
 
 def _on_everything(

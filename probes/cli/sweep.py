@@ -23,6 +23,7 @@ FLAGS: Flags = {
     "read": (str, "", "blocks r at which windows end"),
     "search": (str, "", "do not score every plan on all rows: halving, or coordinate (with --k and --k0)"),
     "budget": (float, 0.25, "with --search: most that choosing may compute, as a share of the whole sweep"),
+    "test": (str, "chosen", "plans that test is read for: chosen (and causal beside it), after choosing; or all"),
     "dry_run": (bool, False, "list the plans and what they cost; compute nothing"),
 }
 
@@ -36,12 +37,17 @@ def sweep_command(argv: Sequence[str]) -> int:
         return 0
     watcher = screen_watcher(Console(stderr=True))
     if parsed.flags["search"]:
+        if parsed.flags["test"] != "chosen":
+            raise ConfigError(
+                f"--test is {parsed.flags['test']!r}, but a search reads test for what it chose and for causal; leave "
+                "--test or --search out."
+            )
         strategy, budget = parsed.flags["search"], parsed.flags["budget"]
         result = run_search(
             parsed.config, plans, strategy=strategy, budget=budget, watcher=watcher, command=command_line()
         )
     else:
-        result = run_sweep(parsed.config, plans, watcher=watcher, command=command_line())
+        result = run_sweep(parsed.config, plans, test=parsed.flags["test"], watcher=watcher, command=command_line())
     _show(result)
     return 0
 
@@ -57,7 +63,7 @@ def _show(result: RunResult) -> None:
             for split in ("validation", "test") if split in summary
         )  # fmt: skip
         if "gain" in found:
-            line += f" ({100 * found['gain']['gain']:+.1f} over causal)"
+            line += f" ({100 * found['gain']['gain']:+.1f} over {found['gain']['over']})"
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
     figure = "search.png what was tried" if "search" in result.scores else "sweep.png the curve"
     line = f"{result.folder}/summary.md holds every plan, {figure}."

@@ -5,7 +5,7 @@ from typing import Any
 
 from extract.grid import k_and_k0
 from probes.report.figures import new_figure
-from probes.report.sweeps import choice_table
+from probes.report.sweeps import choice_table, reading_note
 from probes.report.table import markdown_table
 
 
@@ -72,6 +72,7 @@ def search_summary(scores: dict[str, Any]) -> str:
         f"plans on all {search['n_texts']:,} texts of train and validation cost (budget {search['budget']:g}).\n",
         "## Chosen on validation\n",
         choice_table(scores),
+        f"\n{reading_note(scores)}",
         "\n## Trials\n",
         markdown_table(trials, ("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score")),
         "\n## Every score, on the validation rows of its trial\n",

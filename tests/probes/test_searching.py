@@ -1,4 +1,4 @@
-"""A search from the command line, on a tiny decoder: nothing computed twice, nothing chosen on test."""
+"""A search from the command line, on a tiny decoder: nothing computed twice."""
 
 import csv
 import json
@@ -17,9 +17,10 @@ from extract.grid import plans_over_k, plans_over_k_and_k0
 from extract.plan import parse_plan
 from extract.tree import count_blocks
 from probes.cli.main import main
-from probes.config import RunConfig, TaskSpec
+from probes.config import RunConfig
+from probes.held_back import without_test
 from probes.known_tasks import load_any_task
-from probes.plan_rows import draw_rows, space_of, without_test
+from probes.plan_rows import draw_rows, space_of
 from probes.searching import run_search
 from probes.sweeping import run_sweep
 from tests.extract.tiny_decoders import save_decoder
@@ -28,8 +29,8 @@ GRID = ["--k", "0-2", "--k0", "0-2"]
 N_BLOCKS = 3
 
 
-def write_rows(path: Path, *, poisoned: bool = False) -> Path:
-    """Write sentences whose class is one of their words; the test labels can be made to say nothing."""
+def write_rows(path: Path) -> Path:
+    """Write sentences whose class is one of their words."""
     rng = np.random.default_rng(0)
     words = ["mouse", "snow", "harbour", "night", "bread", "letter", "quiet", "old", "green", "paper"]
     rows = []
@@ -37,8 +38,7 @@ def write_rows(path: Path, *, poisoned: bool = False) -> Path:
         for i in range(n):
             label = ("cold", "warm")[i % 2]
             others = rng.choice(words, size=4).tolist()
-            said = label if split != "test" or not poisoned else ("cold", "warm")[int(rng.integers(2))]
-            rows.append((f"{others[0]} {others[1]} {label} {others[2]} {others[3]} {split} {i}", said, split))
+            rows.append((f"{others[0]} {others[1]} {label} {others[2]} {others[3]} {split} {i}", label, split))
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("text", "label", "split"), *rows])
     return path
@@ -90,7 +90,8 @@ def test_a_search_reports_every_trial_and_what_it_cost(folder: Path, scores: dic
     assert search["cost"] == sum(trial["cost"] for trial in search["trials"]) + N_BLOCKS * (100 - last["n_texts"])
     chosen = scores["chosen"]["logistic-probe"]
     assert chosen["plan"] == max(last["scores"], key=lambda plan: last["scores"][plan])
-    assert chosen["gain"]["gain"] == chosen["gain"]["chosen"] - chosen["gain"]["causal"]
+    assert chosen["gain"]["gain"] == chosen["gain"]["chosen"] - chosen["gain"]["default"]
+    assert scores["test_read"] == " and ".join(dict.fromkeys([chosen["plan"], "causal"]))
     summary = (folder / "runs/tiny-search/summary.md").read_text(encoding="utf-8")
     assert all(f"`{plan}`" in summary for plan in plans)
     assert f"{search['cost']:,} block passes times texts" in summary
@@ -145,41 +146,6 @@ def test_latents_of_fewer_rows_are_kept(folder: Path, scores: dict[str, Any]) ->
     smallest = min(sizes)
     for cache in caches:
         assert ("composed_of" in cache.certificate) == (len(cache) > smallest)
-
-
-def test_nothing_is_chosen_on_test(folder: Path, scores: dict[str, Any], tmp_path: Path) -> None:
-    """With test labels that say nothing, everything but the test scores of the last step stays as it was."""
-    data = write_rows(tmp_path / "poisoned.csv", poisoned=True)
-    poisoned = settings(folder, data, runs=str(tmp_path / "runs"))
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(poisoned), encoding="utf-8")
-    assert main(["sweep", str(path), *GRID, "--search", "halving", "--budget", "0.7"]) == 0
-    found = json.loads((tmp_path / "runs/tiny-search/scores.json").read_text(encoding="utf-8"))
-    assert found["search"] == scores["search"]
-    mine, theirs = found["chosen"]["logistic-probe"], scores["chosen"]["logistic-probe"]
-    assert (mine["plan"], mine["point"]) == (theirs["plan"], theirs["point"])
-    for split in ("train", "validation"):
-        assert mine["summary"][split] == theirs["summary"][split]
-    assert mine["summary"]["test"] != theirs["summary"]["test"]
-
-
-def test_a_sweep_chooses_nothing_on_test_either(folder: Path, tmp_path: Path) -> None:
-    found = []
-    for poisoned in (False, True):
-        data = write_rows(tmp_path / f"{poisoned}.csv", poisoned=poisoned)
-        config = load_config(folder)
-        task = TaskSpec("class-files", {"files": str(data), "split_column": "split"})
-        config = RunConfig(**{**vars(config), "task": task, "runs": str(tmp_path / str(poisoned))})
-        found.append(run_sweep(config, plans_over_k(["bidirectional"], range(3))).scores)
-    clean, dirty = found
-    assert [row["plan"] for row in clean["plans"]] == [row["plan"] for row in dirty["plans"]]
-    for before, after in zip(clean["plans"], dirty["plans"], strict=True):
-        one, other = (row["heads"]["logistic-probe"] for row in (before, after))
-        assert (one["surface"], one["chosen"]) == (other["surface"], other["chosen"])
-        assert one["summary"]["validation"] == other["summary"]["validation"]
-    one, other = (each["chosen"]["logistic-probe"] for each in found)
-    assert (one["plan"], one["point"]) == (other["plan"], other["point"])
-    assert one["summary"]["test"] != other["summary"]["test"]
 
 
 def test_pairs_are_searched_along_coordinates(
