@@ -71,6 +71,7 @@ def main() -> None:
     results |= of_words
     if "memory" in asked.only:
         results["memory"] = memory_growth(asked.decoder)
+        results["memory_of_words"] = memory_growth(asked.decoder, of="words")
     device = (
         torch.cuda.get_device_name() if decoder.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     )
@@ -139,10 +140,12 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         print(f"probes: {f'skipped, {why}' if (why := probes.get('skipped')) else describe_agreement(probes)}")
     if "tokens" in results:
         print(describe_streaming(results["tokens"]["streaming"]))
-    if "memory" in results:
-        memory = results["memory"]
+    for key, what in (("memory", "rows"), ("memory_of_words", "rows of words")):
+        if key not in results:
+            continue
+        memory = results[key]
         print(
-            f"{'growth of peak memory with 10x the rows':58} {memory['growth']:6.2%} {'':12} {'<= 5%':>8}  "
+            f"{f'growth of peak memory with 10x the {what}':58} {memory['growth']:6.2%} {'':12} {'<= 5%':>8}  "
             f"{memory['bytes'] / 1e6:.0f} MB to {memory['bytes_10x'] / 1e6:.0f} MB"
         )
 

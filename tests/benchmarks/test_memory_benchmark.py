@@ -1,0 +1,42 @@
+"""The benchmark of memory runs extractions of texts and of words in processes of their own."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import memory
+from benchmarks.run import show
+from tests.extract.tiny_decoders import save_decoder
+
+
+@pytest.mark.parametrize("of", ["texts", "words"])
+def test_an_extraction_in_another_process_tells_its_peak(tmp_path: Path, of: str) -> None:
+    decoder = save_decoder(tmp_path / "tiny-llama", max_position_embeddings=64)
+    assert 5e7 < memory.peak_bytes(str(decoder), 3, of=of) < 5e9
+
+
+def test_growth_is_of_ten_times_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, str]] = []
+
+    def peak(_: str, n_rows: int, *, of: str) -> int:
+        asked.append((n_rows, of))
+        return 1000 + n_rows
+
+    monkeypatch.setattr(memory, "peak_bytes", peak)
+    found = memory.memory_growth("any", n_rows=10, of="words")
+    assert asked == [(10, "words"), (100, "words")]
+    assert found == {"rows": 10, "bytes": 1010, "bytes_10x": 1100, "growth": pytest.approx(90 / 1010)}
+
+
+def test_both_growths_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    results = {
+        "device": "cpu",
+        "decoder": {"name": "tiny", "dtype": "float32"},
+        "memory": {"bytes": 1e8, "bytes_10x": 1.01e8, "growth": 0.01},
+        "memory_of_words": {"bytes": 1e8, "bytes_10x": 1.2e8, "growth": 0.2},
+    }
+    show([], results)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["growth of peak memory with 10x the rows" in line and "1.00%" in line for line in lines].count(True) == 1
+    assert "10x the rows of words" in lines[-1]
+    assert "20.00%" in lines[-1]
