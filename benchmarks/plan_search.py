@@ -22,8 +22,6 @@ from extract.plan import MaskPlan, parse_plan
 from extract.runner import unique_texts
 from extract.spec import DecoderSpec, ExtractionSpec
 from extract.template import InputTemplate
-from probes.class_runs import cut_task
-from probes.classes.task import ClassTask
 from probes.config import PretrainingSpec, RunConfig, TaskSpec
 from probes.held_back import without_test
 from probes.known_tasks import AnyTask
@@ -31,6 +29,7 @@ from probes.plan_rows import draw_rows, space_of
 from probes.plan_scores import evaluate_plan
 from probes.plan_search import STRATEGIES, Search, Trial, search_plans
 from probes.plan_space import PlanSpace
+from probes.protocol_tasks import load_run_task
 from probes.report.sweeps import selection_score
 
 
@@ -158,8 +157,7 @@ def open_sweep(folder: Path, *, caches: Path, head: str, options: dict[str, Any]
             "bootstrap": 100,
         }
     )
-    task = config.task.load()
-    task = cut_task(config, task) if isinstance(task, ClassTask) else task
+    task = load_run_task(config)
     wanted = digest_rows(digest_texts(unique_texts(task.texts())))
     by_plan = {}
     for path in sorted(caches.glob("*.h5")):
