@@ -141,14 +141,18 @@ def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callabl
 
 def test_no_plan_is_chosen_on_test_or_on_nothing(base: Path) -> None:
     plans = [parse_plan("causal"), parse_plan("backward:1")]
-    before = sorted((base / "caches").iterdir())
+    before = sorted((base / "caches").glob("*"))
     config = config_of(base, heads={"cosine-threshold": {"choose_on": "test"}})
     with pytest.raises(ConfigError, match=r"head 'cosine-threshold' has choose_on 'test' .* on which no plan can be"):
         run_sweep(config, plans)
     config = config_of(base, heads={"logistic-probe": {}}, protocol="look-both-ways")
     with pytest.raises(ConfigError, match="one layer and one C, and task 'mqp' no validation split"):
         run_search(config, plans, strategy="halving", budget=1.0)
-    assert sorted((base / "caches").iterdir()) == before
+    one = replace(config.extraction, layers=("final_norm",))
+    config = replace(config, heads={"logistic-probe": {"layers": "all"}}, extraction=one)
+    with pytest.raises(ConfigError, match="one layer and one C, and task 'mqp' no validation split"):
+        run_sweep(config, plans)
+    assert sorted((base / "caches").glob("*")) == before
 
 
 def write_texts(path: Path, sizes: dict[str, int]) -> None:
@@ -203,8 +207,8 @@ def test_what_is_knowable_is_refused_before_anything_is_extracted(
 
 
 def test_a_choosing_split_that_is_not_there_is_refused_before_anything_is_extracted(base: Path) -> None:
-    before = sorted((base / "caches").iterdir())
+    before = sorted((base / "caches").glob("*"))
     with pytest.raises(HeadError, match="choose_on is 'dev'; allowed: a split of task 'mqp', which are train, vali"):
         run(config_of(base, heads={"cosine-threshold": {"choose_on": "dev"}}, name="never"))
-    assert sorted((base / "caches").iterdir()) == before
+    assert sorted((base / "caches").glob("*")) == before
     assert not (base / "runs" / "never").exists()
