@@ -31,7 +31,7 @@ from probes.words.latents import WordLatents
 from probes.words.saved import load_token_head
 from probes.words.task import WordTask
 
-QUICK: dict[str, Any] = {"max_epochs": 3, "learning_rate": 1e-2}
+QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 1, "learning_rate": 1e-2}
 LAYERS = ["embedding", "block_01", "block_02", "block_03", "final_norm"]
 SPLITS = ("train", "validation", "test")
 MEANS = ExtractionSpec(words=WordSpec(("mean",)))
