@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
+from probes.classes.columns import build_class_splits
 from probes.classes.task import ClassTask
 from probes.tasks.pairs import PairTask
 from probes.words.task import WordTask
@@ -17,7 +20,8 @@ def without_test(task: T) -> T:
         task: Any task.
 
     Returns:
-        The same task with the splits train and validation, where it has them.
+        The same task with the splits train and validation, where it has them. Classes that only test has are gone, and
+        the others numbered anew, for a number is the seed by which rows of a class are drawn.
 
     Example:
         >>> from probes.known_tasks import load_any_task
@@ -25,4 +29,17 @@ def without_test(task: T) -> T:
         ['train', 'validation']
     """
     kept = {split: rows for split, rows in task.splits.items() if split != "test"}
-    return replace(task, splits=type(task.splits)(kept))
+    rest = replace(task, splits=type(task.splits)(kept))
+    return _number_anew(rest) if isinstance(rest, ClassTask) else rest
+
+
+def _number_anew(task: ClassTask) -> ClassTask:
+    present = np.unique(np.concatenate([task.labels(split) for split in task.splits]))
+    if len(present) == task.n_classes:
+        return task
+    columns = {
+        split: {**rows.to_dict(), "label": np.searchsorted(present, task.labels(split)).tolist()}
+        for split, rows in task.splits.items()
+    }
+    names = tuple(task.class_names[code] for code in present)
+    return replace(task, splits=build_class_splits(columns), class_names=names)

@@ -15,6 +15,8 @@ from extract.spec import DecoderSpec, ExtractionSpec
 from probes.class_runs import evaluate_classes
 from probes.classes.task import ClassTask
 from probes.config import RunConfig, TaskSpec
+from probes.held_back import without_test
+from probes.plan_rows import draw_rows
 from probes.searching import run_search
 from probes.sweeping import run_sweep
 
@@ -142,6 +144,16 @@ def test_a_sweep_chooses_the_winner_of_validation_whatever_test_says(planted: Pl
     read = [scores["chosen"][HEAD]["summary"]["test"]["accuracy"]["mean"] for scores in found.values()]
     assert len(set(read)) > 1
     assert max(read) < 1
+
+
+def test_rows_are_drawn_the_same_whatever_test_says(tmp_path: Path) -> None:
+    gold = tuple(("cold", "warm")[i % 2] for i in range(40))
+    plain = without_test(write_rows(tmp_path / "plain.csv", gold).load())
+    for name, labels in poisoned(gold).items():
+        task = without_test(write_rows(tmp_path / f"{name}.csv", labels).load())
+        assert task.digest() == plain.digest()
+        for n_rows in (16, 30, 40):
+            assert draw_rows(task, n_rows).digest() == draw_rows(plain, n_rows).digest()
 
 
 @pytest.mark.parametrize("strategy", ["halving", "coordinate"])
