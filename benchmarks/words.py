@@ -1,7 +1,7 @@
 """What words cost beside whole texts: extraction of the same texts, and pooling of the same batches."""
 
+import itertools
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +21,8 @@ from probes.words import load_wnut17, load_words_sample
 
 N_SENTENCES = 512
 POOLINGS = ("mean",)
-SPEC = ExtractionSpec(poolings=POOLINGS, words=WordSpec(poolings=POOLINGS))
+SPEC = ExtractionSpec(poolings=POOLINGS, words=WordSpec(poolings=POOLINGS), storage_dtype="float16")
+"""Half the bytes of float32, as the configs of tasks of words choose it: a sentence has a latent for each of its words."""
 
 
 def choose_word_texts(n: int = N_SENTENCES) -> tuple[str, list[JoinedText]]:
@@ -75,11 +76,12 @@ def compare_words(
 
 
 def _extraction(decoder: Decoder, texts: Sequence[str | JoinedText], folder: Path) -> Callable[[], None]:
-    """Build a whole extraction into an empty folder: tokenising, certificates, writing, digests and all."""
+    """Build a whole extraction into a folder of its own: tokenising, certificates, writing, digests and all."""
+    numbers = itertools.count()
 
     def run() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        extract_latents(decoder, texts, spec=SPEC, folder=folder)
+        # What an earlier one wrote stays until the end: deleting it would count as extracting.
+        extract_latents(decoder, texts, spec=SPEC, folder=folder / str(next(numbers)))
 
     return run
 
@@ -102,6 +104,5 @@ def _passes(decoder: Decoder, batches: list[Batch]) -> Callable[[], None]:
 
 
 def _latent_bytes(folder: Path) -> int:
-    (path,) = folder.glob("*.h5")
-    cache = LatentCache(path)
+    cache = LatentCache(next(folder.rglob("*.h5")))
     return sum(cache.layer(layer, pooling).nbytes for pooling in cache.poolings for layer in cache.layers)
