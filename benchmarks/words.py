@@ -22,7 +22,7 @@ from probes.words import load_wnut17, load_words_sample
 N_SENTENCES = 512
 POOLINGS = ("mean",)
 SPEC = ExtractionSpec(poolings=POOLINGS, words=WordSpec(poolings=POOLINGS), storage_dtype="float16")
-"""Half the bytes of float32, as the configs of tasks of words choose it: a sentence has a latent for each of its words."""
+"""Half the bytes of float32, as the configs of tasks of words choose: a sentence has a latent for each of its words."""
 
 
 def choose_word_texts(n: int = N_SENTENCES) -> tuple[str, list[JoinedText]]:
