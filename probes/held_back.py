@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from extract.errors import TaskError
 from probes.classes.columns import build_class_splits
 from probes.classes.task import ClassTask
 from probes.tasks.pairs import PairTask
@@ -23,12 +24,17 @@ def without_test(task: T) -> T:
         The same task with the splits train and validation, where it has them. Classes that only test has are gone, and
         the others numbered anew, for a number is the seed by which rows of a class are drawn.
 
+    Raises:
+        TaskError: There is no other split.
+
     Example:
         >>> from probes.known_tasks import load_any_task
         >>> list(without_test(load_any_task("class-sample")).splits)
         ['train', 'validation']
     """
     kept = {split: rows for split, rows in task.splits.items() if split != "test"}
+    if not kept:
+        raise TaskError(f"task {task.name!r} has no split 'train'; it has: test. Add rows that heads are fitted on.")
     rest = replace(task, splits=type(task.splits)(kept))
     return _number_anew(rest) if isinstance(rest, ClassTask) else rest
 
