@@ -13,6 +13,7 @@ import numpy as np
 from extract.errors import TaskError, unknown_name
 from extract.joined import JoinedText
 from probes.known_tasks import ALL_TASKS, load_any_task
+from probes.tasks.entries import check_options
 from probes.tasks.hub import read_repository
 from probes.tasks.raw_rows import FileFormat, RawTable, read_raw
 from probes.tasks.sts import DATA_VARIABLE
@@ -158,14 +159,7 @@ def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpu
     """
     if name in CORPORA:
         load, _ = CORPORA[name]
-        known = inspect.signature(load).parameters
-        for option, value in options.items():
-            if option not in known:
-                raise unknown_name("corpus option", option, known, hint=f"These are the options of {name!r}.")
-            _check_kind(name, option, value, known[option].annotation)
-        for option, parameter in known.items():
-            if parameter.default is inspect.Parameter.empty and option not in options:
-                raise TaskError(f"corpus {name!r} needs the option `{option}`, which was not given.")
+        check_options("corpus", name, load, options, check_kind=_check_kind)
         found = load(**options)
     elif name in ALL_TASKS:
         task = load_any_task(name, **options)
@@ -176,13 +170,14 @@ def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpu
     return Corpus(found.name, found.source, found.lines[:n_texts])
 
 
-def _check_kind(corpus: str, option: str, value: object, kind: Any) -> None:
+def _check_kind(corpus: str, parameter: inspect.Parameter, value: object) -> None:
     """Refuse what is of another kind than the loader's own annotation says."""
+    kind: Any = parameter.annotation
     nouns = {str: "a text", str | None: "a text", int: "a whole number of at least 0"}
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if not (is_count if kind is int else isinstance(value, kind)):
         noun = nouns.get(kind, "a path")
-        raise TaskError(f"corpus option `{option}` of {corpus!r} is {value!r}, but {noun} is needed.")
+        raise TaskError(f"corpus option `{parameter.name}` of {corpus!r} is {value!r}, but {noun} is needed.")
 
 
 def _corpus(name: str, source: str, texts: list[str]) -> Corpus:

@@ -9,6 +9,7 @@ from extract.errors import TaskError, unknown_name
 
 Task = TypeVar("Task")
 Kind = Literal["pairs", "classes", "words"]
+CheckKind = Callable[[str, inspect.Parameter, object], None]
 _KINDS: tuple[tuple[type, tuple[type, ...], str], ...] = (
     (bool, (bool,), "true or false"),
     (str, (str,), "a text"),
@@ -56,21 +57,40 @@ def load_entry(table: Mapping[str, TaskEntry[Task]], name: str, options: Mapping
     if name not in table:
         raise unknown_name("task", name, table)
     entry = table[name]
-    parameters = inspect.signature(entry.load).parameters
-    for option, value in options.items():
-        if option not in parameters:
-            raise unknown_name("task option", option, parameters, hint=f"These are the options of task {name!r}.")
-        _check_kind(name, option, value, parameters[option].default)
-    for option, parameter in parameters.items():
-        if parameter.default is inspect.Parameter.empty and option not in options:
-            raise TaskError(f"task {name!r} needs the option `{option}`, which was not given.")
+    check_options("task", name, entry.load, options, check_kind=_check_kind)
     return entry.load(**options)
 
 
-def _check_kind(name: str, option: str, value: object, default: object) -> None:
+def check_options(
+    what: str, name: str, load: Callable[..., object], options: Mapping[str, object], *, check_kind: CheckKind
+) -> None:
+    """Refuse options that a loader does not take, values of another kind, and options that are missing.
+
+    Args:
+        what: What is loaded, as messages call it.
+        name: Its name.
+        load: The loader; its parameters are the options.
+        options: Options by name.
+        check_kind: Refuses a value of another kind than the parameter's; gets the name, the parameter and the value.
+
+    Raises:
+        UnknownNameError: An option the loader does not take.
+        TaskError: An option is missing, or what `check_kind` raises.
+    """
+    parameters = inspect.signature(load).parameters
+    for option, value in options.items():
+        if option not in parameters:
+            raise unknown_name(f"{what} option", option, parameters, hint=f"These are the options of {what} {name!r}.")
+        check_kind(name, parameters[option], value)
+    for option, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and option not in options:
+            raise TaskError(f"{what} {name!r} needs the option `{option}`, which was not given.")
+
+
+def _check_kind(name: str, parameter: inspect.Parameter, value: object) -> None:
     """Refuse `header: "false"` and its like: a non-empty text is true to Python."""
     for kind, allowed, noun in _KINDS:
-        if isinstance(default, kind):
+        if isinstance(parameter.default, kind):
             if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
-                raise TaskError(f"task option `{option}` of {name!r} is {value!r}, but {noun} is needed.")
+                raise TaskError(f"task option `{parameter.name}` of {name!r} is {value!r}, but {noun} is needed.")
             return
