@@ -12,19 +12,19 @@ from tests.extract.tiny_decoders import save_decoder
 @pytest.mark.parametrize("of", ["texts", "words"])
 def test_an_extraction_in_another_process_tells_its_peak(tmp_path: Path, of: str) -> None:
     decoder = save_decoder(tmp_path / "tiny-llama", max_position_embeddings=64)
-    assert 5e7 < memory.peak_bytes(str(decoder), 3, of=of) < 5e9
+    assert 5e7 < memory.peak_bytes(str(decoder), 3, n_made=6, of=of) < 5e9
 
 
 def test_growth_is_of_ten_times_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, str]] = []
+    asked: list[tuple[int, int, str]] = []
 
-    def peak(_: str, n_rows: int, *, of: str) -> int:
-        asked.append((n_rows, of))
+    def peak(_: str, n_rows: int, *, n_made: int, of: str) -> int:
+        asked.append((n_rows, n_made, of))
         return 1000 + n_rows
 
     monkeypatch.setattr(memory, "peak_bytes", peak)
     found = memory.memory_growth("any", n_rows=10, of="words")
-    assert asked == [(10, "words"), (100, "words")]
+    assert asked == [(10, 100, "words"), (100, 100, "words")]
     assert found == {"rows": 10, "bytes": 1010, "bytes_10x": 1100, "growth": pytest.approx(90 / 1010)}
 
 
