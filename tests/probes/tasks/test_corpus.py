@@ -201,7 +201,7 @@ def test_a_task_as_a_corpus_takes_the_options_of_the_task(tmp_path: Path) -> Non
     ("name", "options", "sentence"),
     [
         ("genercis", {}, r"unknown corpus 'genercis': did you mean 'generics'\? Allowed: generics, text-file, text-"),
-        ("generics", {"foldre": "x"}, r"unknown corpus option 'foldre': did you mean 'folder'\?.* of corpus 'generics'"),
+        ("generics", {"foldre": "x"}, r"unknown corpus option 'foldre': did you mean 'folder'\?.*corpus 'generics'"),
         ("text-file", {}, r"corpus 'text-file' needs the option `file`, which was not given"),
         ("text-hub", {"column": "x"}, r"corpus 'text-hub' needs the option `repository`, which was not given"),
         ("sts-sample", {"file": "x"}, r"unknown task option 'file'"),
