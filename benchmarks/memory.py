@@ -29,7 +29,7 @@ plain = "the cat of a dog in house on red sea when they go out we see old ice un
 rows = [[*(plain[(i * 7 + k) % len(plain)] for k in range(4 + i % 12)), str(i)] for i in range(n_made)]
 if sys.argv[4] == "words":
     texts = [join_words(words, [True] * len(words)) for words in rows]
-    spec = ExtractionSpec(layers=("blocks",), words=WordSpec(poolings=("mean",)))
+    spec = ExtractionSpec(layers=("blocks",), words=WordSpec(poolings=("mean",)), storage_dtype="float16")
 else:
     texts, spec = [" ".join(words) for words in rows], ExtractionSpec(layers=("blocks",))
 reset()

@@ -39,7 +39,7 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     top = len(decoder.blocks) + 1
     wanted = top if depth is None else depth
     _begin_plan(decoder, batch)
-    with torch.inference_mode(), QuickLinear(), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
+    with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
         except _EnoughError:

@@ -21,6 +21,7 @@ from extract.digest import digest_module, digest_texts
 from extract.errors import CertificateError
 from extract.joined import JoinedText
 from extract.manifest import require_same
+from extract.pages import empty_in_pages, trim_heap
 from extract.pipeline import Ahead, Sink
 from extract.plan import parse_plan
 from extract.progress import ExtractionProgress
@@ -29,6 +30,8 @@ from extract.spec import ExtractionSpec
 from extract.store import StoreWriter
 from extract.word_encoder import make_encoder
 from extract.workers import Workers
+
+TRIM_BATCHES = 8  # after so many, free pages of the heap go back to the system
 
 
 class Extraction:
@@ -167,6 +170,8 @@ class Extraction:
                 row += len(group)
                 word += sum(len(item.words.flags) for item in items if item.words is not None)
                 number += 1
+                if number % TRIM_BATCHES == 0:
+                    trim_heap()
                 if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
                     yield collate(items, rows, positions=[item.index for item in items], first_word=first_word)
 
@@ -178,7 +183,8 @@ class Extraction:
         """
         stored, unfit = round_latents(latents, self.storage)
         if unfit is None:
-            return stored.to("cpu", non_blocking=False)
+            on_cpu = stored.device.type == "cpu"
+            return stored if on_cpu else empty_in_pages(stored.shape, stored.dtype).copy_(stored)
         layer, pooling, place, column = unfit
         where = (
             f"layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "

@@ -6,6 +6,7 @@ from extract.spec import ExtractionSpec
 
 WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
 LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
+LATENT_BYTES_CPU = 1 << 26  # where smaller batches compute as fast
 FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
 
 
@@ -21,8 +22,8 @@ def batch_limits(spec: ExtractionSpec, device: torch.device, *, token_bytes: int
     Returns:
         Most tokens, padding included, and the count below which batches of neighbouring lengths are joined.
     """
-    most = 2048 if device.type == "cpu" else 16384
+    most, latent_bytes = (2048, LATENT_BYTES_CPU) if device.type == "cpu" else (16384, LATENT_BYTES)
     if token_bytes:
-        most = min(most, max(FEWEST_TOKENS, LATENT_BYTES // token_bytes))
+        most = min(most, max(FEWEST_TOKENS, latent_bytes // token_bytes))
     most = spec.batch_tokens or most
     return most, most // 8

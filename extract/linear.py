@@ -63,12 +63,43 @@ def is_quick(*tensors: Any) -> bool:
     return fits and bool(torch.backends.mkldnn.enabled) and has_quick_linear()
 
 
+def round_rows(n_rows: int) -> int:
+    """Round a number of rows up, so that few different numbers are left: eight between a power of two and the next.
+
+    Example:
+        >>> [round_rows(n) for n in (7, 100, 1023, 1025)]
+        [7, 104, 1024, 1152]
+    """
+    step = max(1, (1 << (n_rows.bit_length() - 1)) // 8)
+    return -(-n_rows // step) * step
+
+
 class QuickLinear(TorchFunctionMode):
     """While entered, linear maps of this thread that need no gradient go through oneDNN where `has_quick_linear`.
 
     Results agree with PyTorch's to rounding. Nothing is patched and weights are not copied, so other models
     and other threads are untouched.
+
+    Args:
+        varied: Whether the rows of the products come in many different numbers. oneDNN compiles a product anew for
+            each number of rows and keeps what it compiled, about 3 MB for the maps of one decoder, so a long
+            extraction would grow with every new shape of a batch. Rows of zeros then fill a product up to
+            `round_rows`.
     """
+
+    def __init__(self, *, varied: bool = False) -> None:
+        super().__init__()
+        self._varied = varied
+
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        n_rows = x.numel() // x.shape[-1]
+        n_computed = round_rows(n_rows) if self._varied else n_rows
+        if n_computed == n_rows:
+            return quick_product(x.contiguous(), weight, bias)
+        padded = x.new_empty(n_computed, x.shape[-1])
+        padded[:n_rows] = x.reshape(n_rows, -1)
+        padded[n_rows:] = 0
+        return quick_product(padded, weight, bias)[:n_rows].view(*x.shape[:-1], len(weight))
 
     def __torch_function__(
         self,
@@ -82,8 +113,8 @@ class QuickLinear(TorchFunctionMode):
             if func is torch.nn.functional.linear and 2 <= len(args) <= 3:
                 x, weight, bias = (*args, None)[:3]
                 if is_quick(x, weight, *([] if bias is None else [bias])) and x.dim() > 1 and weight.dim() == 2:
-                    return quick_product(x.contiguous(), weight, bias)
+                    return self._product(x, weight, bias)
             elif func is torch.addmm and len(args) == 3 and is_quick(*args) and args[0].dim() == 1:
                 bias, x, weight = args
-                return quick_product(x.contiguous(), weight.t(), bias)
+                return self._product(x, weight.t(), bias)
         return func(*args, **(kwargs or {}))

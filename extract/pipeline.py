@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-QUEUE_BATCHES = 4  # items waiting at most
+QUEUE_BATCHES = 2  # items waiting at most
 T = TypeVar("T")
 
 

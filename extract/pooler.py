@@ -8,6 +8,7 @@ from torch import Tensor
 
 from extract.batching import Batch
 from extract.decoder import Decoder
+from extract.pages import empty_in_pages
 from extract.pooling import POOLINGS, index_batch
 from extract.word_pooling import WORD_POOLINGS, index_words
 
@@ -41,7 +42,7 @@ class Pooler:
                 word_index = index_words(batch.words, device)
                 self._pools = [_with(WORD_POOLINGS[name][0], word_index) for name in poolings]
             shape = (len(layers), len(poolings), n_pooled, decoder.description.width)
-            self.latents = torch.empty(shape, dtype=torch.float32, device=device)
+            self.latents = empty_in_pages(shape, torch.float32, device=device)
 
     def __call__(self, position: int, hidden: Tensor) -> None:
         """Pool a layer, if it is wanted.

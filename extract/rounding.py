@@ -11,6 +11,7 @@ from torch import Tensor
 from extract.batching import Batch
 from extract.errors import NonFiniteLatentError
 from extract.joined import JoinedText
+from extract.pages import empty_in_pages
 
 TORCH_STORAGE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -25,7 +26,9 @@ def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tens
     Returns:
         The latents in that dtype, and the place of the first that is not finite, or None.
     """
-    stored = latents.to(TORCH_STORAGE[storage])
+    dtype = TORCH_STORAGE[storage]
+    is_stored = latents.dtype == dtype
+    stored = latents if is_stored else empty_in_pages(latents.shape, dtype, device=latents.device).copy_(latents)
     # Whatever is not finite makes the sum so, at a fraction of the cost of asking every value. A sum may also overflow
     # by itself, and only then every value is asked.
     if math.isfinite(float(stored.sum(dtype=torch.float32))):

@@ -65,7 +65,7 @@ def walk_plans(
 
     replay = Replay(decoder.blocks, wiring)
     wiring.set_kinds(ordered[0])
-    with replay.noting(), torch.inference_mode(), QuickLinear():
+    with replay.noting(), torch.inference_mode(), QuickLinear(varied=True):
         run_batch(decoder, batch, visit)
         norm = _final_norm(decoder, path[n_blocks], path.pop())
         emit(ordered[0], pool.latents)

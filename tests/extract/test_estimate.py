@@ -11,7 +11,7 @@ from extract.embed import embed_texts
 from extract.errors import InputError
 from extract.estimate import _work, estimate_extraction
 from extract.joined import join_words
-from extract.limits import FEWEST_TOKENS, LATENT_BYTES, batch_limits
+from extract.limits import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, batch_limits
 from extract.runner import describe_extraction, extract_latents
 from extract.spec import ExtractionSpec, WordSpec
 from extract.template import InputTemplate
@@ -78,6 +78,8 @@ def test_a_batch_of_words_holds_no_more_latents_than_fit() -> None:
     assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES // 1000) == (1000, 125)
     assert batch_limits(ExtractionSpec(), gpu, token_bytes=LATENT_BYTES) == (FEWEST_TOKENS, FEWEST_TOKENS // 8)
     assert batch_limits(ExtractionSpec(batch_tokens=80), gpu, token_bytes=LATENT_BYTES) == (80, 10)
+    cpu = torch.device("cpu")
+    assert batch_limits(ExtractionSpec(), cpu, token_bytes=LATENT_BYTES_CPU // 1000) == (1000, 125)
 
 
 @pytest.mark.parametrize("on_long", ["truncate", "windows"])

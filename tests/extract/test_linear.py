@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from extract import linear
-from extract.linear import QuickLinear, has_quick_linear
+from extract.linear import QuickLinear, has_quick_linear, round_rows
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 
 needs_quick = pytest.mark.skipif(not has_quick_linear(), reason="no AVX-512 or no oneDNN: PyTorch's own products serve")
@@ -49,6 +49,37 @@ def test_a_transposed_input_equals_pytorchs(products: list[tuple[int, ...]]) -> 
         found = module(x)
     assert products == [(9, 6)]
     torch.testing.assert_close(found, x @ module.weight.t() + module.bias, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "rounded"), [(1, 1), (15, 15), (17, 18), (1024, 1024), (1025, 1152), (2047, 2048)])
+def test_few_numbers_of_rows_are_left(n: int, rounded: int) -> None:
+    assert round_rows(n) == rounded
+    assert len({round_rows(k) for k in range(1024, 2048)}) == 9
+    assert all(k <= round_rows(k) <= 9 * k / 8 for k in range(1, 5000))
+
+
+@needs_quick
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_rows_in_many_numbers_are_filled_up_to_few(has_bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_quick_linear()
+    plain, seen = linear.quick_product, set()
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen.add(x.shape[0])
+        return plain(x, weight, bias)
+
+    monkeypatch.setattr(linear, "quick_product", noted)
+    module = nn.Linear(33, 65, bias=has_bias)
+    with torch.no_grad():
+        for n in range(65, 96):
+            x = torch.randn(n, 33)
+            with QuickLinear(varied=True):
+                alone, in_rows = module(x), module(x.unsqueeze(1))
+            torch.testing.assert_close(alone, module(x), atol=1e-5, rtol=1e-5)
+            assert alone.is_contiguous()
+            assert in_rows.shape == (n, 1, 65)
+            torch.testing.assert_close(in_rows[:, 0], alone)
+    assert seen == {72, 80, 88, 96}
 
 
 @needs_quick
