@@ -1,18 +1,17 @@
 """Logistic probes of all layers and C at once against scikit-learn's loop over layers x C, on Banking77."""
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
-from torch import Tensor
 
+from benchmarks.agreement import ProbeRows, agree_tightly, agreement, describe_agreement
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoder import Decoder
 from extract.embed import embed_texts
@@ -30,42 +29,6 @@ SKLEARN_ITERATIONS = 5000
 """Enough for its default tolerance on every problem; at its default of 100 it stops before."""
 TIE = 1e-8
 """Share of an objective within which two are the same: both sides compute in float32."""
-
-
-@dataclass(frozen=True, eq=False)
-class ProbeRows:
-    """What probes are fitted on, and what they have not seen.
-
-    Attributes:
-        latents: `(L, N, D)` float32 latents of training rows.
-        codes: `(N,)` their classes.
-        held_out: `(L, M, D)` latents of validation rows.
-    """
-
-    latents: Float[Tensor, "L N D"]
-    codes: Int[Tensor, " N"]
-    held_out: Float[Tensor, "L M D"]
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How the solutions of either side compare, over all problems.
-
-    Attributes:
-        n_problems: Layers times C.
-        n_lower: Problems whose objective is lower at our solution.
-        worst_excess: Largest of (our objective - theirs) / theirs; below 0 where ours is lower everywhere.
-        share_equal: Share of held-out rows that both sides give to the same class.
-        lowest_equal: The same for the problem with the fewest such rows.
-        share_converged: Share of our problems that are reported as converged.
-    """
-
-    n_problems: int
-    n_lower: int
-    worst_excess: float
-    share_equal: float
-    lowest_equal: float
-    share_converged: float
 
 
 def why_skipped() -> str:
@@ -132,20 +95,12 @@ def compare_probes(
     sides = (("scikit-learn", one_by_one), ("at once", at_once))
     bar = ">= 2" if options.device == "cpu" else ">= 20"
     comparison = compare(name, sides, bar=bar, repeats=repeats, warm_up=False)
-    agreement = _agreement(rows, theirs, ours[0])
-    if agreement.worst_excess > TIE:
-        raise RuntimeError(f"an objective is higher than scikit-learn's by {agreement.worst_excess:g} of it")
-    sys.stderr.write(f"  {describe_agreement(asdict(agreement))}\n")
-    return comparison, {"blas_threads": n_threads, **asdict(agreement)}
-
-
-def describe_agreement(facts: dict[str, Any]) -> str:
-    """Tell in a line how the solutions agree."""
-    return (
-        f"objective lower on {facts['n_lower']} of {facts['n_problems']} problems (worst excess "
-        f"{facts['worst_excess']:+.1e} of scikit-learn's), {facts['share_equal']:.2%} equal predictions on held-out "
-        f"rows (fewest {facts['lowest_equal']:.2%}), {facts['share_converged']:.1%} converged"
-    )
+    agreed = agreement(rows, theirs, ours[0], Cs=CS)
+    if agreed.worst_excess > TIE:
+        raise RuntimeError(f"an objective is higher than scikit-learn's by {agreed.worst_excess:g} of it")
+    facts = {"blas_threads": n_threads, **asdict(agreed), "tight": asdict(agree_tightly(rows, options=options))}
+    sys.stderr.write(f"  {describe_agreement(facts)}\n")
+    return comparison, facts
 
 
 def _fastest_blas(x: NDArray[np.float32], gold: NDArray[np.int64]) -> int:
@@ -161,44 +116,3 @@ def _fastest_blas(x: NDArray[np.float32], gold: NDArray[np.int64]) -> int:
             fit()
             seconds[n_threads] = seconds_of(fit)
     return min(seconds, key=lambda n: seconds[n])
-
-
-def _agreement(rows: ProbeRows, theirs: dict[tuple[int, int], LogisticRegression], fit: LogisticFit) -> Agreement:
-    """Evaluate both sides' weights on the same rows in float64, scaled as scikit-learn's were."""
-    excess, equal, gold = [], [], rows.codes.numpy()
-    for layer, latents in enumerate(rows.latents):
-        x = latents.double().numpy()
-        scaler = StandardScaler().fit(x)
-        scaled, others = scaler.transform(x), scaler.transform(rows.held_out[layer].double().numpy())
-        for c, C in enumerate(CS):
-            model = theirs[layer, c]
-            weight, bias = fit.weight[layer, c, 0].double().numpy(), fit.bias[layer, c, 0].double().numpy()
-            if len(weight) == 2:  # scikit-learn keeps one row for two classes
-                weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
-            own = _objective(scaled, gold, weight, bias, C=C)
-            other = _objective(scaled, gold, model.coef_, model.intercept_, C=C)
-            excess.append((own - other) / other)
-            both = [_logits(others, *pair).argmax(1) for pair in ((weight, bias), (model.coef_, model.intercept_))]
-            equal.append(float((both[0] == both[1]).mean()))
-    return Agreement(
-        n_problems=len(excess),
-        n_lower=sum(each < 0 for each in excess),
-        worst_excess=max(excess),
-        share_equal=float(np.mean(equal)),
-        lowest_equal=min(equal),
-        share_converged=float(fit.report.is_converged.float().mean()),
-    )
-
-
-def _objective(
-    x: NDArray[np.float64], gold: NDArray[np.int64], weight: NDArray[Any], bias: NDArray[Any], *, C: float
-) -> float:
-    """Compute scikit-learn's objective in float64."""
-    logits = _logits(x, weight, bias)
-    losses = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(gold)), gold]
-    return float(C * losses.sum() + 0.5 * np.square(weight, dtype=np.float64).sum())
-
-
-def _logits(x: NDArray[np.float64], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float64]:
-    logits = x @ weight.T.astype(np.float64) + bias
-    return np.hstack([np.zeros_like(logits), logits]) if logits.shape[1] == 1 else logits

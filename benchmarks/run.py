@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from benchmarks.agreement import describe_agreement
 from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
 from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
-from benchmarks.probes import banking77_rows, compare_probes, describe_agreement, why_skipped
+from benchmarks.probes import banking77_rows, compare_probes, why_skipped
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.probes import CS, ProbeRows, compare_probes, describe_agreement, why_skipped
+from benchmarks.agreement import ProbeRows, describe_agreement
+from benchmarks.probes import CS, compare_probes, why_skipped
 from probes.logistic.options import SolverOptions
 from tests.probes.logistic.problems import plant
 
@@ -24,6 +25,9 @@ def test_both_sides_solve_the_same_problems(n_classes: int) -> None:
     assert -1e-2 < facts["worst_excess"] <= 1e-8
     assert facts["lowest_equal"] > 0.9
     assert facts["share_converged"] == 1.0
+    assert facts["tight"]["share_equal"] == 1.0
+    assert facts["tight"]["coefficient_difference"] < 1e-5 * facts["tight"]["largest_coefficient"]
+    assert facts["tight"]["is_converged"]
     assert f"of {facts['n_problems']} problems" in describe_agreement(facts)
 
 
