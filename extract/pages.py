@@ -1,4 +1,4 @@
-"""Memory that goes back to the system: an extraction of millions of texts takes no more than one of thousands."""
+"""Memory that goes back to the system, so that a long extraction takes no more than a short one."""
 
 import ctypes
 import math
