@@ -1,6 +1,5 @@
 """No sweep and no search chooses on test: the best on test is planted where it is not the best on validation."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from probes.held_back import without_test
 from probes.plan_rows import draw_rows
 from probes.searching import run_search
 from probes.sweeping import run_sweep
+from tests.probes.worded_classes import write_worded_classes
 
 PLANS = plans_over_k_and_k0(range(3), range(3))
 HEAD = "logistic-probe"
@@ -53,19 +53,8 @@ class Planted:
 
 
 def write_rows(path: Path, gold: Sequence[str] | None = None) -> TaskSpec:
-    """Write sentences whose class is one of their words, which every fifth sentence does not say."""
-    rng = np.random.default_rng(0)
-    words = ["mouse", "snow", "harbour", "night", "bread", "letter", "quiet", "old", "green", "paper"]
-    rows = []
-    for split, n in (("train", 60), ("validation", 40), ("test", 40)):
-        for i in range(n):
-            label = ("cold", "warm")[i % 2]
-            others = rng.choice(words, size=4).tolist()
-            said = label if rng.random() < 0.8 else "sleet"
-            told = gold[i] if gold is not None and split == "test" else label
-            rows.append((f"{others[0]} {said} {others[1]} {others[2]} {others[3]} {split} {i}", told, split))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("text", "label", "split"), *rows])
+    """Write sentences whose class is one of their words, which about every fifth does not say."""
+    write_worded_classes(path, share_told=0.8, test_gold=gold)
     return TaskSpec("class-files", {"files": str(path), "split_column": "split"})
 
 

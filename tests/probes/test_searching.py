@@ -1,6 +1,5 @@
 """A search from the command line, on a tiny decoder: nothing computed twice."""
 
-import csv
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,24 +23,10 @@ from probes.plan_rows import draw_rows, space_of
 from probes.searching import run_search
 from probes.sweeping import run_sweep
 from tests.extract.tiny_decoders import save_decoder
+from tests.probes.worded_classes import write_worded_classes
 
 GRID = ["--k", "0-2", "--k0", "0-2"]
 N_BLOCKS = 3
-
-
-def write_rows(path: Path) -> Path:
-    """Write sentences whose class is one of their words."""
-    rng = np.random.default_rng(0)
-    words = ["mouse", "snow", "harbour", "night", "bread", "letter", "quiet", "old", "green", "paper"]
-    rows = []
-    for split, n in (("train", 60), ("validation", 40), ("test", 40)):
-        for i in range(n):
-            label = ("cold", "warm")[i % 2]
-            others = rng.choice(words, size=4).tolist()
-            rows.append((f"{others[0]} {others[1]} {label} {others[2]} {others[3]} {split} {i}", label, split))
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("text", "label", "split"), *rows])
-    return path
 
 
 def settings(folder: Path, data: Path, **more: Any) -> dict[str, Any]:
@@ -62,7 +47,7 @@ def settings(folder: Path, data: Path, **more: Any) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("search")
     save_decoder(base / "decoder")
-    data = write_rows(base / "rows.csv")
+    data = write_worded_classes(base / "rows.csv")
     (base / "tiny.yaml").write_text(yaml.safe_dump(settings(base, data)), encoding="utf-8")
     return base
 
