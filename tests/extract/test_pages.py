@@ -1,6 +1,7 @@
 """Tests of memory that goes back to the system."""
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ needs_linux = pytest.mark.skipif(not STATUS.exists(), reason="the system does no
 
 
 def resident_bytes() -> int:
-    """Read what this process holds in memory; a page has 4 KiB where the tests of it run."""
-    return int(STATUS.read_text().split()[1]) * 4096
+    """Read what this process holds in memory."""
+    return int(STATUS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
