@@ -44,7 +44,7 @@ demo: $(STAMP) ## one whole run on the shipped samples: extract, fit, score, rep
 	@$(BIN)/icecore run configs/demo.yaml
 
 test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 
 test-slow: $(STAMP) ## real weights, kill tests, notebooks
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest -m 'slow and not gpu'
