@@ -31,7 +31,7 @@ from extract.store import StoreWriter
 from extract.word_encoder import make_encoder
 from extract.workers import Workers
 
-TRIM_BATCHES = 4  # after so many, free pages of the heap go back to the system
+TRIM_BATCHES = 2  # after so many, free pages of the heap go back to the system
 
 
 class Extraction:

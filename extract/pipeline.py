@@ -5,7 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-QUEUE_BATCHES = 2  # items waiting at most
+QUEUE_BATCHES = 2  # items made ahead at most
+QUEUE_WRITES = 1  # items waiting to be consumed at most: those of words are large
 T = TypeVar("T")
 
 
@@ -14,7 +15,7 @@ class Sink:
 
     def __init__(self, consume: Callable[[Any], None]) -> None:
         self._consume = consume
-        self._queue: queue.Queue[Any] = queue.Queue(QUEUE_BATCHES)
+        self._queue: queue.Queue[Any] = queue.Queue(QUEUE_WRITES)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="icecore-writer", daemon=True)
         self._thread.start()
