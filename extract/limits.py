@@ -6,7 +6,7 @@ from extract.spec import ExtractionSpec
 
 WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
 LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
-LATENT_BYTES_CPU = 1 << 27  # half of it computes as fast there, a quarter does not
+LATENT_BYTES_CPU = 1 << 27  # with half of it, words take a tenth longer than their sentences
 FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
 
 

@@ -1,6 +1,7 @@
 """Linear maps through oneDNN give what PyTorch gives, and only where they are asked for."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +9,10 @@ from torch import Tensor, nn
 
 from extract import linear
 from extract.linear import QuickLinear, has_quick_linear, round_rows
+from extract.plan import parse_plan
+from extract.runner import extract_latents
+from extract.spec import ExtractionSpec
+from extract.sweep import sweep_latents
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 
 needs_quick = pytest.mark.skipif(not has_quick_linear(), reason="no AVX-512 or no oneDNN: PyTorch's own products serve")
@@ -116,6 +121,29 @@ def test_every_linear_map_of_a_decoder_goes_this_way(family: str, products: list
     latents = decoder_latents(decoder)
     assert len(products) == len(maps) > 0
     assert torch.isfinite(latents).all()
+
+
+@needs_quick
+@pytest.mark.parametrize("plans", [["causal"], ["causal", "bidirectional:1", "backward:2"]])
+def test_no_extraction_computes_rows_in_every_number(
+    plans: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_quick_linear()
+    plain, seen = linear.quick_product, set()
+
+    def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        seen.add(x.numel() // x.shape[-1])
+        return plain(x, weight, bias)
+
+    monkeypatch.setattr(linear, "quick_product", noted)
+    texts = [" ".join(["a", "bcd", "e"] * n) + str(k) for n in range(1, 9) for k in range(n)]
+    decoder, spec = make_decoder(), ExtractionSpec(batch_tokens=300)
+    if len(plans) == 1:
+        extract_latents(decoder, texts, spec=spec, folder=tmp_path)
+    else:
+        sweep_latents(decoder, texts, [parse_plan(plan) for plan in plans], spec=spec, folder=tmp_path)
+    assert {round_rows(n) for n in seen} == seen
+    assert max(seen) > 16  # up to there every number is its own rounding
 
 
 def decoder_latents(decoder: object) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extract.pipeline import QUEUE_BATCHES, Ahead, Sink
+from extract.pipeline import QUEUE_BATCHES, QUEUE_WRITES, Ahead, Sink
 
 
 def n_threads() -> int:
@@ -47,6 +47,33 @@ def test_an_error_in_the_last_item_surfaces_at_close() -> None:
     with pytest.raises(ZeroDivisionError):
         sink.close()
     assert n_threads() == 0
+
+
+def test_a_slow_sink_holds_few_items() -> None:
+    may_go_on, taken = threading.Event(), threading.Semaphore(0)
+
+    def consume(_: int) -> None:
+        taken.release()
+        assert may_go_on.wait(timeout=60)
+
+    put: list[int] = []
+    sink = Sink(consume)
+
+    def feed() -> None:
+        for i in range(20):
+            sink.put(i)
+            put.append(i)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    assert taken.acquire(timeout=60)  # one is being consumed, the queue fills up behind it
+    feeder.join(timeout=0.5)
+    assert feeder.is_alive()
+    assert len(put) <= QUEUE_WRITES + 1
+    may_go_on.set()
+    feeder.join(timeout=60)
+    sink.close()
+    assert put == list(range(20))
 
 
 def test_ahead_gives_every_item_and_stays_at_its_end() -> None:

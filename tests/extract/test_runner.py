@@ -13,6 +13,7 @@ from extract.cache import LatentCache
 from extract.capture import pool_batch
 from extract.decoder import Decoder, wrap_decoder
 from extract.errors import CacheIdentityError, CertificateError, InputError, NonFiniteLatentError, UnknownNameError
+from extract.extraction import TRIM_BATCHES
 from extract.manifest import Manifest
 from extract.runner import cache_path, describe_extraction, extract_latents, unique_texts
 from extract.spec import ExtractionSpec
@@ -62,6 +63,16 @@ def test_the_certificate_is_there(whole: LatentCache, decoder: Decoder) -> None:
     assert certificate["frozen"] == {"is_bit_identical": True, "weight_digest": decoder.description.weight_digest}
     assert certificate["influence"]["is_as_planned"] is True
     assert 0 <= certificate["batch_invariance"]["left"] < certificate["batch_invariance"]["allowed"]
+
+
+def test_the_heap_is_trimmed_now_and_then(
+    decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trims: list[None] = []
+    monkeypatch.setattr("extract.extraction.trim_heap", lambda: trims.append(None))
+    recorder = Recorder()
+    extract_latents(decoder, texts, spec=ExtractionSpec(batch_tokens=32), folder=tmp_path, progress=recorder)
+    assert len(trims) == recorder.n_batches // TRIM_BATCHES > 0
 
 
 def test_repeats_are_stored_once(decoder: Decoder, tmp_path: Path) -> None:
