@@ -13,10 +13,10 @@ def tiny_cache(tmp_path: Path) -> Path:
     import numpy as np
     from numpy.typing import NDArray
 
-    from extract.create import create_store
-    from extract.digest import digest_texts
-    from extract.manifest import Manifest
-    from extract.store import StoreWriter
+    from extract.inputs.joined import digest_texts
+    from extract.store.create import create_store
+    from extract.store.manifest import Manifest
+    from extract.store.writer import StoreWriter
 
     texts = ["ice", "snow", "water"]
     layers = ["embedding", "block_01", "final_norm"]

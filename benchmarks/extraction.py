@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.timing import Comparison, compare, seconds_of
-from extract.batching import Batch, collate, group_by_length
-from extract.capture import forward_inputs, pool_batch
-from extract.decoder import Decoder
-from extract.limits import batch_limits
+from extract.decoders.decoder import Decoder
+from extract.inputs.batching import Batch, collate, group_by_length
+from extract.inputs.template import InputTemplate, TextEncoder
 from extract.linear import QuickLinear
-from extract.runner import extract_latents
-from extract.spec import ExtractionSpec
-from extract.template import InputTemplate, TextEncoder
+from extract.run.limits import batch_limits
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec
+from extract.wiring.capture import forward_inputs, pool_batch
 from probes.tasks import load_task
 
 N_SENTENCES = 512

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from benchmarks.extraction import matmul_rate
 from benchmarks.timing import Comparison, compare
-from probes.heads.autoencoder import LayerAutoencoder
-from probes.heads.encoders import LayerGroups
-from probes.heads.layerwise import LayerwiseLinear, LayerwiseNorm
-from probes.heads.siamese_cosine import SiameseCosine
-from probes.losses import log_variance_loss
+from probes.networks.autoencoder import LayerAutoencoder
+from probes.networks.encoders import LayerGroups
+from probes.networks.layerwise import LayerwiseLinear, LayerwiseNorm
+from probes.networks.losses import log_variance_loss
+from probes.networks.siamese_cosine import SiameseCosine
 
 L, D = 32, 576  # SmolLM2-135M: embedding, 30 blocks, final norm
 TEXTS, TEXTS_PER_BATCH = 20_000, 64

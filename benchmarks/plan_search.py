@@ -16,21 +16,23 @@ from typing import Any
 
 import yaml
 
-from extract.cache import LatentCache
-from extract.digest import digest_rows, digest_texts
-from extract.plan import MaskPlan, parse_plan
-from extract.runner import unique_texts
-from extract.spec import DecoderSpec, ExtractionSpec
-from extract.template import InputTemplate
-from probes.config import PretrainingSpec, RunConfig, TaskSpec
-from probes.held_back import without_test
-from probes.known_tasks import AnyTask
-from probes.plan_rows import draw_rows, space_of
-from probes.plan_scores import evaluate_plan
-from probes.plan_search import STRATEGIES, Search, Trial, search_plans
-from probes.plan_space import PlanSpace
-from probes.protocol_tasks import load_run_task
+from extract.decoders.spec import DecoderSpec
+from extract.digest import digest_rows
+from extract.inputs.joined import digest_texts
+from extract.inputs.template import InputTemplate
+from extract.masks.plan import MaskPlan, parse_plan
+from extract.run.runner import unique_texts
+from extract.run.spec import ExtractionSpec
+from extract.store.cache import LatentCache
+from probes.plans.plan_rows import draw_rows, space_of
+from probes.plans.plan_scores import evaluate_plan
+from probes.plans.plan_search import STRATEGIES, Search, Trial, search_plans
+from probes.plans.plan_space import PlanSpace
 from probes.report.sweeps import selection_score
+from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
+from probes.runs.protocol_tasks import load_run_task
+from probes.tasks.held_back import without_test
+from probes.tasks.table import AnyTask
 
 
 @dataclass

@@ -13,14 +13,14 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.agreement import ProbeRows, agree_tightly, agreement, describe_agreement
 from benchmarks.timing import Comparison, compare, seconds_of
-from extract.decoder import Decoder
-from extract.embed import embed_texts
-from extract.spec import ExtractionSpec
-from probes.classes.known import load_class_task
-from probes.classes.local_data import has_local
+from extract.decoders.decoder import Decoder
+from extract.run.embed import embed_texts
+from extract.run.spec import ExtractionSpec
 from probes.logistic.options import SolverOptions
 from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
+from probes.tasks.classes.known import load_class_task
+from probes.tasks.classes.local_data import has_local
 
 DATASET = "banking77"
 N_ROWS = 3000

@@ -19,13 +19,13 @@ from benchmarks.probes import banking77_rows, compare_probes, why_skipped
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
-from extract.decoder import Decoder
-from extract.loading import load_decoder
-from extract.locate import locate_decoder
-from extract.quiet import quiet_loading
-from extract.spec import DecoderSpec
+from extract.decoders.decoder import Decoder
+from extract.decoders.loading import load_decoder
+from extract.decoders.locate import locate_decoder
+from extract.decoders.quiet import quiet_loading
+from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
-from probes.record import describe_program
+from probes.runs.record import describe_program
 
 SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory"]
 

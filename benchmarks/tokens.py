@@ -20,18 +20,19 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.timing import Comparison, compare
-from extract.cache import LatentCache
-from extract.create import create_store
-from extract.digest import digest_rows, digest_texts
-from extract.layers import layer_names
-from extract.manifest import Manifest, build_identity
-from extract.store import StoreWriter
-from probes.record import describe_program
-from probes.words.fitting import fit_token_head
-from probes.words.latents import WordLatents
-from probes.words.options import TokenOptions
-from probes.words.task import WordTask, build_word_splits
-from probes.words.token_heads import TokenClassifier
+from extract.decoders.layers import layer_names
+from extract.digest import digest_rows
+from extract.inputs.joined import digest_texts
+from extract.store.cache import LatentCache
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, build_identity
+from extract.store.writer import StoreWriter
+from probes.heads.words.fitting import fit_token_head
+from probes.heads.words.options import TokenOptions
+from probes.latents.word_latents import WordLatents
+from probes.networks.token_heads import TokenClassifier
+from probes.runs.record import describe_program
+from probes.tasks.words.task import WordTask, build_word_splits
 
 POOLING = "mean"
 SENTENCE_WORDS = 15

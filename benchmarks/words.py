@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Comparison, compare
-from extract.batching import Batch, collate, group_by_length
-from extract.cache import LatentCache
-from extract.capture import pool_batch
-from extract.decoder import Decoder
-from extract.joined import JoinedText
-from extract.limits import batch_limits
-from extract.runner import extract_latents
-from extract.spec import ExtractionSpec, WordSpec
-from extract.word_encoder import make_encoder
-from probes.words import load_wnut17, load_words_sample
+from extract.decoders.decoder import Decoder
+from extract.inputs.batching import Batch, collate, group_by_length
+from extract.inputs.joined import JoinedText
+from extract.run.limits import batch_limits
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.word_encoder import make_encoder
+from extract.store.cache import LatentCache
+from extract.wiring.capture import pool_batch
+from probes.tasks.words import load_wnut17, load_words_sample
 
 N_SENTENCES = 512
 POOLINGS = ("mean",)

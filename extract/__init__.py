@@ -7,27 +7,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extract.cache import LatentCache
-    from extract.decoder import Decoder
+    from extract.decoders.decoder import Decoder
+    from extract.decoders.loading import load_decoder
+    from extract.decoders.spec import DecoderSpec
     from extract.errors import IcecoreError
-    from extract.joined import JoinedText, join_words
-    from extract.loading import load_decoder
-    from extract.runner import extract_latents
-    from extract.spec import DecoderSpec, ExtractionSpec, WordSpec
-    from extract.template import InputTemplate
+    from extract.inputs.joined import JoinedText, join_words
+    from extract.inputs.template import InputTemplate
+    from extract.run.runner import extract_latents
+    from extract.run.spec import ExtractionSpec, WordSpec
+    from extract.store.cache import LatentCache
 
 _HOMES = {
-    "Decoder": "extract.decoder",
-    "DecoderSpec": "extract.spec",
-    "ExtractionSpec": "extract.spec",
+    "Decoder": "extract.decoders.decoder",
+    "DecoderSpec": "extract.decoders.spec",
+    "ExtractionSpec": "extract.run.spec",
     "IcecoreError": "extract.errors",
-    "InputTemplate": "extract.template",
-    "JoinedText": "extract.joined",
-    "LatentCache": "extract.cache",
-    "WordSpec": "extract.spec",
-    "extract_latents": "extract.runner",
-    "join_words": "extract.joined",
-    "load_decoder": "extract.loading",
+    "InputTemplate": "extract.inputs.template",
+    "JoinedText": "extract.inputs.joined",
+    "LatentCache": "extract.store.cache",
+    "WordSpec": "extract.run.spec",
+    "extract_latents": "extract.run.runner",
+    "join_words": "extract.inputs.joined",
+    "load_decoder": "extract.decoders.loading",
 }
 
 __all__ = [

@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from extract.joined import JoinedText
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,31 +18,11 @@ DIGEST_BYTES = 16  # of a row digest
 
 def digest_json(value: object) -> str:
     """Digest plain values by their canonical JSON (sorted keys, no blanks): SHA-256, hexadecimal."""
-    return hashlib.sha256(_canonical(value).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
-    """Digest each text by itself, a text with words together with the places of its words.
-
-    Args:
-        texts: `N` texts.
-
-    Returns:
-        `(N, 16)` uint8, BLAKE2b with a digest of 16 bytes over the UTF-8 bytes of the text, or of the canonical JSON
-        of text and spans; lone surrogates are kept as they are.
-    """
-    joined = b"".join(
-        hashlib.blake2b(_written(text).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
-        for text in texts
-    )
-    return np.frombuffer(joined, np.uint8).reshape(len(texts), DIGEST_BYTES)
-
-
-def _written(text: str | JoinedText) -> str:
-    return text if isinstance(text, str) else _canonical([text.text, text.spans])
-
-
-def _canonical(value: object) -> str:
+def canonical_json(value: object) -> str:
+    """Write plain values as canonical JSON: sorted keys, no blanks."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

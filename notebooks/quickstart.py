@@ -23,9 +23,9 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 
 from extract import ExtractionSpec, extract_latents, load_decoder
 from probes import RunConfig, load_scorer, load_task
-from probes.config import TaskSpec
 from probes.report.table import COLUMNS, markdown_table, score_rows
-from probes.runs import run
+from probes.runs.config import TaskSpec
+from probes.runs.run import run
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = load_decoder(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))

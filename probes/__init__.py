@@ -7,19 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probes.config import RunConfig
     from probes.heads.saved import load_autoencoder, load_head
-    from probes.runs import run
-    from probes.scorer import load_scorer
+    from probes.runs.config import RunConfig
+    from probes.runs.run import run
+    from probes.runs.scorer import load_scorer
     from probes.tasks import load_task
 
 _HOMES = {
-    "RunConfig": "probes.config",
+    "RunConfig": "probes.runs.config",
     "load_autoencoder": "probes.heads.saved",
     "load_head": "probes.heads.saved",
-    "load_scorer": "probes.scorer",
+    "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks",
-    "run": "probes.runs",
+    "run": "probes.runs.run",
 }
 
 __all__ = ["RunConfig", "load_autoencoder", "load_head", "load_scorer", "load_task", "run"]

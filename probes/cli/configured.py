@@ -6,30 +6,31 @@ from pathlib import Path
 
 from rich.console import Console
 
-from extract.cache import LatentCache
+from extract.decoders.known import DECODER_ALIASES
+from extract.decoders.layers import select_layers
+from extract.decoders.loading import load_decoder
+from extract.decoders.spec import DecoderSpec
 from extract.errors import CacheError, ConfigError
-from extract.estimate import Estimate, estimate_extraction
-from extract.joined import JoinedText
-from extract.known import DECODER_ALIASES
-from extract.layers import select_layers
-from extract.loading import load_decoder
-from extract.plan import parse_plan
-from extract.runner import describe_extraction, unique_texts
-from extract.spec import DecoderSpec, ExtractionSpec
-from extract.word_pooling import select_word_poolings
-from probes.classes.report import class_table
+from extract.inputs.joined import JoinedText
+from extract.masks.plan import parse_plan
+from extract.poolings.word_pooling import select_word_poolings
+from extract.run.estimate import Estimate, estimate_extraction
+from extract.run.runner import describe_extraction, unique_texts
+from extract.run.spec import ExtractionSpec
+from extract.store.cache import LatentCache
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
-from probes.config import RunConfig
 from probes.heads.saved import AUTOENCODER
-from probes.known_tasks import AnyTask
-from probes.obtain import obtain_cache, obtain_corpus
-from probes.protocol_tasks import load_run_task
-from probes.record import command_line
+from probes.report.classes.summary import class_table
 from probes.report.table import screen_table
-from probes.runs import RunResult, pretrain, run
+from probes.report.words.summary import word_table
+from probes.runs.config import RunConfig
+from probes.runs.obtain import obtain_cache, obtain_corpus
+from probes.runs.protocol_tasks import load_run_task
+from probes.runs.record import command_line
+from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.corpus import Corpus, load_corpus
-from probes.words.report import word_table
+from probes.tasks.table import AnyTask
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
 

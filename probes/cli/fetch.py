@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
+from extract.decoders.fetch import fetch_decoder
+from extract.decoders.known import KNOWN_DECODERS
 from extract.errors import ConfigError
-from extract.fetch import fetch_decoder
-from extract.known import KNOWN_DECODERS
 
 
 def fetch_command(argv: Sequence[str]) -> int:

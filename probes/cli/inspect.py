@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
-from extract.cache import LatentCache
 from extract.errors import ConfigError
-from extract.manifest import flatten
+from extract.store.cache import LatentCache
+from extract.store.manifest import flatten
 
 
 def inspect_command(argv: Sequence[str]) -> int:

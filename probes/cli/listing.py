@@ -11,7 +11,7 @@ from extract.errors import unknown_name
 
 
 def _decoders() -> list[tuple[str, str]]:
-    from extract.known import KNOWN_DECODERS
+    from extract.decoders.known import KNOWN_DECODERS
 
     return [
         (entry.name, f"{entry.hub_id}, {entry.family}, {entry.n_layers} blocks, width {entry.width}, {entry.license}"
@@ -21,14 +21,14 @@ def _decoders() -> list[tuple[str, str]]:
 
 
 def _plans() -> list[tuple[str, str]]:
-    from extract.plan_table import PLANS
+    from extract.masks.plan_table import PLANS
 
     return list(PLANS.items())
 
 
 def _poolings() -> list[tuple[str, str]]:
-    from extract.pooling import POOLINGS
-    from extract.word_pooling import AUTO, AUTO_RULE, WORD_POOLINGS
+    from extract.poolings.pooling import POOLINGS
+    from extract.poolings.word_pooling import AUTO, AUTO_RULE, WORD_POOLINGS
 
     words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
     rows = [(name, text) for name, (_, text) in POOLINGS.items()]
@@ -36,7 +36,7 @@ def _poolings() -> list[tuple[str, str]]:
 
 
 def _tasks() -> list[tuple[str, str]]:
-    from probes.known_tasks import ALL_TASKS
+    from probes.tasks.table import ALL_TASKS
 
     return [
         (name, _with_options(f"{entry.kind}: {entry.description}", entry.options()))
@@ -52,15 +52,15 @@ def _corpora() -> list[tuple[str, str]]:
 
 
 def _heads() -> list[tuple[str, str]]:
-    from probes.classes.heads import CLASS_HEADS
-    from probes.classes.heads import DATA_OPTIONS as CLASS_DATA
-    from probes.heads.autoencoder import LayerAutoencoder
+    from probes.heads.classes.registry import CLASS_HEADS
+    from probes.heads.classes.registry import DATA_OPTIONS as CLASS_DATA
     from probes.heads.options import option_names
     from probes.heads.registry import HEADS
     from probes.heads.saved import AUTOENCODER
-    from probes.words.heads import WORD_HEADS
-    from probes.words.options import DATA_OPTIONS as WORD_DATA
-    from probes.words.options import TokenOptions
+    from probes.heads.words.options import DATA_OPTIONS as WORD_DATA
+    from probes.heads.words.options import TokenOptions
+    from probes.heads.words.registry import WORD_HEADS
+    from probes.networks.autoencoder import LayerAutoencoder
 
     rows = [(name, "pairs", entry.description, option_names(entry.head)) for name, entry in HEADS.items()]
     for name, of_classes in CLASS_HEADS.items():
@@ -79,13 +79,13 @@ def _with_options(text: str, options: Iterable[str]) -> str:
 
 
 def _losses() -> list[tuple[str, str]]:
-    from probes.losses import LOSSES
+    from probes.networks.losses import LOSSES
 
     return [(name, text) for name, (_, text) in LOSSES.items()]
 
 
 def _instructions() -> list[tuple[str, str]]:
-    from probes.instructions import INSTRUCTIONS
+    from probes.tasks.instructions import INSTRUCTIONS
 
     return [
         (name, f"{entry.text or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")

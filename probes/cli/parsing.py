@@ -11,7 +11,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from extract.errors import ConfigError, IcecoreError, unknown_name
-from probes.config import RunConfig
+from probes.runs.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
 FREE_FORM = ("heads", "task.options", "pretraining.options", "pretraining.autoencoder")

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
 from extract.errors import ConfigError, InputError
-from probes.scorer import load_scorer
+from probes.runs.scorer import load_scorer
 
 
 def score_command(argv: Sequence[str]) -> int:

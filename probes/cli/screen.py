@@ -4,9 +4,9 @@ import time
 
 from rich.console import Console
 
-from extract.progress import BarProgress, ExtractionProgress
-from probes.fit import EpochReport
-from probes.obtain import Watcher
+from extract.run.progress import BarProgress, ExtractionProgress
+from probes.fitting.trainer import EpochReport
+from probes.runs.obtain import Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this

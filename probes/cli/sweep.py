@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from extract.errors import ConfigError
-from extract.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
-from extract.plan import MaskPlan, parse_plan
+from extract.masks.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
+from extract.masks.plan import MaskPlan, parse_plan
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
-from probes.record import command_line
-from probes.runs import RunResult
-from probes.searching import run_search
-from probes.sweeping import run_sweep
+from probes.plans.searching import run_search
+from probes.plans.sweeping import run_sweep
+from probes.runs.record import command_line
+from probes.runs.run import RunResult
 
 FLAGS: Flags = {
     "plans": (str, "", "plans themselves, with ';' between them"),

@@ -7,15 +7,15 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
-from extract.applied import plan_in_force
-from extract.attention_maps import attention_maps
-from extract.certificate import INFLUENCE_TOKENS, check_batch_invariance, check_influence, influence
+from extract.decoders.loading import load_decoder
+from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError
-from extract.loading import load_decoder
-from extract.masks import draw
-from extract.plan import parse_plan
-from extract.spec import DecoderSpec
-from extract.template import InputTemplate
+from extract.inputs.template import InputTemplate
+from extract.masks.kinds import draw
+from extract.masks.plan import parse_plan
+from extract.wiring.applied import plan_in_force
+from extract.wiring.attention_maps import attention_maps
+from extract.wiring.certificate import INFLUENCE_TOKENS, check_batch_invariance, check_influence, influence
 from probes.report.attention import draw_attention, draw_influence, draw_sink_mass
 
 TEXTS = (

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, unknown_name
-from probes.fit import FitOptions
-from probes.heads.autoencoder import LayerAutoencoder
-from probes.heads.base import PairHead
+from probes.fitting.trainer import FitOptions
 from probes.heads.registry import head_entry
-from probes.heads.widths import Widths, check_widths
-from probes.losses import COMPARING, MIN_BATCH
+from probes.networks.autoencoder import LayerAutoencoder
+from probes.networks.losses import COMPARING, MIN_BATCH
+from probes.networks.pair_head import PairHead
+from probes.networks.widths import Widths, check_widths
 
 DATA_OPTIONS = ("pooling", "layers")
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from extract.errors import unknown_name
-from probes.fit import FitOptions
-from probes.heads.base import PairHead
-from probes.heads.cosine_mlp import CosineMLP
-from probes.heads.layer_cosine import LayerCosine
-from probes.heads.siamese_cosine import SiameseCosine
+from probes.fitting.trainer import FitOptions
+from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.layer_cosine import LayerCosine
+from probes.networks.pair_head import PairHead
+from probes.networks.siamese_cosine import SiameseCosine
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from extract.errors import HeadError
-from probes.heads.autoencoder import LayerAutoencoder
-from probes.heads.base import PairHead
 from probes.heads.registry import head_entry
+from probes.networks.autoencoder import LayerAutoencoder
+from probes.networks.pair_head import PairHead
 
 HEAD_SCHEMA = 2
 AUTOENCODER = "autoencoder"

@@ -7,7 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from extract.attention_maps import AttentionMaps
+from extract.wiring.attention_maps import AttentionMaps
 from probes.report.figures import new_figure
 
 SHOWN = 12  # panels at most

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from extract.grid import k_and_k0
+from extract.masks.grid import k_and_k0
 from probes.report.figures import new_figure
 from probes.report.sweeps import choice_table, reading_note
 from probes.report.table import markdown_table

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from probes.report.table import COLUMNS, interval, markdown_table, score_rows, spread
-from probes.tasks.leakage import SUBSETS
+from probes.tasks.pairs.leakage import SUBSETS
 
 
 def reported_split(of_splits: Iterable[str]) -> str:

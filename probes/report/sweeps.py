@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from extract.grid import k_and_k0
-from extract.plan import parse_plan
+from extract.masks.grid import k_and_k0
+from extract.masks.plan import parse_plan
 from probes.report.figures import new_figure
 from probes.report.table import markdown_table
 

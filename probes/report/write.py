@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from extract.cache import LatentCache
+from extract.store.cache import LatentCache
 from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
 from probes.report.residual_figures import draw_pretraining, draw_reconstruction, draw_residuals
+from probes.report.residuals import Residuals
 from probes.report.summary import pretraining_text, reported_split, summary_text
-from probes.residuals import Residuals
 
 
 def write_report(

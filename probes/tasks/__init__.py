@@ -1,11 +1,11 @@
 """Tasks: rows with gold and splits, from local files, the hub, or the samples shipped with the project."""
 
-from probes.tasks.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
 from probes.tasks.entries import TaskEntry
-from probes.tasks.pairs import SPLITS, PairTask
-from probes.tasks.read_pairs import read_pair_files
-from probes.tasks.registry import TASKS, load_task
-from probes.tasks.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
+from probes.tasks.pairs.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
+from probes.tasks.pairs.files import read_pair_files
+from probes.tasks.pairs.known import TASKS, load_task
+from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
+from probes.tasks.pairs.task import SPLITS, PairTask
 
 __all__ = [
     "SPLITS",

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from extract.errors import TaskError, unknown_name
-from extract.joined import JoinedText
-from probes.known_tasks import ALL_TASKS, load_any_task
+from extract.inputs.joined import JoinedText
+from probes.readers.hub import read_repository
+from probes.readers.raw_rows import FileFormat, RawTable, read_raw
 from probes.tasks.entries import check_options
-from probes.tasks.hub import read_repository
-from probes.tasks.raw_rows import FileFormat, RawTable, read_raw
-from probes.tasks.sts import DATA_VARIABLE
+from probes.tasks.pairs.sts import DATA_VARIABLE
+from probes.tasks.table import ALL_TASKS, load_any_task
 
 GENERICS_FILE = "GenericsKB.txt"
 MIN_TEXTS = 8

@@ -7,11 +7,11 @@ prints its rank, the store and its peak memory in kB.
 import resource
 import sys
 
-from extract.joined import join_words
-from extract.runner import extract_latents
-from extract.spec import ExtractionSpec, WordSpec
-from extract.template import InputTemplate
-from extract.workers import join_workers
+from extract.inputs.joined import join_words
+from extract.inputs.template import InputTemplate
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.workers import join_workers
 from tests.extract.tiny_decoders import make_decoder, make_texts
 
 

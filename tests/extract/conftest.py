@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from extract.decoder import Decoder
+    from extract.decoders.decoder import Decoder
 
 
 @pytest.fixture(scope="session")

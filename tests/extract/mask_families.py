@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from extract.applied import plan_in_force
-from extract.batching import Batch, collate
-from extract.capture import run_batch
-from extract.decoder import Decoder
-from extract.plan import parse_plan
-from extract.spans import CONTEXT
-from extract.tokenised import TEXT, EncodedText
-from extract.wiring import wired
+from extract.decoders.decoder import Decoder
+from extract.inputs.batching import Batch, collate
+from extract.inputs.spans import CONTEXT
+from extract.inputs.tokenised import TEXT, EncodedText
+from extract.masks.plan import parse_plan
+from extract.wiring.applied import plan_in_force
+from extract.wiring.capture import run_batch
+from extract.wiring.interface import wired
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 
 Side = Literal["right", "left"]

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from extract import linear
 from extract.linear import QuickLinear, has_quick_linear, round_rows
-from extract.plan import parse_plan
-from extract.runner import extract_latents
-from extract.spec import ExtractionSpec
-from extract.sweep import sweep_latents
+from extract.masks.plan import parse_plan
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec
+from extract.run.sweep import sweep_latents
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder
 
 needs_quick = pytest.mark.skipif(not has_quick_linear(), reason="no AVX-512 or no oneDNN: PyTorch's own products serve")
@@ -148,8 +148,8 @@ def test_no_extraction_computes_rows_in_every_number(
 
 def decoder_latents(decoder: object) -> Tensor:
     """Pool every layer of a padded batch."""
-    from extract.capture import pool_batch
-    from extract.decoder import Decoder
+    from extract.decoders.decoder import Decoder
+    from extract.wiring.capture import pool_batch
 
     assert isinstance(decoder, Decoder)
     return pool_batch(decoder, encode_batch(decoder, SENTENCES), poolings=("mean",), layers=decoder.layers)

@@ -12,15 +12,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from extract.batching import Batch, collate
-from extract.create import create_store
-from extract.decoder import Decoder, wrap_decoder
-from extract.digest import digest_rows, digest_texts
-from extract.joined import JoinedText
-from extract.layers import layer_names
-from extract.manifest import Manifest, build_identity
-from extract.store import StoreWriter
-from extract.template import InputTemplate, TextEncoder
+from extract.decoders.decoder import Decoder, wrap_decoder
+from extract.decoders.layers import layer_names
+from extract.digest import digest_rows
+from extract.inputs.batching import Batch, collate
+from extract.inputs.joined import JoinedText, digest_texts
+from extract.inputs.template import InputTemplate, TextEncoder
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, build_identity
+from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320
 SIZES: dict[str, Any] = {

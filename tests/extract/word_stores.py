@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.create import create_store
-from extract.digest import digest_texts
-from extract.joined import JoinedText
-from extract.manifest import Manifest
-from extract.store import StoreWriter
+from extract.inputs.joined import JoinedText, digest_texts
+from extract.store.create import create_store
+from extract.store.manifest import Manifest
+from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_manifest
 
 Piece = tuple[int, int, int]  # which text, its first word in the row, and how many words the row holds

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from extract.cache import LatentCache
+from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.data import PairLatents
+from probes.latents.pair_latents import PairLatents
 from probes.tasks import PairTask
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import Finished, write_config

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.cache import LatentCache
+from extract.store.cache import LatentCache
 from tests.probes.planted_latents import LAYERS, WIDTH, write_latents
 
 N_TEXTS = 120

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.cache import LatentCache
-from extract.create import create_store
-from extract.digest import digest_rows, digest_texts
-from extract.layers import layer_names
-from extract.manifest import Manifest, build_identity
-from extract.store import StoreWriter
-from probes.data import PairLatents
+from extract.decoders.layers import layer_names
+from extract.digest import digest_rows
+from extract.inputs.joined import digest_texts
+from extract.store.cache import LatentCache
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, build_identity
+from extract.store.writer import StoreWriter
+from probes.latents.pair_latents import PairLatents
 from probes.tasks import PairTask
-from probes.tasks.pairs import build_splits
+from probes.tasks.pairs.task import build_splits
 
 N_BLOCKS, WIDTH = 3, 12
 LAYERS = layer_names(N_BLOCKS)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import extract.runner
-import probes.fitted
-import probes.obtain
-from extract.cache import LatentCache
+import extract.run.runner
+import probes.heads.pairs.fitting
+import probes.runs.obtain
+from extract.store.cache import LatentCache
 from probes.cli.main import main
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
 from tests.probes.planted_latents import make_task, plant
@@ -20,8 +20,8 @@ def test_a_second_run_neither_extracts_nor_fits(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = stamps(finished.base / "caches") | stamps(finished.folder / "heads")
-    forbid(monkeypatch, extract.runner, "Extraction")
-    forbid(monkeypatch, probes.fitted, "fit_head")
+    forbid(monkeypatch, extract.run.runner, "Extraction")
+    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
     monkeypatch.setattr("sys.argv", ["icecore", "run", str(finished.config)])
     assert main() == 0
     assert stamps(finished.base / "caches") | stamps(finished.folder / "heads") == before
@@ -95,7 +95,7 @@ def test_a_dry_run_counts_the_corpus_that_heads_start_from(
 def test_extract_finds_the_cache(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forbid(monkeypatch, extract.runner, "Extraction")
+    forbid(monkeypatch, extract.run.runner, "Extraction")
     assert main(["extract", str(finished.config)]) == 0
     assert capsys.readouterr().out.strip() == str(finished.cache)
 
@@ -106,7 +106,7 @@ def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: p
     config["decoder"]["name"] = str(tmp_path / "gone" / "tiny-llama")  # removed since
     config["runs"] = str(tmp_path / "runs")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    forbid(monkeypatch, probes.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
     argv = ["fit", str(tmp_path / "c.yaml"), *(["--cache", str(finished.cache)] if how == "named" else [])]
     assert main(argv) == 0
     scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))

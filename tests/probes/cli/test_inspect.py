@@ -8,7 +8,7 @@ import h5py
 import pytest
 
 from extract import ExtractionSpec, InputTemplate, extract_latents, join_words
-from extract.cache import LatentCache
+from extract.store.cache import LatentCache
 from probes.cli.main import main
 from tests.extract.tiny_decoders import make_decoder, make_texts
 from tests.probes.finished_run import Finished

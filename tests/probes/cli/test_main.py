@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from extract.decoders.known import KNOWN_DECODERS
 from extract.errors import UnknownNameError
-from extract.known import KNOWN_DECODERS
-from extract.plan_table import PLANS
-from extract.pooling import POOLINGS
-from extract.word_pooling import WORD_POOLINGS
+from extract.masks.plan_table import PLANS
+from extract.poolings.pooling import POOLINGS
+from extract.poolings.word_pooling import WORD_POOLINGS
 from probes.cli import configured, listing
 from probes.cli.main import COMMANDS, main
 from probes.heads.registry import HEADS
-from probes.instructions import INSTRUCTIONS
-from probes.losses import LOSSES
+from probes.networks.losses import LOSSES
 from probes.tasks import TASKS
 from probes.tasks.corpus import CORPORA
+from probes.tasks.instructions import INSTRUCTIONS
 
 NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],

@@ -8,7 +8,7 @@ import pytest
 from extract.errors import ConfigError, IcecoreError, UnknownNameError
 from probes.cli.configured import DRY_RUN
 from probes.cli.parsing import Parsed, read_arguments
-from probes.config import RunConfig
+from probes.runs.config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import extract.runner
-import probes.fitted
-import probes.obtain
-import probes.pretraining
-from extract.cache import LatentCache
+import extract.run.runner
+import probes.heads.pairs.fitting
+import probes.heads.pairs.pretraining
+import probes.runs.obtain
+from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.pretraining import FOLDER
-from probes.runs import SCORES_SCHEMA
-from probes.scorer import load_scorer
+from probes.heads.pairs.pretraining import FOLDER
+from probes.runs.run import SCORES_SCHEMA
+from probes.runs.scorer import load_scorer
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
 
 TEXTS = [f"Snow of winter number {i} fell on the quiet harbour." for i in range(24)]
@@ -98,8 +98,9 @@ def test_fit_finds_both_caches_and_fits_nothing_anew(
 ) -> None:
     before = stamps(ladder.base / "caches") | stamps(ladder.folder / "heads")
     for module, name in (
-        (probes.obtain, "load_decoder"), (extract.runner, "Extraction"), (probes.fitted, "fit_head"),
-        (probes.pretraining, "fit_layers"),
+        (probes.runs.obtain, "load_decoder"), (extract.run.runner, "Extraction"),
+        (probes.heads.pairs.fitting, "fit_head"),
+        (probes.heads.pairs.pretraining, "fit_layers"),
     ):  # fmt: skip
         forbid(monkeypatch, module, name)
     assert main(["fit", *ladder.argv]) == 0
@@ -135,7 +136,7 @@ def test_autoencoders_can_be_fitted_by_themselves(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any],
 ) -> None:  # fmt: skip
-    forbid(monkeypatch, probes.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
     argv = [
         "fit", str(finished.config), "--head", "autoencoder", "--cache", str(finished.cache),
         "--pretraining.autoencoder", "{bottleneck: D/8, max_epochs: 1}", "--pretraining.seed", "5",
@@ -156,14 +157,14 @@ def test_autoencoders_can_be_fitted_by_themselves(
         assert found["n_texts"]["train"] + found["n_texts"]["held_out"] == len(LatentCache(finished.cache))
     kept = list((tmp_path / "caches" / FOLDER).iterdir())
     assert len(kept) == 2
-    forbid(monkeypatch, probes.pretraining, "fit_layers")
+    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
     assert main(argv) == 0  # found again
 
 
 def test_autoencoders_are_fitted_on_the_cache_of_the_corpus(
     ladder: Ladder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    forbid(monkeypatch, probes.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
     assert main(["fit", *ladder.argv, "--head", "autoencoder", f"--runs={tmp_path}"]) == 0
     scores = json.loads((tmp_path / "ladder-autoencoder" / "scores.json").read_text(encoding="utf-8"))
     assert scores["cache"]["n_rows"] == 20

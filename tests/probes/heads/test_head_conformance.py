@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.cache import LatentCache
-from probes.contributions import layer_contributions
-from probes.data import PairLatents
-from probes.evaluate import evaluate_head
-from probes.fit import FitResult, fit_head, predict_pairs
-from probes.fitted import Setting
-from probes.heads.base import PairHead
-from probes.heads.layer_cosine import LayerCosine
+from extract.store.cache import LatentCache
+from probes.fitting.trainer import FitResult, fit_head, predict_pairs
+from probes.heads.contributions import layer_contributions
 from probes.heads.options import resolve_options
+from probes.heads.pairs.evaluation import evaluate_head
+from probes.heads.pairs.fitting import Setting
 from probes.heads.registry import HEADS
 from probes.heads.saved import load_head, save_head
-from probes.heads.siamese_cosine import SiameseCosine
-from probes.heads.widths import code_widths
-from probes.losses import LOSSES
-from probes.metrics import pearson
-from probes.standardise import Standardiser
+from probes.latents.pair_latents import PairLatents
+from probes.latents.standardise import Standardiser
+from probes.metrics.correlation import pearson
+from probes.networks.layer_cosine import LayerCosine
+from probes.networks.losses import LOSSES
+from probes.networks.pair_head import PairHead
+from probes.networks.siamese_cosine import SiameseCosine
+from probes.networks.widths import code_widths
 from probes.tasks import PairTask
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, plant
 

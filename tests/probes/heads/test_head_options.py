@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
-from probes.fit import FitOptions
-from probes.heads.autoencoder import LayerAutoencoder
+from probes.fitting.trainer import FitOptions
 from probes.heads.options import resolve_options
+from probes.heads.pairs.pretraining import check_autoencoder_options
 from probes.heads.registry import HEADS, head_entry
 from probes.heads.saved import AUTOENCODER
-from probes.pretraining import check_autoencoder_options
+from probes.networks.autoencoder import LayerAutoencoder
 
 
 @pytest.mark.parametrize("name", HEADS)

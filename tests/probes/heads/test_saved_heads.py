@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from extract.errors import HeadError, UnknownNameError
-from probes.heads.cosine_mlp import CosineMLP
 from probes.heads.saved import load_head, save_head
+from probes.networks.cosine_mlp import CosineMLP
 
 
 @pytest.fixture

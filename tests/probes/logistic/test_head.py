@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, TensorDataset
 
 from extract.errors import HeadError
-from probes.fit import quiet_lightning
+from probes.fitting.trainer import quiet_lightning
 from probes.logistic.head import LogisticHead
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import plant

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from extract.cache import LatentCache
+from extract.store.cache import LatentCache
 from probes.cli.screen import screen_watcher
 from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
+from probes.report.residuals import Residuals
 from probes.report.summary import pretraining_text, reported_split, summary_text
 from probes.report.table import COLUMNS, markdown_table, score_rows, screen_table
 from probes.report.write import write_pretraining, write_report
-from probes.residuals import Residuals
 
 NAN = float("nan")
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from extract.grid import plans_over_k_and_k0
+from extract.masks.grid import plans_over_k_and_k0
 from probes.report import sweeps
 from probes.report.figures import new_figure
 from probes.report.sweeps import _windows, draw_sweep

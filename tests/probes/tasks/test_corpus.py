@@ -7,10 +7,10 @@ import datasets
 import pytest
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
-from probes.config import PretrainingSpec
-from probes.known_tasks import ALL_TASKS, load_any_task
+from probes.readers.hf_rows import quiet_datasets
+from probes.runs.config import PretrainingSpec
 from probes.tasks.corpus import CORPORA, load_corpus, load_generics, load_hub_texts, load_text_file
-from probes.tasks.hf_rows import quiet_datasets
+from probes.tasks.table import ALL_TASKS, load_any_task
 
 NATURAL = [f"Glaciers of kind {i} move." for i in range(12)]
 TEMPLATED = [f"Thing {i} is a thing." for i in range(10)]

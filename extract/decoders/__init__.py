@@ -1,0 +1,1 @@
+"""Frozen decoders: where they are, how they are fetched, loaded and described."""

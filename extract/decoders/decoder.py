@@ -1,0 +1,167 @@
+"""A frozen decoder and what is known of it."""
+
+import inspect
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from extract.decoders.layers import layer_names
+from extract.decoders.locate import Located
+from extract.digest import digest_module, digest_tokenizer
+from extract.errors import DecoderError
+
+UNBOUNDED = 1 << 20  # a window for decoders that state none, in tokens
+
+
+@dataclass(frozen=True)
+class DecoderDescription:
+    """What a decoder is; stored with every cache.
+
+    Attributes:
+        name: As asked for, a path shortened to its last part.
+        source: `folder`, `gguf`, `hub` or `known`.
+        revision: Hub commit, or wheel version, or empty for a local folder.
+        adapter: Adapter as asked for, or empty.
+        family: `model_type` of the configuration (`llama`, `gpt2` ...).
+        n_layers: Blocks.
+        width: Dimension `D` of the hidden states.
+        n_parameters: Parameters below the language-model head.
+        window: Longest row in tokens.
+        dtype: Compute dtype.
+        attention: Attention implementation of transformers.
+        weight_digest: SHA-256 over parameters and buffers as they are used.
+        tokenizer_digest: SHA-256 over the tokenizer.
+    """
+
+    name: str
+    source: str
+    revision: str
+    adapter: str
+    family: str
+    n_layers: int
+    width: int
+    n_parameters: int
+    window: int
+    dtype: str
+    attention: str
+    weight_digest: str
+    tokenizer_digest: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description as plain values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """A frozen decoder without its language-model head, in eval mode and without gradients.
+
+    Attributes:
+        module: The decoder; its output is the normed last hidden state.
+        blocks: Its transformer blocks, bottom up.
+        tokenizer: Its tokenizer.
+        description: What it is.
+    """
+
+    module: nn.Module
+    blocks: tuple[nn.Module, ...]
+    tokenizer: PreTrainedTokenizerBase
+    description: DecoderDescription
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return next(self.module.parameters()).device
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of all layers, bottom up."""
+        return layer_names(len(self.blocks))
+
+    @cached_property
+    def takes_position_ids(self) -> bool:
+        """Whether the forward call accepts `position_ids`."""
+        return "position_ids" in inspect.signature(self.module.forward).parameters
+
+
+def wrap_decoder(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, located: Located | None = None, adapter: str = ""
+) -> Decoder:
+    """Freeze and describe a causal language model that is already in memory.
+
+    Args:
+        model: Any causal LM of transformers, moved and cast by the caller.
+        tokenizer: Its fast tokenizer.
+        located: Where it came from; in memory when absent.
+        adapter: The adapter merged into it, for the description.
+
+    Returns:
+        The decoder.
+
+    Raises:
+        DecoderError: Its blocks cannot be found.
+    """
+    located = located or Located(name="in-memory", source="memory", path="", revision="")
+    module = _body(model)
+    module.eval().requires_grad_(False)
+    config: Any = module.config
+    text_config = config.get_text_config()
+    blocks = find_blocks(module, int(text_config.num_hidden_layers), family=config.model_type)
+    description = DecoderDescription(
+        name=located.name,
+        source=located.source,
+        revision=located.revision,
+        adapter=Path(adapter).name if Path(adapter).exists() else adapter,
+        family=str(config.model_type),
+        n_layers=len(blocks),
+        width=int(text_config.hidden_size),
+        n_parameters=sum(p.numel() for p in module.parameters()),
+        window=_window(text_config),
+        dtype=str(next(module.parameters()).dtype).removeprefix("torch."),
+        attention=str(config._attn_implementation or "own"),  # transformers offers no public name
+        weight_digest=digest_module(module),
+        tokenizer_digest=digest_tokenizer(tokenizer),
+    )
+    return Decoder(module, blocks, tokenizer, description)
+
+
+def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Module, ...]:
+    """Find the transformer blocks of a decoder: the first module list as long as the configuration says.
+
+    Args:
+        module: The decoder without its head.
+        n_layers: Number of blocks in its configuration.
+        family: Its `model_type`, for the message.
+
+    Returns:
+        The blocks, bottom up.
+
+    Raises:
+        DecoderError: There is no such list.
+    """
+    for _, child in module.named_modules():
+        if isinstance(child, nn.ModuleList) and len(child) == n_layers:
+            return tuple(child)
+    raise DecoderError(
+        f"the {family!r} decoder has no list of {n_layers} blocks to read from; "
+        "allowed: causal language models whose blocks stand in one module list."
+    )
+
+
+def _body(model: nn.Module) -> nn.Module:
+    get_decoder = getattr(model, "get_decoder", None)
+    body = get_decoder() if callable(get_decoder) else getattr(model, "base_model", model)
+    return body if isinstance(body, nn.Module) else model
+
+
+def _window(config: Any) -> int:
+    for key in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return UNBOUNDED

@@ -1,0 +1,152 @@
+"""Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from extract.decoders.decoder import Decoder, wrap_decoder
+from extract.decoders.locate import Located, locate_decoder
+from extract.decoders.quiet import quiet_loading
+from extract.decoders.spec import COMPUTE_DTYPES, DecoderSpec
+from extract.errors import DecoderError
+
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
+DEFAULT_SPEC = DecoderSpec()
+
+
+def load_decoder(
+    spec: DecoderSpec | str = DEFAULT_SPEC,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> Decoder:
+    """Load a decoder, frozen.
+
+    Args:
+        spec: What to load; a string stands for `DecoderSpec(name)`.
+        report: Receives one-line remarks (where the decoder comes from).
+
+    Returns:
+        The decoder on its device, described.
+
+    Raises:
+        DecoderError: It cannot be found, read or wired; the sentence says what was tried.
+    """
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    located = locate_decoder(spec.name, revision=spec.revision, report=report)
+    device = choose_device(spec.device)
+    model, tokenizer = _read(located, spec, device)
+    return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "")
+
+
+def load_tokenizer(
+    spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a decoder, and not the decoder.
+
+    Args:
+        spec: As for `load_decoder`.
+        report: As for `load_decoder`.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        DecoderError: It cannot be found or read.
+    """
+    spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    located = locate_decoder(spec.name, revision=spec.revision, report=report)
+    with _told(located, spec), quiet_loading():
+        return _tokenizer_of(located, spec)
+
+
+def choose_device(name: str) -> torch.device:
+    """Resolve a device name.
+
+    Args:
+        name: `auto` or a torch device.
+
+    Returns:
+        The device; `auto` is the accelerator torch reports, else the CPU.
+
+    Raises:
+        DecoderError: A device torch does not know or does not have.
+    """
+    if name == "auto":
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise DecoderError(
+            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); allowed: auto, cpu"
+            f"{', cuda' if torch.cuda.is_available() else ''}."
+        ) from error
+    return device
+
+
+def _read(located: Located, spec: DecoderSpec, device: torch.device) -> tuple[nn.Module, PreTrainedTokenizerBase]:
+    with _told(located, spec), quiet_loading():
+        tokenizer = _tokenizer_of(located, spec)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            located.path, dtype=_load_dtype(spec, device), **_options(located, spec)
+        )
+        if spec.adapter:
+            model = _merge_adapter(model, spec.adapter)
+        return _widen(model, spec, device).to(device), tokenizer
+
+
+def _tokenizer_of(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerBase:
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(located.path, **_options(located, spec))
+    return tokenizer
+
+
+def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
+    revision = {"revision": located.revision} if located.source == "hub" and located.revision else {}
+    return {"trust_remote_code": spec.trust_remote_code, **revision}
+
+
+@contextmanager
+def _told(located: Located, spec: DecoderSpec) -> Iterator[None]:
+    """Turn what can go wrong in loading into a sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise DecoderError(
+            f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
+            "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
+        ) from error
+
+
+def _merge_adapter(model: Any, adapter: str) -> Any:
+    try:
+        from peft import PeftModel
+    except ImportError as error:
+        raise DecoderError(
+            f"adapter {adapter!r} needs the extra package peft; install it with: pip install 'icecore[adapters]'."
+        ) from error
+    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+
+
+def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:
+    # The dtype is given to the loader, never to module.to(): that would round the rotary frequencies as well.
+    if spec.dtype != "auto":
+        return TORCH_DTYPES[spec.dtype]
+    return "auto" if device.type == "cuda" else torch.float32
+
+
+def _widen(model: Any, spec: DecoderSpec, device: torch.device) -> nn.Module:
+    module: nn.Module = model
+    if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
+        for parameter in module.parameters():
+            if parameter.dtype == torch.float16:  # massive activations overflow float16
+                parameter.data = parameter.data.to(torch.bfloat16)
+    return module
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (lines[0].rstrip(".") if lines else type(error).__name__) + "."

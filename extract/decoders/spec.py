@@ -1,0 +1,32 @@
+"""What a configuration says of the decoder. Light: no torch is loaded to read a config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from extract.errors import unknown_name
+
+ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
+COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """Which decoder, and how it is to be held."""
+
+    name: str = "smollm2-135m-instruct"
+    """A known name (`icecore list decoders`), a hub id, a local folder, or a .gguf file."""
+    revision: str | None = None
+    """Hub revision: branch, tag or commit; the default branch when absent. The commit is recorded."""
+    adapter: str | None = None
+    """PEFT/LoRA adapter (hub id or folder), merged into the frozen weights in memory."""
+    dtype: ComputeDtype = "auto"
+    """Compute dtype; auto: float32 on CPU, on a GPU the checkpoint's own with float16 widened to bfloat16."""
+    device: str = "auto"
+    """Device, for instance `cpu` or `cuda:1`; auto: the first GPU, else the CPU."""
+    trust_remote_code: bool = False
+    """Run code that comes with the checkpoint; off unless asked for."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the table."""
+        if self.dtype not in ("auto", *COMPUTE_DTYPES):
+            raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])

@@ -1,0 +1,183 @@
+"""Batches by length: exact-length buckets under a token budget, so that almost no padding is computed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.inputs.spans import CONTEXT
+from extract.inputs.tokenised import TEXT, EncodedText
+
+
+@dataclass(frozen=True)
+class BatchWords:
+    """The words of a batch, row by row.
+
+    Attributes:
+        starts: `(W,)` int64 first token that each word is read at, as row times columns plus column.
+        counts: `(W,)` int64 tokens that it is read at, from there on; 0 where it has no latent.
+        flags: `(W,)` uint8, bits of `extract.inputs.alignment`.
+        n_words: `(B,)` int32, words per row.
+        word_start: `(B,)` int32, position of a row's first word among the words of its text.
+        first_word: Position of the first word of the batch in the cache.
+    """
+
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+    n_words: NDArray[np.int32]
+    word_start: NDArray[np.int32]
+    first_word: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that go through the decoder together.
+
+    Attributes:
+        rows: `(B,)` int64, position of each row in the cache.
+        positions: `(B,)` int64, position of each text in the caller's list.
+        ids: `(B, T)` int64 token ids; padding holds an arbitrary valid id.
+        is_real: `(B, T)` bool, true where a token is no padding.
+        is_text: `(B, T)` bool, true where a token has the role `text`.
+        n_tokens: `(B,)` int32, real tokens per row.
+        is_truncated: `(B,)` bool.
+        spans: `(B, T)` span number per token, for the hybrid mask; None where no text has spans.
+        words: The words to read; None where whole texts are pooled.
+    """
+
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    ids: Int[Tensor, "B T"]
+    is_real: Bool[Tensor, "B T"]
+    is_text: Bool[Tensor, "B T"]
+    n_tokens: NDArray[np.int32]
+    is_truncated: NDArray[np.bool_]
+    spans: Int[Tensor, "B T"] | None = None
+    words: BatchWords | None = None
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether any column of any row is padding."""
+        return int(self.n_tokens.sum()) != self.ids.numel()
+
+
+def group_by_length(
+    lengths: Sequence[int], *, batch_tokens: int, min_tokens: int = 0, max_padding: float = 0.1
+) -> list[list[int]]:
+    """Group texts into batches of equal or nearly equal length.
+
+    Batches hold one exact length. A length with too few tokens to keep the machine busy is joined with the next
+    longer ones while the padding stays under a bound. The result depends on the arguments alone, so that a resumed
+    extraction computes the very same batches.
+
+    Args:
+        lengths: Tokens per text.
+        batch_tokens: Most tokens per batch, padding included; a single longer text is a batch of its own.
+        min_tokens: Batches of fewer tokens are joined with the next longer length where the bounds allow it.
+        max_padding: Largest share of padding in a batch, 0 to 1.
+
+    Returns:
+        Lists of positions in `lengths`; together they hold every position once. Longest texts come first, so that
+        the batch that needs the most memory fails early rather than late.
+
+    Example:
+        >>> group_by_length([3, 5, 3], batch_tokens=100)
+        [[1], [0, 2]]
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    batches: list[list[int]] = []
+    for i in order:
+        if batches and _fits(batches[-1], lengths, i, (batch_tokens, min_tokens, max_padding)):
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches[::-1]
+
+
+def _fits(batch: list[int], lengths: Sequence[int], i: int, limits: tuple[int, int, float]) -> bool:
+    batch_tokens, min_tokens, max_padding = limits
+    width, n_padded = lengths[i], (len(batch) + 1) * lengths[i]
+    if n_padded > batch_tokens:
+        return False
+    if width == lengths[batch[-1]]:
+        return True
+    n_real = sum(lengths[k] for k in batch)
+    return n_real < min_tokens and 1 - (n_real + width) / n_padded <= max_padding
+
+
+def collate(
+    texts: Sequence[EncodedText],
+    rows: Sequence[int],
+    *,
+    positions: Sequence[int] | None = None,
+    pad_id: int = 0,
+    side: Literal["right", "left"] = "right",
+    width: int | None = None,
+    first_word: int = 0,
+) -> Batch:
+    """Put encoded texts into one batch.
+
+    Args:
+        texts: At least one encoded text.
+        rows: Position of each text in the cache.
+        positions: Position of each text in the caller's list; `rows` when absent.
+        pad_id: Any valid token id; padding is masked, never recognised by its id.
+        side: Where padding goes.
+        width: Columns of the batch; the longest text when absent.
+        first_word: Position of the first word of the batch in the cache, where the texts come with their words.
+
+    Returns:
+        The batch, on the CPU.
+    """
+    lengths = [len(text.ids) for text in texts]
+    columns = max(lengths) if width is None else max(width, *lengths)
+    ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
+    is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
+    is_text = torch.zeros(len(texts), columns, dtype=torch.bool)
+    has_spans = any(text.spans is not None for text in texts)
+    spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
+    begins = [0 if side == "right" else columns - length for length in lengths]
+    for b, (text, start) in enumerate(zip(texts, begins, strict=True)):
+        span = slice(start, start + lengths[b])
+        ids[b, span] = torch.from_numpy(text.ids)
+        is_real[b, span] = True
+        is_text[b, span] = torch.from_numpy(text.roles == TEXT)
+        if spans is not None and text.spans is not None:
+            spans[b, span] = torch.from_numpy(text.spans)
+    return Batch(
+        rows=np.asarray(rows, np.int64),
+        positions=np.asarray(rows if positions is None else positions, np.int64),
+        ids=ids,
+        is_real=is_real,
+        is_text=is_text,
+        n_tokens=np.asarray(lengths, np.int32),
+        is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
+        spans=spans,
+        words=_collate_words(texts, begins, columns=columns, first_word=first_word),
+    )
+
+
+def _collate_words(
+    texts: Sequence[EncodedText], begins: Sequence[int], *, columns: int, first_word: int
+) -> BatchWords | None:
+    """Put the words of rows of `columns` columns into one list; `begins` is the first real column of each row."""
+    held = [text.words for text in texts if text.words is not None]
+    if len(held) < len(texts):
+        return None
+    starts = [
+        words.columns[:, 0] + b * columns + begin for b, (words, begin) in enumerate(zip(held, begins, strict=True))
+    ]
+    return BatchWords(
+        starts=np.concatenate(starts),
+        counts=np.concatenate([words.columns[:, 1] - words.columns[:, 0] for words in held]),
+        flags=np.concatenate([words.flags for words in held]),
+        n_words=np.array([len(words.flags) for words in held], np.int32),
+        word_start=np.array([words.start for words in held], np.int32),
+        first_word=first_word,
+    )

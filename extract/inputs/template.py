@@ -1,0 +1,113 @@
+"""Input templates: how a text becomes tokens."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from extract.errors import InputError, unknown_name
+from extract.inputs.spans import read_spans
+from extract.inputs.tokenised import TEXT, EncodedText, Tokeniser, fit_columns
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BosPolicy = Literal["auto", "force", "none"]
+BOS_POLICIES = {
+    "auto": "what the tokenizer does by itself",
+    "force": "prepend a BOS token when the tokenizer adds none",
+    "none": "no special tokens at all",
+}
+LongPolicy = Literal["truncate", "error", "windows"]
+LONG_POLICIES = {
+    "truncate": "drop text tokens from the end and flag the row",
+    "error": "refuse the text by its position",
+    "windows": "read its words in overlapping windows, each where it has most context (texts with words only)",
+}
+
+
+@dataclass(frozen=True)
+class InputTemplate:
+    """How a text becomes tokens; part of a cache's identity."""
+
+    bos: BosPolicy = "auto"
+    """BOS policy: `auto`, `force` or `none`."""
+    instruction: str = ""
+    """Text placed before every text, kept out of mean pooling; mind the blank at its end."""
+    max_tokens: int | None = None
+    """Longest row in tokens, specials and instruction included; the decoder's own window when absent."""
+    on_long: LongPolicy = "truncate"
+    """What happens to a longer text: `truncate` (flagged in the cache), `error`, or `windows` (for words only)."""
+
+    spans: str = ""
+    """Spans for the hybrid mask: `random:SEED`, or a JSON Lines file with `text` and `spans`; empty for none."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        if self.bos not in BOS_POLICIES:
+            raise unknown_name("BOS policy", self.bos, BOS_POLICIES)
+        if self.on_long not in LONG_POLICIES:
+            raise unknown_name("policy for long texts", self.on_long, LONG_POLICIES)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InputError(f"max_tokens is {self.max_tokens}; allowed: a whole number of at least 1, or none.")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the template as plain values, for a manifest."""
+        source = read_spans(self.spans)
+        return {**asdict(self), "spans": source.identity if source else ""}
+
+
+class TextEncoder:
+    """Turns plain texts into rows of tokens.
+
+    Args:
+        tokenizer: A fast tokenizer (the offsets come from it).
+        template: The input template.
+        window: Longest row the decoder takes, in tokens.
+
+    Raises:
+        InputError: The tokenizer has no offsets, or no BOS token where the template forces one; or the template asks
+            for windows, which only words can be read in.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int) -> None:
+        if template.on_long == "windows":
+            raise InputError(
+                "on_long is 'windows', but these are plain texts: a text has one latent and cannot be put together "
+                "from windows; allowed: 'truncate' or 'error', or texts with their words."
+            )
+        self._tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+        self.template = template
+        self.spans = read_spans(template.spans)
+        self.max_tokens = min(window, template.max_tokens or window)
+
+    def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
+        """Encode texts.
+
+        Args:
+            texts: Any number of texts.
+            first_index: Position of `texts[0]` in the caller's list, for messages.
+
+        Returns:
+            One `EncodedText` per text, each with at least one token of role `TEXT`.
+
+        Raises:
+            InputError: A text without tokens, a text too long under the policy `error`, an instruction that leaves
+                no room for the text, a doubled BOS token, or a text that is no valid Unicode. The message names the
+                position and the beginning of the text.
+        """
+        encoded: list[EncodedText] = []
+        for item in self._tokenise(texts, first_index=first_index):
+            kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
+            ids, roles = [item.ids[i] for i in kept], [item.roles[i] for i in kept]
+            if TEXT not in roles:
+                raise InputError(
+                    f"{item.label} has no token to pool over; give a text with at least one visible character."
+                )
+            spans = item.number_spans(self.spans, kept) if self.spans is not None else None
+            is_truncated = len(kept) < len(item.ids)
+            encoded.append(
+                EncodedText(np.array(ids, np.int64), np.array(roles, np.int8), is_truncated, spans, item.index)
+            )
+        return encoded

@@ -1,0 +1,216 @@
+"""Attention-mask kinds: which token attends to which. A new kind is one function, one table row and one truth table.
+
+Positions count the real tokens of a row from 0, wherever its padding is. A drawing has a row per query `i` and a
+column per key `j`; 1 means that `i` attends to `j`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from extract.errors import unknown_name
+from extract.inputs.spans import CONTEXT
+
+Positions = Int[Tensor, "*B T T"]
+
+
+@dataclass(frozen=True)
+class MaskKind:
+    """One mask kind.
+
+    Attributes:
+        name: A name from `KINDS`.
+        n_hidden: First tokens that later tokens do not see; for the `nosink` kinds, else 0.
+    """
+
+    name: str
+    n_hidden: int = 0
+
+    @property
+    def text(self) -> str:
+        """The text form: `nosink3-causal` hides three tokens, `nosink-causal` one."""
+        if self.name.startswith("nosink-") and self.n_hidden != 1:
+            return self.name.replace("nosink", f"nosink{self.n_hidden}", 1)
+        return self.name
+
+    @property
+    def needs_spans(self) -> bool:
+        """Whether the kind depends on spans given per text."""
+        return self.name == "hybrid"
+
+
+def allow_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Token i attends to j <= i: the decoder as it was trained.
+
+    1 0 0 0
+    1 1 0 0
+    1 1 1 0
+    1 1 1 1
+    """
+    del kind, spans
+    return j <= i
+
+
+def allow_backward(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Token i attends to j >= i (LBW, BACK).
+
+    1 1 1 1
+    0 1 1 1
+    0 0 1 1
+    0 0 0 1
+    """
+    del kind, spans
+    return j >= i
+
+
+def allow_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Every token attends to every token (LBW, BIDIR).
+
+    1 1 1 1
+    1 1 1 1
+    1 1 1 1
+    1 1 1 1
+    """
+    del kind, spans
+    return torch.ones_like(i + j, dtype=torch.bool)
+
+
+def allow_nosink_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Causal, but the first m tokens are hidden from the later ones (LBW, MASK0-FOR; m = 3, 5, 7: MASK3/5/7).
+
+    1 0 0 0
+    0 1 0 0
+    0 1 1 0
+    0 1 1 1
+    """
+    return (j <= i) & allow_nosink_bidirectional(i, j, kind, spans)
+
+
+def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Every token attends to every token but the first m, which still see all (LBW, MASK0-BIDIR).
+
+    1 1 1 1
+    0 1 1 1
+    0 1 1 1
+    0 1 1 1
+    """
+    del spans
+    return (j >= kind.n_hidden) | (i < kind.n_hidden)
+
+
+def allow_hybrid(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Context sees all context; a span token sees all context and, causally, its own span (MAGNET, Figure 2).
+
+    With tokens 1 and 2 as one span:
+
+    1 0 0 1
+    1 1 0 1
+    1 1 1 1
+    1 0 0 1
+    """
+    del kind
+    if spans is None:
+        raise ValueError("the hybrid mask needs spans")
+    of_query, of_key = spans.unsqueeze(-1), spans.unsqueeze(-2)
+    return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i))
+
+
+Rule = Callable[[Tensor, Tensor, MaskKind, "Tensor | None"], Tensor]
+
+KINDS: dict[str, tuple[Rule, str, str]] = {
+    "causal": (allow_causal, "i attends to j <= i", "the decoder as it was trained"),
+    "backward": (allow_backward, "i attends to j >= i", "LBW BACK"),
+    "bidirectional": (allow_bidirectional, "every token attends to every token", "LBW BIDIR"),
+    "nosink-causal": (allow_nosink_causal, "causal, the first token hidden from later ones", "LBW MASK0-FOR"),
+    "nosink-bidirectional": (
+        allow_nosink_bidirectional,
+        "bidirectional, the first token hidden from later ones",
+        "LBW MASK0-BIDIR",
+    ),
+    "hybrid": (allow_hybrid, "context sees context; a span sees context and, causally, itself", "MAGNET Fig. 2"),
+}
+
+
+def parse_kind(text: str) -> MaskKind:
+    """Read a mask kind.
+
+    Args:
+        text: A name from `KINDS`; `nosink3-causal` hides three tokens.
+
+    Returns:
+        The kind.
+
+    Raises:
+        UnknownNameError: A kind that stands in no table, or one that hides no token.
+
+    Example:
+        >>> parse_kind("nosink3-causal")
+        MaskKind(name='nosink-causal', n_hidden=3)
+    """
+    found = re.fullmatch(r"nosink(\d*)-(causal|bidirectional)", text)
+    if found:
+        n_hidden = int(found[1] or 1)
+        if n_hidden > 0:
+            return MaskKind(f"nosink-{found[2]}", n_hidden)
+    elif text in KINDS:
+        return MaskKind(text)
+    raise unknown_name("mask kind", text, KINDS, hint="`nosink3-causal` hides the first 3 tokens; at least 1.")
+
+
+def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | None = None) -> Bool[Tensor, "T T"]:
+    """Build the truth table of a kind for one unpadded row.
+
+    Args:
+        kind: The kind.
+        n_tokens: Tokens `T`.
+        spans: `(T,)` span number per token, `CONTEXT` outside spans; only for `hybrid`.
+
+    Returns:
+        `(T, T)` bool, true where query i attends to key j.
+
+    Example:
+        >>> print(draw(kind_matrix(parse_kind("nosink-causal"), 3)))
+        1 0 0
+        0 1 0
+        0 1 1
+    """
+    order = torch.arange(n_tokens)
+    rule = KINDS[kind.name][0]
+    return rule(order.unsqueeze(-1), order.unsqueeze(-2), kind, spans)
+
+
+def batch_mask(
+    kind: MaskKind, is_real: Bool[Tensor, "B T"], *, spans: Int[Tensor, "B T"] | None = None, window: int | None = None
+) -> Bool[Tensor, "B T T"]:
+    """Build the masks of a batch, padding on either side.
+
+    Args:
+        kind: The kind.
+        is_real: `(B, T)` bool, true at real tokens.
+        spans: `(B, T)` span number per token, `CONTEXT` outside spans; only for `hybrid`.
+        window: Sliding window of the layer, in tokens: i sees only |i - j| < window. None for none.
+
+    Returns:
+        `(B, T, T)` bool. Padding is never attended to; a padding query sees only itself, so that no row is empty.
+    """
+    order = is_real.long().cumsum(1) - 1
+    i, j = order.unsqueeze(-1), order.unsqueeze(-2)
+    allowed = KINDS[kind.name][0](i, j, kind, spans)
+    if window is not None:
+        allowed = allowed & ((i - j).abs() < window)
+    itself = torch.eye(is_real.shape[1], dtype=torch.bool, device=is_real.device)
+    return (allowed & is_real.unsqueeze(-2) & is_real.unsqueeze(-1)) | (itself & ~is_real.unsqueeze(-1))
+
+
+def additive(mask: Bool[Tensor, "*B T T"], dtype: torch.dtype) -> Float[Tensor, "*B T T"]:
+    """Turn a mask into what is added to attention scores: 0 where allowed, minus infinity elsewhere."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
+
+
+def draw(matrix: Bool[Tensor, "T T"]) -> str:
+    """Draw a truth table as rows of 0 and 1."""
+    return "\n".join(" ".join("1" if cell else "0" for cell in row) for row in matrix.tolist())

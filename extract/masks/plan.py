@@ -1,0 +1,243 @@
+"""Mask plans: one mask kind per layer, in a short text form shared by the command line, configs and manifests.
+
+The text form, blocks counted from the top down unless it says otherwise:
+
+    causal                                        the untouched decoder
+    bidirectional                                 every block
+    bidirectional:10                              the top 10 blocks, the others causal
+    nosink-bidirectional:10+bidirectional:8       the top 10, then the 8 below them, the others causal
+    nosink-bidirectional:10+nosink-causal         the top 10, then all others
+    backward@17-20                                blocks 17 to 20, counted from the bottom from 1, the others causal
+    [causal,causal,backward]                      every block, from the bottom up
+    extend/backward:2                             another architecture than `inplace`, K blocks converted
+    nosink-bidirectional:10~skip3@20              with LBW's extra skip: every 3 blocks from block 21 on
+"""
+
+import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from extract.errors import UnknownNameError, unknown_name
+from extract.masks.plan_table import ARCHITECTURES, FORMS
+
+CAUSAL = "causal"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Neighbouring blocks of one kind.
+
+    Attributes:
+        kind: Text of the mask kind.
+        first: In a plan counted from the top, blocks of the segment, or None for all that are left; in a window, its
+            lowest block from 1.
+        last: The highest block of a window; None elsewhere.
+    """
+
+    kind: str
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The text form of the segment."""
+        if self.last is not None:
+            return f"{self.kind}@{self.first}-{self.last}"
+        return self.kind if self.first is None else f"{self.kind}:{self.first}"
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """A mask plan.
+
+    Attributes:
+        segments: From the top down; windows from the bottom up; the blocks of an explicit list from the bottom up.
+        is_list: Whether the plan names every block.
+        architecture: A name from `ARCHITECTURES`.
+        skip: Stride and number of blocks below the first addition of LBW's extra skip; None for none.
+    """
+
+    segments: tuple[Segment, ...] = (Segment(CAUSAL),)
+    is_list: bool = False
+    architecture: str = "inplace"
+    skip: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str:
+        """The canonical text form: `parse_plan(plan.text) == plan`."""
+        head = "" if self.architecture == "inplace" else f"{self.architecture}/"
+        tail = "" if self.skip is None else f"~skip{self.skip[0]}@{self.skip[1]}"
+        if self.is_list:
+            return f"[{','.join(segment.kind for segment in self.segments)}]{tail}"
+        return head + "+".join(segment.text for segment in self.segments) + tail
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the plan leaves the decoder as it was trained."""
+        is_causal = all(segment.kind == CAUSAL for segment in self.segments)
+        return is_causal and self.architecture == "inplace" and self.skip is None
+
+    @property
+    def converted(self) -> tuple[str, int]:
+        """Kind and number of the blocks that another architecture than `inplace` converts."""
+        return self.segments[0].kind, self.segments[0].first or 0
+
+    def kinds(self, n_blocks: int) -> tuple[str, ...]:
+        """Give the kind of every block.
+
+        Args:
+            n_blocks: Blocks of the decoder.
+
+        Returns:
+            `n_blocks` kinds as text, from the bottom up; all causal for another architecture than `inplace`, which
+            leaves the decoder's own stack alone.
+
+        Raises:
+            UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
+        """
+        if self.skip is not None and self.skip[1] >= n_blocks:
+            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, most=n_blocks - 1)
+        if self.architecture != "inplace":
+            if self.converted[1] > n_blocks:
+                raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks)
+            return (CAUSAL,) * n_blocks
+        if self.is_list:
+            if len(self.segments) != n_blocks:
+                raise self._misfit(f"names {len(self.segments)} blocks", n_blocks)
+            return tuple(segment.kind for segment in self.segments)
+        kinds = [CAUSAL] * n_blocks
+        top = n_blocks  # blocks not yet given away, counted from the bottom
+        for segment in self.segments:
+            if segment.last is not None:
+                if segment.last > n_blocks:
+                    raise self._misfit(f"reaches up to block {segment.last}", n_blocks)
+                span = range((segment.first or 1) - 1, segment.last)
+            else:
+                count = top if segment.first is None else segment.first
+                if count > top:
+                    raise self._misfit(f"needs {n_blocks - top + count} blocks", n_blocks)
+                span = range(top - count, top)
+                top -= count
+            for block in span:
+                kinds[block] = segment.kind
+        return tuple(kinds)
+
+    def _misfit(self, what: str, n_blocks: int, *, most: int | None = None) -> UnknownNameError:
+        allowed = n_blocks if most is None else most
+        return UnknownNameError(
+            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {allowed}."
+        )
+
+
+def parse_plan(text: str) -> MaskPlan:
+    """Read a mask plan from its text form.
+
+    Args:
+        text: The plan; blanks do not count.
+
+    Returns:
+        The plan in canonical form: empty segments and a causal rest left out, equal neighbours joined.
+
+    Raises:
+        UnknownNameError: A text that is no plan, with what is wrong and the forms that are.
+
+    Example:
+        >>> parse_plan("backward:2 + backward:1 + causal").text
+        'backward:3'
+        >>> parse_plan("backward@2-3").kinds(4)
+        ('causal', 'backward', 'backward', 'causal')
+    """
+    bare, tilde, tail = re.sub(r"\s", "", text).partition("~")
+    skip = _skip(tail, text) if tilde else None
+    architecture, slash, rest = bare.partition("/")
+    if slash:
+        return replace(_converted(architecture, rest, text), skip=skip)
+    return replace(_inplace(bare, text), skip=skip)
+
+
+def _skip(tail: str, text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"skip([1-9]\d*)@(\d+)", tail)
+    if not found:
+        raise _refuse(text, f"ends in {tail!r}, which is no skip; write ~skip3@20")
+    return int(found[1]), int(found[2])
+
+
+def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
+    if architecture not in ARCHITECTURES:
+        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It stands in the plan {text!r}.")
+    if architecture == "inplace":
+        return _inplace(rest, text)
+    segments = [] if rest.startswith("[") else [_segment(part, text) for part in rest.split("+")]
+    if len(segments) != 1 or segments[0].first is None or segments[0].last is not None:
+        raise _refuse(text, f"must give the architecture {architecture!r} one kind with a count, as backward:2")
+    # Causal copies change the decoder too; only none at all leave it as it was trained.
+    return MaskPlan(tuple(segments), architecture=architecture) if segments[0].first else MaskPlan()
+
+
+def _inplace(bare: str, text: str) -> MaskPlan:
+    if bare.startswith("[") and bare.endswith("]"):
+        return MaskPlan(tuple(Segment(_kind(part, text)) for part in bare[1:-1].split(",")), is_list=True)
+    segments = [_segment(part, text) for part in bare.split("+")]
+    windows = [segment for segment in segments if segment.last is not None]
+    if windows:
+        if len(windows) != len(segments):
+            raise _refuse(text, "mixes windows 'KIND@A-B' with counts from the top")
+        return _windows(windows, text)
+    if any(segment.first is None for segment in segments[:-1]):
+        raise _refuse(text, "has a segment without a count before its last one")
+    return MaskPlan(tuple(_joined(segments)))
+
+
+def _segment(part: str, text: str) -> Segment:
+    found = re.fullmatch(r"([^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
+    if not found:
+        raise _refuse(text, f"has the part {part!r}")
+    kind = _kind(found[1], text)
+    if found[3] is not None:
+        first, last = int(found[3]), int(found[4])
+        if not 1 <= first <= last:
+            raise _refuse(text, f"has the window {first}-{last}, which must run upwards from block 1 or higher")
+        return Segment(kind, first, last)
+    return Segment(kind, None if found[2] is None else int(found[2]))
+
+
+def _kind(part: str, text: str) -> str:
+    from extract.masks.kinds import KINDS, parse_kind  # the rules are functions of torch
+
+    try:
+        return parse_kind(part).text
+    except UnknownNameError:
+        kind = "mask plan" if part == text else f"mask kind in the plan {text!r}:"
+        raise unknown_name(kind, part, KINDS, hint=f"Plans look like {FORMS} (icecore list plans).") from None
+
+
+def _joined(segments: list[Segment]) -> list[Segment]:
+    """Drop empty segments, join equal neighbours, and leave a causal rest unsaid."""
+    kept: list[Segment] = []
+    for segment in segments:
+        if segment.first == 0:
+            continue
+        if kept and kept[-1].kind == segment.kind:
+            before = kept.pop().first or 0
+            segment = Segment(segment.kind, None if segment.first is None else before + segment.first)  # noqa: PLW2901
+        kept.append(segment)
+    while kept and kept[-1].kind == CAUSAL:
+        kept.pop()
+    return kept or [Segment(CAUSAL)]
+
+
+def _windows(windows: list[Segment], text: str) -> MaskPlan:
+    ordered = sorted(windows, key=lambda window: window.first or 0)
+    kept: list[Segment] = []
+    for below, above in pairwise([Segment(CAUSAL, 0, 0), *ordered]):
+        if (below.last or 0) >= (above.first or 0):
+            raise _refuse(text, f"has windows that overlap at block {above.first}")
+        if kept and kept[-1].kind == above.kind and kept[-1].last == (above.first or 0) - 1:
+            kept[-1] = replace(kept[-1], last=above.last)
+        elif above.kind != CAUSAL:
+            kept.append(above)
+    return MaskPlan(tuple(kept) or (Segment(CAUSAL),))
+
+
+def _refuse(text: str, why: str) -> UnknownNameError:
+    return UnknownNameError(f"the mask plan {text!r} {why}; plans look like {FORMS} (icecore list plans).")

@@ -1,0 +1,65 @@
+"""Which input positions a plan lets influence which outputs: the product of its masks, layer by layer."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from extract.masks.kinds import batch_mask, parse_kind
+from extract.masks.plan import MaskPlan
+
+
+def expected_reach(
+    plan: MaskPlan,
+    n_blocks: int,
+    n_tokens: int,
+    *,
+    windows: Sequence[int | None],
+    spans: Int[Tensor, " T"] | None = None,
+) -> Bool[Tensor, "L T T"]:
+    """Work out which input positions may influence which outputs.
+
+    A block hands on what it received (the residual) and what it attends to, so reach is the product of the masks of
+    the blocks passed, each with a true diagonal.
+
+    Args:
+        plan: The plan.
+        n_blocks: Blocks of the decoder.
+        n_tokens: Tokens `T` of an unpadded row.
+        windows: Sliding window per block, in tokens; None for none.
+        spans: `(T,)` span numbers for the hybrid mask.
+
+    Returns:
+        `(n_blocks + 2, T, T)` bool from the embedding to the final norm: output `i` of layer `l` may depend on `j`.
+    """
+
+    def step(reach: Tensor, kind: str, block: int) -> Tensor:
+        row = torch.ones(1, n_tokens, dtype=torch.bool)
+        mask = batch_mask(
+            parse_kind(kind), row, spans=None if spans is None else spans.unsqueeze(0), window=windows[block]
+        )[0]
+        passed: Tensor = (mask.float() @ reach.float()) > 0
+        return passed | reach
+
+    def climb(reach: Tensor, blocks: range, kind: str) -> Tensor:
+        for block in blocks:
+            reach = step(reach, kind, block)
+        return reach
+
+    layers = [torch.eye(n_tokens, dtype=torch.bool)]
+    kind, n_converted = plan.converted if plan.architecture != "inplace" else ("causal", 0)
+    first = n_blocks - n_converted
+    for block, own in enumerate(plan.kinds(n_blocks)):
+        layers.append(step(layers[-1], own, block))
+        if plan.architecture == "inter-block" and block >= first:
+            layers[-1] |= step(layers[-2], kind, block)
+    if plan.architecture == "extend":
+        for _ in range(n_converted):
+            layers[-1] = step(layers[-1], kind, n_blocks - 1)
+    elif plan.architecture == "extra":
+        layers[-1] |= climb(layers[0], range(n_converted), kind)
+    elif plan.architecture == "inter-stack":
+        layers[-1] |= climb(layers[first], range(first, n_blocks), kind)
+    layers.append(layers[-1])
+    return torch.stack(layers)

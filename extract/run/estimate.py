@@ -1,0 +1,139 @@
+"""What an extraction would cost, before it is begun."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from extract.decoders.decoder import Decoder
+from extract.inputs.batching import collate, group_by_length
+from extract.inputs.joined import JoinedText
+from extract.inputs.tokenised import TEXT, EncodedText, WordColumns
+from extract.masks.plan import parse_plan
+from extract.run.limits import WINDOW_TEXTS
+from extract.run.spec import ExtractionSpec
+from extract.run.word_encoder import make_encoder
+from extract.store.layout import array_shapes
+from extract.store.manifest import Manifest
+from extract.wiring.applied import plan_in_force
+from extract.wiring.capture import pool_batch
+
+N_TIMED = 3  # batches that are timed,
+TIMED_TOKENS = 512  # on a CPU none of more tokens than these: it takes seconds, and more are no faster a token
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of an extraction.
+
+    Attributes:
+        n_rows: Rows of the store: unique texts, or pieces of them where long ones are read in windows.
+        n_tokens: Tokens, specials and instruction included.
+        n_truncated: Texts longer than the window.
+        longest: Tokens of the longest text.
+        bytes_by_array: Bytes on disk per array of the store.
+        tokens_per_second: Measured on a few batches of these texts, and scaled to their lengths.
+        seconds: Estimated time of the computation.
+        n_words: Words over all texts; 0 for whole texts.
+    """
+
+    n_rows: int
+    n_tokens: int
+    n_truncated: int
+    longest: int
+    bytes_by_array: dict[str, int]
+    tokens_per_second: float
+    seconds: float
+    n_words: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on disk in all."""
+        return sum(self.bytes_by_array.values())
+
+    def bytes_by_pooling(self) -> dict[str, int]:
+        """Bytes of all layers of each pooling, of words where there are words."""
+        sums: dict[str, int] = {}
+        for name, size in self.bytes_by_array.items():
+            if name.count("/") == 3:  # /latents/POOLING/LAYER or /words/POOLING/LAYER
+                pooling = name.split("/")[2]
+                sums[pooling] = sums.get(pooling, 0) + size
+        return sums
+
+
+def estimate_extraction(
+    decoder: Decoder, texts: Sequence[str | JoinedText], *, spec: ExtractionSpec, manifest: Manifest
+) -> Estimate:
+    """Tokenise every text, time a few batches, and work out the rest. Nothing is written.
+
+    On a CPU long rows are timed by their beginnings; what a row takes beyond grows as its multiplications do, linearly
+    in the weights and with the square of its length in attention.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Unique texts, all plain or all with their words.
+        spec: What would be extracted.
+        manifest: The manifest the cache would have.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InputError: A text that cannot be pooled; names it.
+    """
+    encoder = make_encoder(
+        decoder.tokenizer, spec, window=decoder.description.window, has_words=manifest.words is not None
+    )
+    batching = manifest.provenance["batching"]
+    most, fewest = batching["batch_tokens"], batching["min_tokens"]
+    lengths: list[int] = []
+    n_truncated = 0
+    timed: list[tuple[float, float]] = []  # work, seconds
+    most_timed = TIMED_TOKENS if decoder.device.type == "cpu" else most
+    for start in range(0, len(texts), WINDOW_TEXTS):
+        encoded = encoder(texts[start : start + WINDOW_TEXTS], first_index=start)
+        lengths += [len(item.ids) for item in encoded]
+        n_truncated += sum(item.is_truncated for item in encoded)
+        if not timed:  # batches spread over the lengths of the first window, after one to warm up
+            groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+            picks = np.linspace(0, len(groups) - 1, min(N_TIMED, len(groups))).round().astype(int)
+            for k in (picks[len(picks) // 2], *picks):
+                rows = _beginnings([encoded[i] for i in groups[k]], most=most_timed)
+                batch = collate(rows, range(len(rows)))
+                began = time.perf_counter()
+                with plan_in_force(decoder, parse_plan(spec.plan)):
+                    pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
+                timed.append((_work(decoder, [len(row.ids) for row in rows]), time.perf_counter() - began))
+    rate = sum(work for work, _ in timed[1:]) / sum(seconds for _, seconds in timed[1:])
+    sizes = {
+        name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
+    }
+    n_tokens = sum(lengths)
+    n_words = 0 if manifest.words is None else int(manifest.words["n_words"])
+    seconds = _work(decoder, lengths) / rate
+    return Estimate(len(lengths), n_tokens, n_truncated, max(lengths), sizes, n_tokens / seconds, seconds, n_words)
+
+
+def _work(decoder: Decoder, lengths: Sequence[int]) -> float:
+    """Count the multiplications of rows: a weight a token, and in attention two of each width a pair of tokens."""
+    n_weights = sum(weights.numel() for block in decoder.blocks for weights in block.parameters())
+    pairs = 2.0 * len(decoder.blocks) * decoder.description.width
+    return float(sum(n * (n_weights + pairs * n) for n in lengths))
+
+
+def _beginnings(rows: Sequence[EncodedText], *, most: int) -> list[EncodedText]:
+    """Take as many rows of a batch as hold `most` tokens, at least one, and cut one that holds more by itself."""
+    n_rows = max(1, most // max(len(row.ids) for row in rows))
+    return [_cut(row, most) for row in rows[:n_rows]]
+
+
+def _cut(row: EncodedText, most: int) -> EncodedText:
+    if len(row.ids) <= most or not (row.roles[:most] == TEXT).any():  # all of it instruction: nothing to pool
+        return row
+    words = row.words
+    if words is not None:
+        n_words = max(1, int(np.searchsorted(np.maximum.accumulate(words.columns[:, 1]), most, side="right")))
+        words = WordColumns(words.columns[:n_words].clip(max=most), words.flags[:n_words], words.start)
+    spans = None if row.spans is None else row.spans[:most]
+    return replace(row, ids=row.ids[:most], roles=row.roles[:most], spans=spans, words=words)

@@ -1,0 +1,191 @@
+"""The extraction: texts in, a whole cache out, resumable at any moment."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from extract.decoders.decoder import Decoder
+from extract.decoders.layers import select_layers
+from extract.digest import digest_rows
+from extract.errors import InputError
+from extract.inputs.joined import JoinedText, digest_texts, require_words
+from extract.masks.plan import parse_plan
+from extract.poolings.pooling import select_poolings
+from extract.poolings.word_pooling import select_word_poolings
+from extract.run.extraction import Extraction
+from extract.run.limits import WINDOW_TEXTS, batch_limits
+from extract.run.progress import ExtractionProgress, SilentProgress
+from extract.run.spec import ExtractionSpec
+from extract.run.word_encoder import make_encoder
+from extract.run.workers import Workers
+from extract.store.cache import LatentCache
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, build_identity
+from extract.store.reuse import cache_path, find_cache
+
+PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
+Text = TypeVar("Text", bound=str | JoinedText)
+
+
+def unique_texts(texts: Iterable[Text]) -> list[Text]:
+    """Drop repeated texts, keeping the first of each.
+
+    Args:
+        texts: Texts, all plain or all with their words.
+
+    Returns:
+        The different ones; equal texts with other words are different.
+
+    Raises:
+        InputError: No texts, one that is empty or no text, one with words that are not in it, or plain texts among
+            those with words; names the position.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
+    unique: dict[Text, None] = {}
+    for i, text in enumerate(texts):
+        if isinstance(text, JoinedText):
+            require_words(text, i)
+        elif not isinstance(text, str) or not text.strip():
+            raise InputError(f"text {i} is {text!r}; allowed: a string with at least one visible character.")
+        if unique and type(text) is not type(next(iter(unique))):
+            raise InputError(f"text {i} is {text!r}; allowed: either plain texts or texts with their words, not both.")
+        unique[text] = None
+    if not unique:
+        raise InputError("there are no texts to extract; give at least one.")
+    return list(unique)
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Read the versions once: a sweep describes hundreds of extractions, and each look parses a file per package."""
+    return tuple((package, version(package)) for package in PACKAGES)
+
+
+def describe_extraction(
+    decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
+) -> Manifest:
+    """Work out the manifest that an extraction would have.
+
+    Args:
+        decoder: The decoder.
+        texts: Unique texts, all plain or all with their words.
+        spec: What to extract.
+        n_rows: As `count_rows` gives it, where it is known already.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        UnknownNameError: A layer this decoder does not have.
+        InputError: Windows are asked for, and the texts are plain or one cannot be read.
+    """
+    plan = parse_plan(spec.plan)
+    plan.kinds(len(decoder.blocks))  # a plan that does not fit is told before anything is written
+    words = _describe_words(decoder, texts, spec)
+    layers = select_layers(spec.layers, len(decoder.blocks))
+    n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
+    token_bytes = n_pooled * decoder.description.width * 4
+    batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
+    contents = {
+        "poolings": list(select_poolings(spec.poolings)) if words is None else [],
+        "layers": list(layers),
+        "storage_dtype": spec.storage_dtype,
+        "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
+        "text_digest": digest_rows(digest_texts(texts)),
+        **({} if words is None else {"words": words}),  # the identity of a cache without words has no such field
+    }
+    identity = build_identity(
+        decoder=decoder.description.to_dict(),
+        plan=plan.text,
+        architecture=plan.architecture,
+        template={**spec.template.to_dict(), "window": decoder.description.window},
+        contents=contents,
+        versions=dict(_versions()),
+    )
+    provenance = {
+        "decoder": decoder.description.to_dict(),
+        "device": str(decoder.device),
+        "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+    }
+    return Manifest(identity, provenance)
+
+
+def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
+    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation.
+
+    Args:
+        decoder: The decoder.
+        texts: Unique texts, all plain or all with their words.
+        spec: What to extract.
+
+    Returns:
+        Rows of the store.
+
+    Raises:
+        InputError: Windows are asked for, and the texts are plain or one cannot be read.
+    """
+    if spec.template.on_long != "windows":
+        return len(texts)
+    has_words = isinstance(texts[0], JoinedText)
+    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=has_words)
+    starts = range(0, len(texts), WINDOW_TEXTS)
+    return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
+
+
+def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> dict[str, Any] | None:
+    joined = [text for text in texts if isinstance(text, JoinedText)]
+    if not joined:
+        return None
+    return {
+        "poolings": list(select_word_poolings(spec.words.poolings, parse_plan(spec.plan), len(decoder.blocks))),
+        "shift": spec.words.shift,
+        "on_lost": spec.words.on_lost,
+        "n_words": sum(len(text.spans) for text in joined),
+    }
+
+
+def extract_latents(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    *,
+    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+    workers: Workers = Workers(),  # noqa: B008 - frozen
+) -> LatentCache:
+    """Extract latents of texts, or of their words, into a cache, or find the cache that already holds them.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Texts, all plain or all with their words; repeats are stored once.
+        spec: What to extract.
+        folder: Where caches live. A whole cache of the same identity, or one that holds more, is reused; a half-done
+            one is resumed.
+        progress: Receives what has been done.
+        workers: This process's place in a group that writes one store together.
+
+    Returns:
+        The whole cache.
+
+    Raises:
+        InputError: A text that cannot be pooled; named.
+        CacheLockedError: Another process is writing this cache.
+        DiskFullError: No space left; rows that are done stay.
+        NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text and value.
+        CertificateError: The plan did not take effect, latents depend on padding, or weights changed.
+        KeyboardInterrupt: Rows that are done stay.
+    """
+    unique = unique_texts(texts)
+    manifest = describe_extraction(decoder, unique, spec)
+    found = find_cache(Path(folder), manifest.identity)
+    if found is not None:
+        return LatentCache(found.path)
+    path = cache_path(Path(folder), manifest)
+    if workers.rank == 0 and not path.exists():
+        create_store(path, manifest)
+    workers.barrier()
+    Extraction(decoder, unique, spec, path, progress or SilentProgress(), workers).run(expected=manifest.identity)
+    return LatentCache(path, expected=manifest.identity)

@@ -1,0 +1,71 @@
+"""What a configuration says of the extraction. Light: no torch is loaded to read a config."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from extract.errors import InputError, unknown_name
+from extract.inputs.template import InputTemplate
+from extract.masks.plan import parse_plan
+from extract.store.layout import STORAGE_DTYPES
+
+LostPolicy = Literal["error", "count"]
+LOST_POLICIES = {
+    "error": "refuse the text, naming the word",
+    "count": "flag the word; it has no latent",
+}
+
+
+@dataclass(frozen=True)
+class WordSpec:
+    """What is extracted from every word; counts only where the texts are `JoinedText`s."""
+
+    poolings: tuple[str, ...] = ("auto",)
+    """Word poolings: `first`, `last`, `mean` over the tokens of a word, or `auto`: `last` where every block is causal,
+    `first` where every block is backward, else `mean`. The name that `auto` stands for is recorded."""
+    shift: bool = False
+    """Represent each token by the output at the token before it (MAGNET)."""
+    on_lost: LostPolicy = "error"
+    """What happens to a word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        from extract.poolings.word_pooling import check_word_poolings  # the table holds functions of torch
+
+        check_word_poolings(self.poolings)
+        if self.on_lost not in LOST_POLICIES:
+            raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
+
+
+@dataclass(frozen=True)
+class ExtractionSpec:
+    """What is extracted from every text."""
+
+    plan: str = "causal"
+    """Mask plan (`icecore list plans`)."""
+    template: InputTemplate = field(default_factory=InputTemplate)
+    """How a text becomes tokens."""
+    poolings: tuple[str, ...] = ("mean",)
+    """Poolings (`icecore list poolings`)."""
+    words: WordSpec = field(default_factory=WordSpec)
+    """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
+    layers: tuple[str, ...] = ("all",)
+    """Layer names, or `all`, `blocks`, `upper-half`."""
+    storage_dtype: str = "float32"
+    """How latents are stored: `float32`, `float16` or `bfloat16`."""
+    batch_tokens: int | None = None
+    """Most tokens per batch, padding included; chosen for the device when absent."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        plan = parse_plan(self.plan)
+        if any(segment.kind == "hybrid" for segment in plan.segments) and not self.template.spans:
+            raise InputError(
+                f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
+            )
+        from extract.poolings.pooling import select_poolings  # the table holds functions of torch
+
+        select_poolings(self.poolings)
+        if self.storage_dtype not in STORAGE_DTYPES:
+            raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
+        if self.batch_tokens is not None and self.batch_tokens < 1:
+            raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")

@@ -1,0 +1,191 @@
+"""A sweep: many plans over the same texts, one cache per plan, the lower blocks they share computed once."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.decoders.decoder import Decoder
+from extract.errors import ConfigError
+from extract.inputs.batching import Batch
+from extract.inputs.joined import JoinedText
+from extract.masks.plan import MaskPlan
+from extract.run.extraction import Extraction
+from extract.run.pipeline import Ahead, Sink
+from extract.run.progress import ExtractionProgress, SilentProgress
+from extract.run.runner import count_rows, describe_extraction, extract_latents, unique_texts
+from extract.run.spec import ExtractionSpec
+from extract.run.workers import Workers
+from extract.store.cache import LatentCache
+from extract.store.create import create_store
+from extract.store.manifest import Manifest
+from extract.store.reuse import cache_path, find_cache
+from extract.store.writer import StoreWriter
+from extract.wiring.applied import masks_in_force
+from extract.wiring.interface import Wiring
+from extract.wiring.tree import Kinds, count_blocks, walk_plans
+
+
+@dataclass(frozen=True)
+class SweepCost:
+    """What a sweep computes, against separate extractions.
+
+    Attributes:
+        n_plans: Plans.
+        n_blocks: Block passes of the tree.
+        n_blocks_apart: Block passes of separate extractions.
+    """
+
+    n_plans: int
+    n_blocks: int
+    n_blocks_apart: int
+
+    @property
+    def ratio(self) -> float:
+        """Share of the separate extractions' block passes."""
+        return self.n_blocks / self.n_blocks_apart
+
+
+def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
+    """Predict the cost of a sweep from its tree.
+
+    Args:
+        plans: The plans.
+        n_blocks: Blocks of the decoder.
+
+    Returns:
+        The cost in block passes.
+
+    Raises:
+        ConfigError: A plan that is more than masks: its architecture or skip cannot share blocks.
+        UnknownNameError: A plan that does not fit the decoder.
+    """
+    for plan in plans:
+        if plan.architecture != "inplace" or plan.skip is not None:
+            raise ConfigError(
+                f"the plan {plan.text!r} cannot be part of a sweep; allowed: plans that swap masks only. "
+                "Extract it by itself with extraction.plan."
+            )
+    kinds = [plan.kinds(n_blocks) for plan in plans]
+    return SweepCost(len(plans), count_blocks(kinds), n_blocks * len(plans))
+
+
+@dataclass(eq=False)
+class _Branch:
+    """One plan that is being extracted."""
+
+    extraction: Extraction
+    manifest: Manifest
+    kinds: Kinds
+    writer: StoreWriter
+    was_done: NDArray[np.bool_]
+    certificate: dict[str, Any]
+
+
+def sweep_latents(
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText],
+    plans: Sequence[MaskPlan],
+    *,
+    spec: ExtractionSpec,
+    folder: str | Path = "caches",
+    progress: ExtractionProgress | None = None,
+) -> list[LatentCache]:
+    """Extract the same texts under many plans, into one cache per plan.
+
+    Whole caches are reused and half-done ones resumed, as by `extract_latents`, which would give the same latents up
+    to rounding.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: Texts, all plain or all with their words; repeats are stored once.
+        plans: The plans; those that begin alike at the bottom share that work.
+        spec: What to extract; its own plan does not count.
+        folder: Where caches live.
+        progress: Receives what has been done, a row for each text and plan.
+
+    Returns:
+        The caches, in the order of the plans.
+
+    Raises:
+        ConfigError: No plans, or one that cannot share blocks.
+        IcecoreError: As `extract_latents`.
+    """
+    if not plans:
+        raise ConfigError("no plan was given to sweep over; give at least one.")
+    sweep_cost(plans, len(decoder.blocks))
+    unique = unique_texts(texts)
+    specs = [replace(spec, plan=plan.text) for plan in plans]
+    n_rows = count_rows(decoder, unique, spec)
+    manifests = {each.plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for each in specs}
+    missing = [each for each in specs if find_cache(Path(folder), manifests[each.plan].identity) is None]
+    with ExitStack() as stack:
+        branches = []
+        for each in {item.plan: item for item in missing}.values():
+            manifest = manifests[each.plan]
+            path = cache_path(Path(folder), manifest)
+            if not path.exists():
+                create_store(path, manifest)
+            extraction = Extraction(decoder, unique, each, path, SilentProgress(), Workers())
+            writer = stack.enter_context(extraction.opened(expected=manifest.identity))
+            kinds = extraction.plan.kinds(len(decoder.blocks))
+            branches.append(_Branch(extraction, manifest, kinds, writer, writer.done_rows(), {}))
+        # A store that was begun with another batching goes on by itself below.
+        branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
+        if branches:
+            wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
+            _fill(decoder, wiring, branches, progress or SilentProgress())
+    whole = (find_cache(Path(folder), manifests[each.plan].identity) for each in specs)
+    return [
+        LatentCache(found.path) if found else extract_latents(decoder, unique, spec=each, folder=folder)
+        for found, each in zip(whole, specs, strict=True)
+    ]
+
+
+def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
+    for branch in branches:
+        wiring.set_kinds(branch.kinds)
+        branch.certificate = branch.extraction.certify()
+    was_done = np.stack([branch.was_done for branch in branches])
+    progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
+    try:
+        _pump(decoder, wiring, branches, progress)
+    finally:
+        progress.finish()
+    frozen = branches[0].extraction.check_frozen(branches[0].writer, branches[0].was_done)
+    for branch in branches:
+        branch.writer.write_certificate({**branch.certificate, "frozen": frozen, "swept_with": len(branches)})
+
+
+def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
+    def write(item: tuple[_Branch, Batch, Tensor]) -> None:
+        branch, batch, stored = item
+        branch.extraction.write(branch.writer, batch, stored)
+        progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
+
+    first = branches[0].extraction
+    # The pooling of words that `auto` stands for differs between plans; each plan is given its own of all of these.
+    poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
+    is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
+    sink, batches = Sink(write), Ahead(first.batches(is_done_everywhere))
+    try:
+        for batch in batches:
+            needed: dict[Kinds, list[_Branch]] = {}
+            for branch in branches:
+                if not branch.was_done[batch.rows].all():
+                    needed.setdefault(branch.kinds, []).append(branch)
+
+            def emit(kinds: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
+                for branch in needed[kinds]:
+                    own = latents[:, [poolings.index(name) for name in branch.extraction.poolings]]  # a copy
+                    sink.put((branch, batch, branch.extraction.to_storage(batch, own)))
+
+            walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
+    finally:
+        batches.close()
+        sink.close()

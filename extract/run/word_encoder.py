@@ -1,0 +1,176 @@
+"""Texts with their words as rows of tokens: which columns each word is read at, and what happens to long texts."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import NDArray
+
+from extract.errors import InputError
+from extract.inputs.alignment import WORD_CUT, AlignedWords, align_words
+from extract.inputs.dropped import DroppedCharacters
+from extract.inputs.joined import JoinedText
+from extract.inputs.spans import read_spans
+from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.tokenised import SPECIAL, TEXT, EncodedText, TokenisedText, Tokeniser, WordColumns, fit_columns
+from extract.inputs.windows import place_words
+from extract.run.spec import ExtractionSpec, WordSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class WordEncoder:
+    """Turns texts with their words into rows of tokens, by the character offsets of one tokenisation.
+
+    Args:
+        tokenizer: A fast tokenizer (the offsets come from it).
+        template: The input template.
+        window: Longest row the decoder takes, in tokens.
+        words: How words are read.
+
+    Raises:
+        InputError: The tokenizer has no offsets, or no BOS token where the template forces one.
+    """
+
+    def __init__(
+        self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int, words: WordSpec
+    ) -> None:
+        self._tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+        self._dropped = DroppedCharacters(tokenizer)
+        self.template, self.words = template, words
+        self.spans = read_spans(template.spans)
+        self.max_tokens = min(window, template.max_tokens or window)
+        known = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, 0)
+        self._filler = next(int(i) for i in known if i is not None)
+
+    def __call__(self, texts: Sequence[JoinedText], *, first_index: int = 0) -> list[EncodedText]:
+        """Encode texts.
+
+        Args:
+            texts: Any number of texts.
+            first_index: Position of `texts[0]` in the caller's list, for messages.
+
+        Returns:
+            One row per text, or several where a text is read in windows. The rows of a text stand together, and each
+            of its words stands in exactly one of them, in order.
+
+        Raises:
+            InputError: As by `TextEncoder`; a character that the tokenizer drops without a trace; a word without
+                tokens under the policy `error`; or, with `shift`, a word at the first column of its row. The message
+                names the text and the word.
+        """
+        plain = [text.text for text in texts]
+        rows: list[EncodedText] = []
+        for item, text in zip(self._tokenise(plain, first_index=first_index), texts, strict=True):
+            self._dropped.require_none(item, instruction=self.template.instruction)
+            rows += self._encode(item, text.spans)
+        return rows
+
+    def _encode(self, item: TokenisedText, spans: Sequence[tuple[int, int]]) -> Iterator[EncodedText]:
+        columns = item.text_columns()
+        aligned = align_words(item.text_offsets(columns), spans)
+        if self.words.on_lost == "error" and aligned.is_lost.any():
+            raise _lost(item, spans, int(np.argmax(aligned.is_lost)))
+        if not columns:
+            yield self._without_text(item, aligned)
+        elif len(item.ids) > self.max_tokens and self.template.on_long == "windows":
+            yield from self._windows(item, columns, aligned)
+        else:
+            kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
+            n_kept = len(columns) - (len(item.ids) - len(kept))
+            flags = aligned.flags | (~aligned.is_lost & (aligned.ends > n_kept)) * np.uint8(WORD_CUT)
+            numbers = item.number_spans(self.spans, kept) if self.spans is not None else None
+            yield self._row(item, kept, words=_words(aligned, flags, slice(None)), first_token=0, spans=numbers)
+
+    def _windows(self, item: TokenisedText, columns: list[int], aligned: AlignedWords) -> Iterator[EncodedText]:
+        others = [column for column, role in enumerate(item.roles) if role != TEXT]
+        room = self.max_tokens - len(others)
+        if room < 1:
+            fit_columns(item, max_tokens=self.max_tokens, on_long="truncate")  # raises
+        # A shifted word is read at the token before it too, which must then be in the window.
+        needed = aligned.starts - (self.words.shift & (aligned.starts > 0) & ~aligned.is_lost)
+        placed = place_words(needed, aligned.ends, n_tokens=len(columns), room=room)
+        flags = aligned.flags | (~aligned.is_lost & ~placed.is_whole) * np.uint8(WORD_CUT)
+        spans = item.number_spans(self.spans, range(len(item.ids))) if self.spans is not None else None
+        for window, start in enumerate(placed.starts.tolist()):
+            kept = sorted([*others, *columns[start : start + room]])
+            first, last = np.searchsorted(placed.window_of, [window, window + 1])
+            words = _words(aligned, flags, slice(first, last))
+            some = None if spans is None else spans[kept]
+            yield self._row(item, kept, words=words, first_token=start, spans=some)
+
+    def _row(
+        self, item: TokenisedText, kept: list[int], *, words: WordColumns, first_token: int,
+        spans: NDArray[np.int64] | None,
+    ) -> EncodedText:  # fmt: skip
+        """Make the row of some columns; the words' columns still count the text's own tokens."""
+        places = np.array([place for place, column in enumerate(kept) if item.roles[column] == TEXT], np.int64)
+        has_latent = words.columns[:, 0] < words.columns[:, 1]
+        starts, ends = (words.columns[has_latent] - first_token).T
+        columns = np.zeros_like(words.columns)
+        columns[has_latent] = np.stack([places[starts], places[ends - 1] + 1], axis=1) - int(self.words.shift)
+        if (columns < 0).any():
+            raise InputError(
+                f"{item.label} begins with a word at its very first token, and words.shift reads a word at the token "
+                "before it: set template.bos to 'force'."
+            )
+        is_truncated = self.template.on_long == "truncate" and len(kept) < len(item.ids)
+        return EncodedText(
+            np.array([item.ids[column] for column in kept], np.int64),
+            np.array([item.roles[column] for column in kept], np.int8),
+            is_truncated, spans, item.index, WordColumns(columns, words.flags, words.start),
+        )  # fmt: skip
+
+    def _without_text(self, item: TokenisedText, aligned: AlignedWords) -> EncodedText:
+        """Make the row of a text all of whose words are lost: its specials, or one token where there is none."""
+        ids = np.array(item.ids[: self.max_tokens] or [self._filler], np.int64)
+        roles = np.full(len(ids), SPECIAL, np.int8)
+        return EncodedText(ids, roles, False, None, item.index, _words(aligned, aligned.flags, slice(None)))
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Turns texts of one kind into rows of tokens."""
+
+    def __call__(self, texts: Any, *, first_index: int = 0) -> list[EncodedText]:
+        """Encode texts, `first_index` being the position of the first in the caller's list."""
+        ...
+
+
+def make_encoder(
+    tokenizer: "PreTrainedTokenizerBase", spec: ExtractionSpec, *, window: int, has_words: bool
+) -> Encoder:
+    """Make what turns the texts of an extraction into rows.
+
+    Args:
+        tokenizer: A fast tokenizer.
+        spec: The extraction.
+        window: Longest row the decoder takes, in tokens.
+        has_words: Whether the texts come with their words.
+
+    Returns:
+        The encoder.
+
+    Raises:
+        InputError: As `TextEncoder` and `WordEncoder`.
+    """
+    if has_words:
+        return WordEncoder(tokenizer, spec.template, window=window, words=spec.words)
+    return TextEncoder(tokenizer, spec.template, window=window)
+
+
+def _words(aligned: AlignedWords, flags: NDArray[np.uint8], some: slice) -> WordColumns:
+    """Pick some words; those that were cut have no columns."""
+    is_kept = (flags[some] & WORD_CUT) == 0
+    columns: Int[np.ndarray, "W 2"] = np.stack([aligned.starts[some], aligned.ends[some]], axis=1)
+    return WordColumns(columns * is_kept[:, None], flags[some], int(some.start or 0))
+
+
+def _lost(item: TokenisedText, spans: Sequence[tuple[int, int]], word: int) -> InputError:
+    start, end = spans[word]
+    return InputError(
+        f"no token covers word {word} ({item.text[start:end]!r}, characters {start} to {end}) of {item.label}: this "
+        "tokenizer drops it. Take it out of the text, or set words.on_lost to 'count' to flag it and go on."
+    )

@@ -1,0 +1,299 @@
+"""Reading a cache: no decoder, no tokenizer, no dataset; a layer costs one layer's bytes."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extract.decoders.layers import select_from
+from extract.errors import CacheError, CacheIncompleteError, unknown_name
+from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
+from extract.inputs.joined import JoinedText
+from extract.store.layout import STORAGE_DTYPES, latent_path
+from extract.store.lookup import RowLookup, WordPlaces
+from extract.store.manifest import require_same
+from extract.store.reader import StoreReader
+
+
+class LatentCache:
+    """A latent cache, open for reading: of whole texts, or of words.
+
+    The file is mapped, never held open through HDF5, so a cache can be pickled and shared with DataLoader workers,
+    forked or spawned. Views are copy-on-write: changing one never changes the file.
+
+    Args:
+        path: The store.
+        expected: Identity the cache must have; any when absent.
+        allow_partial: Read a half-done cache; rows that are not done hold arbitrary values.
+
+    Raises:
+        CacheError: No such file, or no readable cache.
+        CacheIdentityError: The cache holds something other than `expected`; names the differing fields.
+        CacheIncompleteError: Some rows are not done and `allow_partial` is off.
+
+    Example:
+        >>> cache = LatentCache(getfixture("tiny_cache"))
+        >>> cache.layer("block_01", "mean").shape == (len(cache), cache.width)
+        True
+    """
+
+    def __init__(
+        self, path: str | Path, *, expected: dict[str, Any] | None = None, allow_partial: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self._file = StoreReader(self.path)
+        self.manifest = self._file.manifest
+        if expected is not None:
+            require_same(self.manifest.identity, expected, where=repr(str(self.path)))
+        self._lookup: RowLookup | None = None
+        if not allow_partial and not self.is_complete:
+            state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
+            raise CacheIncompleteError(
+                f"cache {str(path)!r} is half done: {self.n_done} of {len(self)} rows, {state}. "
+                "Run the extraction again to go on where it stopped."
+            )
+
+    def __len__(self) -> int:
+        """Number of rows: one a text, or several for a text that was read in windows."""
+        return int(self.manifest.identity["n_rows"])
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the cache holds; equal identities hold equal latents."""
+        return self.manifest.identity
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Layer names, bottom up."""
+        return tuple(self.identity["layers"])
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Pooling names, of words where the cache holds words."""
+        return self.manifest.poolings
+
+    @property
+    def is_words(self) -> bool:
+        """Whether the latents are those of words."""
+        return self.manifest.words is not None
+
+    @property
+    def n_words(self) -> int:
+        """Words over all texts, each with one latent slot; 0 for whole texts."""
+        return 0 if self.manifest.words is None else int(self.manifest.words["n_words"])
+
+    @property
+    def width(self) -> int:
+        """Dimension `D` of a latent."""
+        return int(self.identity["decoder"]["width"])
+
+    @property
+    def storage_dtype(self) -> str:
+        """`float32`, `float16` or `bfloat16`."""
+        return str(self.identity["storage_dtype"])
+
+    @property
+    def n_done(self) -> int:
+        """Rows that are done."""
+        return int(np.count_nonzero(self._file.map("/rows/is_done")))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is done and the certificate is written."""
+        return self.n_done == len(self) and bool(self.certificate)
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """The certificate written when the extraction ended; empty before that."""
+        text = self._file.map("/certificate").tobytes().rstrip(b"\0")
+        try:
+            return dict(json.loads(text)) if text else {}
+        except ValueError as error:
+            raise CacheError(
+                f"the certificate of cache {str(self.path)!r} is damaged ({error}); delete the file and extract anew."
+            ) from error
+
+    @property
+    def n_tokens(self) -> NDArray[np.int32]:
+        """`(N,)` tokens per row, specials and instruction included."""
+        return self._file.map("/rows/n_tokens")
+
+    @property
+    def is_truncated(self) -> NDArray[np.bool_]:
+        """`(N,)` whether text tokens of the row were dropped."""
+        return self._file.map("/rows/is_truncated").astype(np.bool_)
+
+    def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
+        """Give one layer as a view of the file.
+
+        Args:
+            layer: One of `layers`.
+            pooling: One of `poolings`.
+
+        Returns:
+            `(N, D)` in the stored dtype, a row for each text or word, without a copy; bytes are read when they are
+            touched. The latent of a word that has none is zero.
+
+        Raises:
+            UnknownNameError: A layer or pooling this cache does not have.
+        """
+        return self._torch(self._file.map(self._array(layer, pooling)))
+
+    def gather(
+        self,
+        rows: Int[Tensor, " B"] | NDArray[np.int64] | Sequence[int],
+        pooling: str,
+        *,
+        layers: str | Iterable[str] = "all",
+    ) -> Float[Tensor, "L B D"]:
+        """Gather latents of many layers.
+
+        Args:
+            rows: `B` positions of rows, or of words where the cache holds words; in any order, repeats allowed.
+            pooling: One of `poolings`.
+            layers: A selection as in `select_layers`.
+
+        Returns:
+            `(L, B, D)` float32.
+
+        Raises:
+            UnknownNameError: A layer or pooling this cache does not have.
+            CacheError: A position outside the cache, or one that is no whole number (a mask, for instance).
+        """
+        index = self._check_places(np.asarray(rows))
+        names = select_from(layers, self.layers)
+        gathered = torch.empty(len(names), len(index), self.width, dtype=torch.float32)
+        for slot, name in zip(gathered, names, strict=True):
+            slot.copy_(self.layer(name, pooling)[index])
+        return gathered
+
+    def read(
+        self, start: int, stop: int, pooling: str, *, layers: str | Iterable[str] = "all",
+        out: Float[Tensor, "L B D"] | None = None,
+    ) -> Float[Tensor, "L B D"]:  # fmt: skip
+        """Read consecutive latents of many layers into memory, for streaming through a cache of any size.
+
+        Nothing is mapped, so the memory of the process does not grow with what has been read.
+
+        Args:
+            start: First row, or word where the cache holds words.
+            stop: One past the last.
+            pooling: One of `poolings`.
+            layers: A selection as in `select_layers`.
+            out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory again
+                and again is much cheaper than asking for new memory. New memory when absent.
+
+        Returns:
+            `(L, stop - start, D)` float32.
+
+        Raises:
+            UnknownNameError: A layer or pooling this cache does not have.
+            CacheError: A range that is not inside the cache.
+        """
+        if not 0 <= start <= stop <= self._n_places:
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
+        names = select_from(layers, self.layers)
+        shape = (len(names), stop - start, self.width)
+        found = torch.empty(shape, dtype=torch.float32) if out is None else out
+        if found.shape != shape or found.dtype != torch.float32 or not all(slot.is_contiguous() for slot in found):
+            raise CacheError(
+                f"the memory to fill is {tuple(found.shape)} {found.dtype}; needed: {shape} torch.float32, each layer "
+                "contiguous."
+            )
+        for slot, name in zip(found, names, strict=True):
+            if self.storage_dtype == "float32":
+                self._file.read_into(slot.numpy(), self._array(name, pooling), start)
+            else:
+                raw = np.empty(shape[1:], STORAGE_DTYPES[self.storage_dtype])
+                self._file.read_into(raw, self._array(name, pooling), start)
+                slot.copy_(self._torch(raw))
+        return found
+
+    def rows_of(self, texts: Sequence[str]) -> Int[Tensor, " B"]:
+        """Find the rows of texts by their digests.
+
+        Args:
+            texts: `B` texts, repeats allowed.
+
+        Returns:
+            `(B,)` int64 row positions.
+
+        Raises:
+            CacheError: A text that this cache does not hold; names the first. Or the cache holds words.
+        """
+        if self.is_words:
+            raise CacheError(f"cache {str(self.path)!r} holds words and no whole texts; ask it with words_of.")
+        return torch.from_numpy(self._rows_by_text().rows(texts)[0])
+
+    def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
+        """Find the words of texts by the texts' digests.
+
+        Args:
+            texts: Texts with their words, repeats allowed.
+
+        Returns:
+            The place and the flags of every word of every text, in their order.
+
+        Raises:
+            CacheError: A text that this cache does not hold with these words; names the first. Or the cache holds
+                whole texts.
+        """
+        self._require_words()
+        return self._rows_by_text().words(texts)
+
+    def word_report(self) -> dict[str, int]:
+        """Count the words, and those that something happened to.
+
+        Returns:
+            `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
+            `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
+
+        Raises:
+            CacheError: The cache holds whole texts.
+        """
+        self._require_words()
+        flags = self._file.map("/words/flags")
+        bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
+        counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
+        return {"n_words": self.n_words, **counts, "n_windows": self._rows_by_text().n_split}
+
+    def _require_words(self) -> None:
+        if not self.is_words:
+            raise CacheError(f"cache {str(self.path)!r} holds whole texts and no words; ask it with rows_of.")
+
+    @property
+    def _n_places(self) -> int:
+        return self.n_words if self.is_words else len(self)
+
+    def _array(self, layer: str, pooling: str) -> str:
+        if layer not in self.layers:
+            raise unknown_name("layer", layer, self.layers)
+        if pooling not in self.poolings:
+            raise unknown_name("pooling", pooling, self.poolings, hint="Extract it, or choose one that is there.")
+        return latent_path(self.manifest, pooling, layer)
+
+    def _torch(self, raw: NDArray[Any]) -> Tensor:
+        view = torch.from_numpy(raw)
+        return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
+
+    def _rows_by_text(self) -> RowLookup:
+        if self._lookup is None:
+            self._lookup = RowLookup(self._file)
+        return self._lookup
+
+    def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
+        noun = "word" if self.is_words else "row"
+        if places.size and places.dtype.kind not in "iu":
+            raise CacheError(
+                f"{noun}s are of dtype {places.dtype}; allowed: whole numbers from 0 to {self._n_places - 1}."
+            )
+        outside = places[(places < 0) | (places >= self._n_places)]
+        if outside.size:
+            raise CacheError(f"{noun} {outside[0]} is outside this cache; allowed: 0 to {self._n_places - 1}.")
+        return torch.as_tensor(places.astype(np.int64))

@@ -1,0 +1,107 @@
+"""A whole cache put together from rows that other caches hold: nothing is computed, latents are copied bit by bit."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from extract.errors import CacheError
+from extract.inputs.joined import digest_texts
+from extract.store.cache import LatentCache
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, require_same
+from extract.store.reuse import cache_path
+from extract.store.writer import StoreWriter
+
+ROWS_AT_A_TIME = 1024
+OF_TEXTS = ("n_rows", "text_digest")
+"""What differs between a cache and a part of it."""
+OPEN = ("poolings", "layers")
+"""Of what a part may hold more."""
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """Texts, and the cache to take their latents from.
+
+    Attributes:
+        cache: A whole cache.
+        texts: Some of its texts.
+    """
+
+    cache: LatentCache
+    texts: Sequence[str]
+
+
+def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Path) -> LatentCache:
+    """Write the cache that an extraction of the texts of all parts would have written, up to rounding.
+
+    Args:
+        parts: Texts with their caches; every text stands in one part.
+        manifest: What the cache will be; its texts are those of the parts, in any order.
+        folder: Where caches live.
+
+    Returns:
+        The whole cache. Its certificate is that of the last part, with the identities of all parts.
+
+    Raises:
+        CacheIdentityError: A part was extracted otherwise; names the differing fields.
+        CacheError: The parts do not hold as many texts as the manifest says, or a part lacks one of its texts.
+        CacheLockedError: Another process writes this cache.
+        DiskFullError: No space left.
+    """
+    wanted = {key: value for key, value in manifest.identity.items() if key not in OF_TEXTS}
+    for part in parts:
+        found = {key: value for key, value in part.cache.identity.items() if key not in OF_TEXTS}
+        covered = {key: wanted[key] for key in OPEN if set(found[key]) >= set(wanted[key])}
+        require_same({**found, **covered}, wanted, where=repr(str(part.cache.path)))
+    n_texts = sum(len(part.texts) for part in parts)
+    if n_texts != manifest.identity["n_rows"]:
+        raise CacheError(f"the parts hold {n_texts} texts, but the cache is to hold {manifest.identity['n_rows']}.")
+    path = cache_path(folder, manifest)
+    # Rows stand in another order than an extraction's, which must never find this store half done and go on with it.
+    # Under this name a draft that a kill leaves behind is swept away by the next extraction of the same store.
+    draft = path.with_name(f".{path.name}.new-{os.getpid()}")
+    create_store(draft, manifest)
+    writer = StoreWriter(draft)
+    try:
+        with writer.locked():
+            first = 0
+            for part in parts:
+                first = _copy(writer, part, first, manifest)
+            ids = [part.cache.manifest.id for part in parts]
+            writer.write_certificate({**parts[-1].cache.certificate, "composed_of": ids})
+            draft.replace(path)
+    finally:
+        writer.close()
+        draft.unlink(missing_ok=True)
+    return LatentCache(path, expected=manifest.identity)
+
+
+def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) -> int:
+    """Copy the rows of a part to the places from `first` on, and give the place after them."""
+    cache, rows_of_texts = part.cache, part.cache.rows_of(part.texts).numpy()
+    poolings, layers = manifest.identity["poolings"], manifest.identity["layers"]
+    for start in range(0, len(part.texts), ROWS_AT_A_TIME):
+        rows = rows_of_texts[start : start + ROWS_AT_A_TIME]
+        latents = np.stack(
+            [np.stack([_stored(cache, layer, pooling, rows) for pooling in poolings]) for layer in layers]
+        )
+        facts = {
+            "digest": digest_texts(part.texts[start : start + ROWS_AT_A_TIME]),
+            "n_tokens": cache.n_tokens[rows],
+            "is_truncated": cache.is_truncated[rows].astype(np.uint8),
+        }
+        writer.write_rows(first, latents, poolings=poolings, layers=layers, rows=facts)
+        first += len(rows)
+    return first
+
+
+def _stored(cache: LatentCache, layer: str, pooling: str, rows: NDArray[np.int64]) -> NDArray[np.generic]:
+    view = cache.layer(layer, pooling)[torch.from_numpy(rows)]
+    stored: NDArray[np.generic] = (view.view(torch.uint16) if cache.storage_dtype == "bfloat16" else view).numpy()
+    return stored

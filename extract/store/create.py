@@ -1,0 +1,97 @@
+"""Laying out an empty store, all of its disk space reserved, in one step that no kill can leave half done."""
+
+import errno
+import fcntl
+import glob
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from extract.store.disk import explain_write_error, free_bytes
+from extract.store.layout import array_shapes
+from extract.store.manifest import SCHEMA, Manifest
+
+ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
+
+
+def create_store(path: Path, manifest: Manifest) -> None:
+    """Lay out an empty store, all of its disk space reserved, and put it in place in one step.
+
+    Args:
+        path: Where the store goes; a store that another process puts there first is left alone.
+        manifest: What it will hold.
+
+    Raises:
+        DiskFullError: Not enough space; nothing is left behind.
+        CacheError: The folder cannot be written.
+    """
+    needed = sum(_size(item) for item in array_shapes(manifest).values())
+    draft = path.with_name(f".{path.name}.new-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_leftovers(path)
+        if free_bytes(path.parent) < needed:  # asked first: HDF5 leaves a full disk badly
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with draft.open("wb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # tells a living draft from a leftover
+            _lay_out(draft, manifest)
+            _reserve(draft)
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without hard links
+                if not path.exists():
+                    draft.replace(path)
+    except (OSError, RuntimeError) as error:  # HDF5 raises either
+        raise explain_write_error(error, path, needed=needed) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _lay_out(draft: Path, manifest: Manifest) -> None:
+    with h5py.File(draft, "w", locking=False, alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
+        file.attrs["icecore_schema"] = SCHEMA
+        file.attrs["identity"] = manifest.id
+        file.attrs["manifest"] = manifest.to_json()
+        layers = set(manifest.identity["layers"])
+        for name, (shape, dtype) in array_shapes(manifest).items():
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_layout(h5py.h5d.CONTIGUOUS)
+            plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            # Latents are not zeroed twice: the done map says which rows count.
+            is_latent = name.rsplit("/", 1)[1] in layers
+            plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER if is_latent else h5py.h5d.FILL_TIME_ALLOC)
+            parent = file.require_group(name.rsplit("/", 1)[0] or "/")
+            space = h5py.h5s.create_simple(shape)
+            made = h5py.h5d.create(
+                parent.id, name.rsplit("/", 1)[1].encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist
+            )
+            if is_latent:
+                h5py.Dataset(made).attrs["dtype"] = manifest.identity["storage_dtype"]
+
+
+def _reserve(draft: Path) -> None:
+    with draft.open("r+b") as file:
+        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk is told when it is met, and the rows stay
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        os.fsync(file.fileno())
+
+
+def _sweep_leftovers(path: Path) -> None:
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
+        try:
+            with leftover.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                leftover.unlink(missing_ok=True)
+        except OSError:
+            continue  # held by a process that is alive
+
+
+def _size(item: tuple[tuple[int, ...], type[np.generic]]) -> int:
+    shape, dtype = item
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

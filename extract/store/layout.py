@@ -1,0 +1,137 @@
+"""Where the arrays of a store lie in its file; docs/cache_format.md is the contract."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from extract.digest import DIGEST_BYTES
+from extract.errors import CacheError, unknown_name
+from extract.store.manifest import SCHEMA, Manifest
+
+STORAGE_DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+CERTIFICATE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """Where one array lies in the file.
+
+    Attributes:
+        offset: First byte.
+        shape: Shape; the first axis counts rows.
+        dtype: NumPy dtype as stored (bfloat16 as uint16).
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the array."""
+        return self.shape[0] * self.row_bytes
+
+
+def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
+    """List the arrays of a store, by their HDF5 path, with shape and stored dtype.
+
+    Args:
+        manifest: The manifest; its identity names rows, words, poolings, layers, width and storage dtype.
+
+    Returns:
+        Path to (shape, dtype).
+
+    Raises:
+        UnknownNameError: A storage dtype that stands in no table.
+    """
+    identity = manifest.identity
+    storage = identity["storage_dtype"]
+    if storage not in STORAGE_DTYPES:
+        raise unknown_name("storage dtype", storage, STORAGE_DTYPES)
+    n_rows, width = int(identity["n_rows"]), int(identity["decoder"]["width"])
+    words = manifest.words
+    n_latents = n_rows if words is None else int(words["n_words"])
+    shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+        latent_path(manifest, pooling, layer): ((n_latents, width), STORAGE_DTYPES[storage])
+        for pooling in manifest.poolings
+        for layer in identity["layers"]
+    }
+    if words is not None:
+        shapes["/words/flags"] = ((n_latents,), np.uint8)
+        shapes["/rows/first_word"] = ((n_rows,), np.int64)
+        shapes["/rows/n_words"] = ((n_rows,), np.int32)
+        shapes["/rows/word_start"] = ((n_rows,), np.int32)
+    shapes["/rows/digest"] = ((n_rows, DIGEST_BYTES), np.uint8)
+    shapes["/rows/n_tokens"] = ((n_rows,), np.int32)
+    shapes["/rows/is_truncated"] = ((n_rows,), np.uint8)
+    shapes["/rows/is_done"] = ((n_rows,), np.uint8)
+    shapes["/certificate"] = ((CERTIFICATE_BYTES,), np.uint8)
+    return shapes
+
+
+def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
+    """Name the array of one layer under one pooling: of words where the store holds words, else of texts."""
+    return f"/{'latents' if manifest.words is None else 'words'}/{pooling}/{layer}"
+
+
+def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
+    """Read the manifest of a store and where its arrays lie; the file is closed again.
+
+    Args:
+        path: The store.
+
+    Returns:
+        The manifest and the place of every array by its HDF5 path.
+
+    Raises:
+        CacheError: No such file, no HDF5 file, not one of ours, of another schema, or shorter than it should be.
+    """
+    if not path.is_file():
+        raise CacheError(f"there is no cache {str(path)!r}; make it with: icecore extract.")
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            schema = file.attrs.get("icecore_schema")
+            if schema is None:
+                raise CacheError(f"{str(path)!r} is an HDF5 file but no icecore cache (no attribute icecore_schema).")
+            if schema != SCHEMA:
+                raise CacheError(f"cache {str(path)!r} has schema {schema}; this version reads schema {SCHEMA}.")
+            manifest = Manifest.from_json(str(file.attrs["manifest"]))
+            places = {name: _place(file, name, path) for name in array_shapes(manifest)}
+            _require_shapes(places, manifest, path)
+    except (OSError, RuntimeError, KeyError) as error:
+        raise CacheError(
+            f"{str(path)!r} is no readable HDF5 file ({str(error).splitlines()[0]}); "
+            "if it was cut short in copying, copy it again, else delete it and extract anew."
+        ) from error
+    end = max(place.offset + place.n_bytes for place in places.values())
+    if path.stat().st_size < end:
+        raise CacheError(
+            f"cache {str(path)!r} is truncated: {path.stat().st_size} of {end} bytes; copy it again or extract anew."
+        )
+    return manifest, places
+
+
+def _place(file: h5py.File, name: str, path: Path) -> ArrayPlace:
+    dataset = file[name]
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise CacheError(f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program.")
+    return ArrayPlace(int(offset), tuple(dataset.shape), dataset.dtype)
+
+
+def _require_shapes(places: dict[str, ArrayPlace], manifest: Manifest, path: Path) -> None:
+    for name, (shape, dtype) in array_shapes(manifest).items():
+        found = places[name]
+        if found.shape != shape or found.dtype != dtype:
+            raise CacheError(
+                f"array {name} of cache {str(path)!r} is {found.shape} {found.dtype}, its manifest says {shape} "
+                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract anew."
+            )

@@ -1,0 +1,126 @@
+"""Finding the rows of texts in a store by their digests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+
+from extract.errors import CacheError, CacheIncompleteError
+from extract.inputs.alignment import WORD_CUT, WORD_LOST
+from extract.inputs.joined import JoinedText, digest_texts
+from extract.store.reader import StoreReader
+
+
+@dataclass(frozen=True, eq=False)
+class WordPlaces:
+    """Where the words of texts are in a cache.
+
+    Attributes:
+        positions: `(W,)` int64 place of each word in the cache, texts one after the other, words in text order.
+        offsets: `(N + 1,)` int64 where the words of each text start in `positions`.
+        flags: `(W,)` uint8, bits `WORD_SHARED` (1), `WORD_CUT` (2) and `WORD_LOST` (4) of `extract.inputs.alignment`.
+    """
+
+    positions: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+    @property
+    def has_latent(self) -> Bool[np.ndarray, " W"]:
+        """`(W,)` whether the word has a latent: it was neither truncated nor lost."""
+        has_latent: NDArray[np.bool_] = (self.flags & (WORD_CUT | WORD_LOST)) == 0
+        return has_latent
+
+
+class RowLookup:
+    """The rows of a store by the digests of their texts; rows of one digest are the pieces of one text.
+
+    Args:
+        file: The store.
+    """
+
+    def __init__(self, file: StoreReader) -> None:
+        self._file = file
+        keys = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64)
+        pieces = np.zeros(len(keys), np.int32) if file.manifest.words is None else file.map("/rows/word_start")
+        self._order = np.lexsort((pieces, keys[:, 1], keys[:, 0]))
+        ordered = keys[self._order]
+        self._begins = np.flatnonzero(np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1)))
+        self._counts = np.diff(np.append(self._begins, len(keys)))
+        self._keys = ordered[self._begins]
+
+    @property
+    def n_split(self) -> int:
+        """Number of texts that take more than one row."""
+        return int(np.count_nonzero(self._counts > 1))
+
+    def rows(self, texts: Sequence[str | JoinedText]) -> tuple[Int[np.ndarray, " R"], Int[np.ndarray, " N"]]:
+        """Find all rows of texts.
+
+        Args:
+            texts: `N` texts, repeats allowed.
+
+        Returns:
+            `(R,)` int64 rows, texts one after the other, the pieces of a text in its order; and `(N,)` how many rows
+            each text has, at least 1.
+
+        Raises:
+            CacheError: A text that is not there; names the first.
+        """
+        keys = digest_texts(texts).view(np.uint64)
+        group = np.searchsorted(self._keys[:, 0], keys[:, 0]).clip(max=len(self._keys) - 1)
+        is_found = (self._keys[group] == keys).all(axis=1)
+        if not is_found.all():
+            missing = texts[int(np.argmin(is_found))]
+            text = missing if isinstance(missing, str) else missing.text
+            what = "the text" if isinstance(missing, str) else f"these {len(missing.spans)} words of the text"
+            raise CacheError(
+                f"cache {str(self._file.path)!r} does not hold {what} {text[:60]!r} "
+                f"({int((~is_found).sum())} of {len(texts)} are missing); extract a cache for these texts."
+            )
+        counts = self._counts[group]
+        return self._order[ranges(self._begins[group], counts)], counts
+
+    def words(self, texts: Sequence[JoinedText]) -> WordPlaces:
+        """Find the words of texts, in a store that holds words.
+
+        Args:
+            texts: `N` texts, repeats allowed.
+
+        Returns:
+            Where they are.
+
+        Raises:
+            CacheError: A text that is not there with these words; names the first.
+            CacheIncompleteError: Some pieces of a text are not done.
+        """
+        rows, n_rows = self.rows(texts)
+        n_words = self._file.map("/rows/n_words")[rows].astype(np.int64)
+        positions = ranges(self._file.map("/rows/first_word")[rows], n_words)
+        if len(positions) != sum(len(text.spans) for text in texts):
+            raise CacheIncompleteError(
+                f"cache {str(self._file.path)!r} is half done and holds only some of these words."
+            )
+        ends = np.concatenate([[0], np.cumsum(n_words)])[np.cumsum(n_rows)]
+        return WordPlaces(positions, np.concatenate([[0], ends]), self._file.map("/words/flags")[positions])
+
+
+def ranges(starts: Int[np.ndarray, " N"], counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " M"]:
+    """Write out ranges one after the other.
+
+    Args:
+        starts: `(N,)` first value of each.
+        counts: `(N,)` number of values of each.
+
+    Returns:
+        `(M,)` int64, the values.
+
+    Example:
+        >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+        [5, 6, 0, 1, 2]
+    """
+    before = np.cumsum(counts) - counts
+    written: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
+    return written

@@ -1,0 +1,88 @@
+"""Latents rounded for the store, and what is said of one that cannot be."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.errors import NonFiniteLatentError
+from extract.inputs.batching import Batch
+from extract.inputs.joined import JoinedText
+from extract.poolings.pages import empty_in_pages
+
+TORCH_STORAGE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tensor, tuple[int, ...] | None]:
+    """Round latents to a storage dtype.
+
+    Args:
+        latents: `(L, P, N, D)` float32.
+        storage: A name from `TORCH_STORAGE`.
+
+    Returns:
+        The latents in that dtype, and the place of the first that is not finite, or None.
+    """
+    dtype = TORCH_STORAGE[storage]
+    is_stored = latents.dtype == dtype
+    stored = latents if is_stored else empty_in_pages(latents.shape, dtype, device=latents.device).copy_(latents)
+    # Whatever is not finite makes the sum so, at a fraction of the cost of asking every value. A sum may also overflow
+    # by itself, and only then every value is asked.
+    if math.isfinite(float(stored.sum(dtype=torch.float32))):
+        return stored, None
+    is_finite = torch.isfinite(stored)
+    if bool(is_finite.all()):
+        return stored, None
+    return stored, tuple((~is_finite).nonzero()[0].tolist())
+
+
+def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonFiniteLatentError:
+    """Build the error for a latent that cannot be stored.
+
+    Args:
+        value: The latent before it was rounded.
+        where: Its layer, pooling, dimension and text.
+        storage: The storage dtype.
+        dtype: The dtype of the computation.
+
+    Returns:
+        The error, to be raised by the caller; it says what to change.
+    """
+    if math.isfinite(value):
+        cause = f"does not fit the storage dtype {storage}; choose storage_dtype bfloat16 or float32"
+    elif dtype == "float32":
+        cause = "is not finite although computed in float32; check the decoder's weights"
+    else:
+        cause = f"is not finite; compute in float32 or bfloat16 instead of {dtype}"
+    return NonFiniteLatentError(f"latent {value:g} at {where} {cause}. Rows that are done stay.")
+
+
+def name_latent(batch: Batch, place: int, texts: Sequence[str | JoinedText]) -> str:
+    """Say whose a latent is.
+
+    Args:
+        batch: The batch.
+        place: Which of its rows, or of its words.
+        texts: The caller's list.
+
+    Returns:
+        The text, or the word and its text, each by position and beginning.
+    """
+    if batch.words is None:
+        position = int(batch.positions[place])
+        return f"text {position} ({_text(texts[position])[:40]!r})"
+    ends = np.cumsum(batch.words.n_words)
+    row = int(np.searchsorted(ends, place, side="right"))
+    position = int(batch.positions[row])
+    word = place - int(ends[row] - batch.words.n_words[row]) + int(batch.words.word_start[row])
+    text = texts[position]
+    assert isinstance(text, JoinedText)
+    first, last = text.spans[word]
+    return f"word {word} ({text.text[first:last][:40]!r}) of text {position} ({text.text[:40]!r})"
+
+
+def _text(text: str | JoinedText) -> str:
+    return text if isinstance(text, str) else text.text

@@ -1,0 +1,138 @@
+"""The HDF5 store, written so that no kill can harm it.
+
+Every array is laid out and given its disk space before the first row is computed. From then on HDF5 itself is out of
+play: rows are written with plain positioned writes into the arrays' places, so the file's structure never changes
+again and a kill at any moment leaves a readable file. A row's done flag is written after its data. Several processes
+write disjoint rows of one file the same way. docs/cache_format.md is the contract.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.errors import CacheError, CacheLockedError
+from extract.store.disk import explain_write_error
+from extract.store.layout import CERTIFICATE_BYTES, latent_path, read_layout
+
+_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+
+
+class StoreWriter:
+    """Writes rows into a laid-out store with positioned writes.
+
+    Args:
+        path: The store.
+
+    Raises:
+        CacheError: As `read_layout`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest, self._places = read_layout(path)
+        self._fd = os.open(path, os.O_RDWR)
+
+    def close(self) -> None:
+        """Close the file; a lock held through it ends."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the store for one writing process (or one group of them) until the block ends.
+
+        Raises:
+            CacheLockedError: Another process holds it.
+        """
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CacheLockedError(
+                f"cache {str(self.path)!r} is being written by another process; wait for it, "
+                "or stop it and run again (nothing it wrote is lost)."
+            ) from error
+        try:
+            yield
+        finally:
+            if self._fd >= 0:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def done_rows(self) -> NDArray[np.bool_]:
+        """Read the done map: `(N,)` bool."""
+        place = self._places["/rows/is_done"]
+        raw = os.pread(self._fd, place.n_bytes, place.offset)
+        return np.frombuffer(raw, np.uint8).astype(np.bool_)
+
+    def write_rows(
+        self, first: int, latents: NDArray[Any], *, poolings: Sequence[str], layers: Sequence[str],
+        rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
+    ) -> None:  # fmt: skip
+        """Write consecutive rows: latents, then what is known of them, then, once that is on disk, the done flags.
+
+        Args:
+            first: Position of the first row.
+            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words.
+            poolings: Names along `P`.
+            layers: Names along `L`.
+            rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`; for words also `first_word`,
+                `n_words` and `word_start`, each `(B,)`.
+            words: Place of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
+
+        Raises:
+            DiskFullError: No space left; rows written before stay done.
+            CacheError: Another write error.
+        """
+        try:
+            place = first if words is None else words[0]
+            for k, layer in enumerate(layers):
+                for p, pooling in enumerate(poolings):
+                    self._write(latent_path(self.manifest, pooling, layer), place, latents[k, p])
+            if words is not None:
+                self._write("/words/flags", place, words[1])
+            for name, values in rows.items():
+                self._write(f"/rows/{name}", first, values)
+            _sync(self._fd)
+            self._write("/rows/is_done", first, np.ones(len(rows["digest"]), np.uint8))
+        except OSError as error:
+            raise explain_write_error(error, self.path, needed=None) from error
+
+    def write_certificate(self, certificate: dict[str, Any]) -> None:
+        """Write the certificate, as JSON padded with zero bytes.
+
+        Raises:
+            DiskFullError: No space left; the rows stay done.
+            CacheError: It does not fit, or another write error.
+        """
+        text = json.dumps(certificate, sort_keys=True).encode()
+        if len(text) > CERTIFICATE_BYTES:
+            raise CacheError(f"the certificate has {len(text)} bytes; at most {CERTIFICATE_BYTES} fit.")
+        try:
+            self._write("/certificate", 0, np.frombuffer(text.ljust(CERTIFICATE_BYTES, b"\0"), np.uint8))
+            _sync(self._fd)
+        except OSError as error:
+            raise explain_write_error(error, self.path, needed=None) from error
+
+    def void_rows(self, rows: NDArray[np.bool_]) -> None:
+        """Mark rows as not done, so that they are computed again.
+
+        Args:
+            rows: `(N,)` true at the rows to mark.
+        """
+        self._write("/rows/is_done", 0, (self.done_rows() & ~rows).astype(np.uint8))
+        _sync(self._fd)
+
+    def _write(self, name: str, first: int, values: NDArray[Any]) -> None:
+        place = self._places[name]
+        view = np.ascontiguousarray(values, place.dtype).view(np.uint8).reshape(-1).data
+        offset = place.offset + first * place.row_bytes
+        while view:
+            written = os.pwrite(self._fd, view, offset)
+            view, offset = view[written:], offset + written

@@ -1,0 +1,88 @@
+"""Attention maps: how a decoder spreads its attention under a plan, and how much of it the first token gets."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.decoders.decoder import Decoder
+from extract.errors import ConfigError
+from extract.inputs.batching import collate
+from extract.inputs.template import InputTemplate, TextEncoder
+from extract.masks.plan import MaskPlan
+from extract.wiring.applied import masks_in_force
+from extract.wiring.architectures import skip_in_force
+from extract.wiring.capture import run_batch
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Attention under a plan, averaged over heads, and over texts where lengths allow.
+
+    Attributes:
+        blocks: Block names, bottom up.
+        sink_mass: `(blocks,)` mean attention of all tokens but the first on the first real token, 0 to 1.
+        maps: `(blocks, T, T)` mean attention over heads and texts, cut to the shortest text.
+        tokens: The tokens of the first text, cut to the same length.
+    """
+
+    blocks: tuple[str, ...]
+    sink_mass: Float[Tensor, " L"]
+    maps: Float[Tensor, "L T T"]
+    tokens: tuple[str, ...]
+
+
+def attention_maps(
+    decoder: Decoder,
+    texts: Sequence[str],
+    plan: MaskPlan,
+    *,
+    template: InputTemplate = InputTemplate(),  # noqa: B008
+) -> AttentionMaps:
+    """Compute attention maps of a handful of texts, one at a time.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: A few texts of two tokens or more.
+        plan: The plan; of the architecture `inplace`.
+        template: How a text becomes tokens.
+
+    Returns:
+        The maps.
+
+    Raises:
+        ConfigError: No texts, or another architecture, whose blocks run twice.
+        DecoderError: The family does not let its attention be chosen.
+        InputError: A text without tokens.
+    """
+    if not texts:
+        raise ConfigError("there is no text to draw attention for; give one or more.")
+    if plan.architecture != "inplace":
+        raise ConfigError(f"the plan {plan.text!r} runs blocks twice; allowed here: plans that swap masks only.")
+    encoder = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
+    encoded = encoder(list(texts))
+    n_blocks, n_tokens = len(decoder.blocks), min(len(item.ids) for item in encoded)
+    maps = torch.zeros(n_blocks, n_tokens, n_tokens)
+    sink, n_queries = torch.zeros(n_blocks), 0
+
+    def watch(block: int, weights: Float[Tensor, "B Q T T"]) -> None:
+        mean = weights[0].mean(0).cpu()
+        maps[block] += mean[:n_tokens, :n_tokens]
+        sink[block] += mean[1:, 0].sum()
+
+    kinds = plan.kinds(n_blocks)
+    with masks_in_force(decoder, kinds) as wiring:
+        wiring.watch = watch
+        for item in encoded:
+            n_queries += len(item.ids) - 1
+            batch = collate([item], [0])
+            if plan.skip is None:
+                run_batch(decoder, batch, lambda _position, _hidden: None)
+            else:
+                with skip_in_force(decoder.blocks, stride=plan.skip[0], first=plan.skip[1]):
+                    run_batch(decoder, batch, lambda _position, _hidden: None)
+    names = tuple(decoder.layers[1:-1])
+    tokens = tuple(decoder.tokenizer.convert_ids_to_tokens(encoded[0].ids[:n_tokens].tolist()))
+    return AttentionMaps(names, sink / max(n_queries, 1), maps / len(texts), tokens)

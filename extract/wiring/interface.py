@@ -1,0 +1,243 @@
+"""One wiring for every decoder: a registered attention function that looks up each block's own mask.
+
+transformers asks a table which function computes attention and which one builds masks. Ours is registered there under
+its own name and chosen on one decoder's configuration; each block then attends under the mask its plan gives it. No
+class is copied, subclassed or rebound, and other models of the process keep theirs.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from extract.errors import DecoderError
+from extract.inputs.spans import CONTEXT
+from extract.masks.kinds import MaskKind, batch_mask, parse_kind
+from extract.wiring.attention import DECIDING, attend, attention_weights
+
+NAME = "icecore"
+SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
+_WIRED: "WeakKeyDictionary[nn.Module, tuple[Wiring, int]]" = WeakKeyDictionary()
+_BY_CONFIG: "dict[int, Wiring]" = {}  # by identity of the configuration, while it is wired
+
+
+@dataclass(eq=False)
+class Wiring:
+    """Which mask each block of one decoder attends under, and the batch that is being computed.
+
+    Attributes:
+        kinds: Mask kind per block, bottom up.
+        calls: How often each block has asked for its mask since the batch began.
+        windows: Sliding window of each block that has asked, in tokens; None for none.
+        watch: Told of every block's attention weights `(B, heads, T, T)`; None for nobody, which costs nothing.
+        asked_windows: Windows for which the decoder asked the library to build a mask, in tokens.
+    """
+
+    kinds: list[MaskKind]
+    calls: list[int] = field(default_factory=list)
+    windows: dict[int, int | None] = field(default_factory=dict)
+    watch: Callable[[int, Tensor], None] | None = None
+    asked_windows: set[int] = field(default_factory=set)
+    _is_real: Tensor | None = None
+    _is_padded: bool = False
+    _spans: Tensor | None = None
+    _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
+
+    def set_kinds(self, kinds: Sequence[str]) -> None:
+        """Give every block its kind, bottom up; masks that were built stay."""
+        self.kinds = [parse_kind(kind) for kind in kinds]
+
+    @contextmanager
+    def converted(self, block: int, kind: str) -> Iterator[None]:
+        """Let one block attend under another kind until the `with` block ends."""
+        before = self.kinds[block]
+        self.kinds[block] = parse_kind(kind)
+        try:
+            yield
+        finally:
+            self.kinds[block] = before
+
+    def begin(self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None) -> None:
+        """Begin a batch.
+
+        Args:
+            is_real: `(B, T)` bool, true at real tokens.
+            spans: `(B, T)` span number per token; `CONTEXT` outside spans. Needed by `hybrid` alone.
+        """
+        self._is_real, self._spans = is_real, spans
+        self._is_padded = not bool(is_real.all())
+        self._masks = {}
+        self.calls = [0] * len(self.kinds)
+
+    def end(self) -> None:
+        """End a batch: until the next one begins, a forward call is refused."""
+        self._is_real = self._spans = None
+        self._masks = {}
+
+    def mask(self, block: int, window: int | None) -> Tensor | str:
+        """Give the mask of a block for the batch that has begun.
+
+        Args:
+            block: Position of the block, from 0.
+            window: Sliding window of its attention, in tokens; None for none.
+
+        Returns:
+            `(B, 1, T, T)` bool, or the name of a shortcut that needs no mask.
+
+        Raises:
+            DecoderError: No batch has begun.
+        """
+        if self._is_real is None:
+            raise DecoderError("a wired decoder was called on its own; run it through icecore, which begins a batch.")
+        self.calls[block] += 1
+        self.windows[block] = window
+        kind = self.kinds[block]
+        n_tokens = self._is_real.shape[1]
+        window = None if window is None or window >= n_tokens else window
+        key = (kind, window)
+        if key not in self._masks:
+            self._masks[key] = self._build(kind, window)
+        return self._masks[key]
+
+    def _build(self, kind: MaskKind, window: int | None) -> Tensor | str:
+        assert self._is_real is not None
+        if kind.name in SHORTCUTS and not self._is_padded and window is None:
+            return SHORTCUTS[kind.name]
+        spans = self._spans if kind.needs_spans else None
+        if kind.needs_spans and spans is None:
+            spans = torch.full(self._is_real.shape, CONTEXT, device=self._is_real.device)
+        is_real = self._is_real if self._is_padded or kind.needs_spans else self._is_real[:1]
+        return batch_mask(kind, is_real, spans=spans, window=window).unsqueeze(1)
+
+
+def wired_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Compute attention under the mask of the block that asks; called by transformers.
+
+    Raises:
+        DecoderError: The layer passes something that changes attention and that is not understood here.
+    """
+    if module not in _WIRED:
+        raise DecoderError(
+            f"a {type(module).__name__} that was never wired is called with our attention: it shares its configuration "
+            "object with a decoder that is. Give each model a configuration of its own."
+        )
+    wiring, block = _WIRED[module]
+    unknown = sorted(name for name in DECIDING if options.get(name) is not None)
+    if attention_mask is not None:  # `no_mask` gave the decoder none
+        unknown.append("a mask of its own making")
+    if unknown:
+        raise DecoderError(
+            f"attention of {type(module).__name__} uses {', '.join(unknown)}, which mask plans do not know; "
+            "only the plan 'causal' works for this decoder."
+        )
+    how: dict[str, Any] = {
+        "mask": wiring.mask(block, options.get("sliding_window")),
+        "scaling": options.get("scaling"),
+        "softcap": options.get("softcap"),
+        "sinks": options.get("s_aux"),
+    }
+    if wiring.watch is not None:
+        wiring.watch(block, attention_weights(query, key, **how))
+    return attend(query, key, value, **how), None
+
+
+def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:
+    """Stand in for the library's mask builder, as ours come from the plan; note the windows that are asked for."""
+    wiring = _BY_CONFIG.get(id(config))
+    is_windowed = set(getattr(config, "layer_types", None) or ("windowed",)) != {"full_attention"}
+    if wiring is not None and local_size is not None and is_windowed:
+        wiring.asked_windows.add(local_size)
+
+
+@contextmanager
+def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], *, family: str) -> Iterator[Wiring]:
+    """Wire a decoder for the length of a block, and leave it as it was found.
+
+    Args:
+        module: The decoder without its head.
+        blocks: Its blocks, bottom up.
+        kinds: Mask kind per block as text, bottom up.
+        family: Its `model_type`, for messages.
+
+    Yields:
+        The wiring; `begin` must be called before each forward call.
+
+    Raises:
+        DecoderError: The family does not let its attention be chosen; says which plan works.
+    """
+    _register()
+    model: Any = module
+    wiring = Wiring([parse_kind(kind) for kind in kinds])
+    config: Any = model.config
+    before = config._attn_implementation
+    for index, block in enumerate(blocks):
+        for part in block.modules():
+            _WIRED[part] = (wiring, index)
+    _BY_CONFIG[id(config)] = wiring
+    try:
+        _choose(model, NAME, family)
+        yield wiring
+    finally:
+        _choose(model, before, family)
+        _BY_CONFIG.pop(id(config), None)
+        for block in blocks:
+            for part in block.modules():
+                _WIRED.pop(part, None)
+
+
+def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
+    """Give the wiring of a decoder that is wired at present; None otherwise."""
+    entry = _WIRED.get(blocks[0])
+    return entry[0] if entry else None
+
+
+def require_obedient(wiring: Wiring, *, family: str) -> None:
+    """Check after a forward call that every block asked for its mask, and that no window is lost.
+
+    Raises:
+        DecoderError: A block did not: its attention goes another way. Or the family puts its sliding window or chunks
+            into the mask alone, which ours replaces.
+    """
+    silent = [block + 1 for block, n_calls in enumerate(wiring.calls) if n_calls == 0]
+    if silent:
+        raise DecoderError(
+            f"the family {family!r} computes attention past the library's interface (block {silent[0]} did not ask "
+            "for its mask), so a mask plan would be ignored; only the plan 'causal' works for it."
+        )
+    lost = sorted(wiring.asked_windows - set(wiring.windows.values()))
+    if lost:
+        raise DecoderError(
+            f"the family {family!r} does not tell its attention of its window of {lost[0]} tokens, so a mask plan "
+            "would lose it; only the plan 'causal' works for it."
+        )
+
+
+def _choose(model: Any, name: str, family: str) -> None:
+    try:
+        model.set_attn_implementation(name)
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise DecoderError(
+            f"the family {family!r} does not let its attention be chosen ({str(error).splitlines()[0]}); "
+            "only the plan 'causal' works for it."
+        ) from error
+    if model.config._attn_implementation != name:
+        raise DecoderError(
+            f"the family {family!r} does not go through the library's attention interface; "
+            "only the plan 'causal' works for it."
+        )
+
+
+def _register() -> None:
+    """Enter our functions into the library's tables, once."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    if NAME not in AttentionInterface._global_mapping:
+        AttentionInterface.register(NAME, wired_attention)
+        AttentionMaskInterface.register(NAME, no_mask)

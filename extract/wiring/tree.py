@@ -1,0 +1,97 @@
+"""Plans as a tree: what they share at the bottom is computed once per batch."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.decoders.decoder import Decoder
+from extract.errors import DecoderError
+from extract.inputs.batching import Batch
+from extract.linear import QuickLinear
+from extract.poolings.pooler import Pooler
+from extract.wiring.capture import run_batch
+from extract.wiring.interface import Wiring
+from extract.wiring.replay import Replay
+
+Kinds = tuple[str, ...]
+
+
+def count_blocks(plans: Sequence[Kinds]) -> int:
+    """Count the block passes that plans need when what they share is computed once.
+
+    Args:
+        plans: Kinds per block, bottom up, per plan.
+
+    Returns:
+        The number of nodes of the tree of their beginnings.
+
+    Example:
+        >>> count_blocks([("causal", "causal"), ("causal", "backward")])
+        3
+    """
+    return len({plan[:depth] for plan in plans for depth in range(1, len(plan) + 1)})
+
+
+def walk_plans(
+    decoder: Decoder, wiring: Wiring, batch: Batch, plans: Sequence[Kinds], *, poolings: Sequence[str],
+    layers: Sequence[str], emit: Callable[[Kinds, Float[Tensor, "L P N D"]], None],
+) -> None:  # fmt: skip
+    """Compute the latents of a batch under several plans, going through their tree depth first.
+
+    Args:
+        decoder: The frozen decoder, wired.
+        wiring: Its wiring.
+        batch: The batch.
+        plans: Kinds per block, bottom up, per plan; at least one.
+        poolings: Names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words.
+        layers: Names of the decoder's layers, bottom up.
+        emit: Called with each plan, in sorted order, and its latents `(L, P, N, D)` float32 on the decoder's device;
+            the tensor is used again for the next plan, so what is kept must be copied.
+
+    Raises:
+        DecoderError: The final norm of this family cannot be found.
+    """
+    ordered = sorted(set(plans))
+    n_blocks = len(decoder.blocks)
+    pool = Pooler(decoder, batch, poolings=poolings, layers=layers)
+    path: list[Tensor] = []
+
+    def visit(position: int, hidden: Tensor) -> None:
+        path.append(hidden)
+        pool(position, hidden)
+
+    replay = Replay(decoder.blocks, wiring)
+    wiring.set_kinds(ordered[0])
+    with replay.noting(), torch.inference_mode(), QuickLinear(varied=True):
+        run_batch(decoder, batch, visit)
+        norm = _final_norm(decoder, path[n_blocks], path.pop())
+        emit(ordered[0], pool.latents)
+        for before, plan in pairwise(ordered):
+            shared = next(depth for depth in range(n_blocks) if before[depth] != plan[depth])
+            for block in range(shared, n_blocks):
+                path[block + 1] = replay.run(block, path[block], plan[block])
+                pool(block + 1, path[block + 1])
+            pool(n_blocks + 1, norm(path[n_blocks]) if norm is not None else path[n_blocks])
+            emit(plan, pool.latents)
+
+
+def _final_norm(decoder: Decoder, hidden: Tensor, final: Tensor) -> nn.Module | None:
+    """Find the module that makes the final norm out of the last block's output; None when nothing does."""
+    if torch.equal(hidden, final):
+        return None
+    for child in decoder.module.children():
+        if isinstance(child, nn.ModuleList | nn.Embedding | nn.Dropout):
+            continue
+        try:
+            found = child(hidden)
+        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
+            continue
+        if isinstance(found, Tensor) and torch.equal(found, final):
+            return child
+    raise DecoderError(
+        f"the final norm of the {decoder.description.family!r} decoder cannot be told apart; "
+        "extract its plans one by one instead of as a sweep."
+    )

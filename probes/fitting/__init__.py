@@ -1,0 +1,1 @@
+"""Fitting: the Lightning loop, the best epoch kept, protocols."""

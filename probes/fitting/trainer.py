@@ -1,0 +1,257 @@
+"""Fitting one head with one seed: Lightning's loop, the best validation epoch kept, test never touched."""
+
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Float32
+from lightning.pytorch.callbacks import Callback
+
+from extract.errors import HeadError
+from probes.latents.pair_latents import PairLatents, SimilarityRows
+from probes.networks.pair_head import PairHead, collect_similarities
+
+EpochReport = Callable[[int, dict[str, float]], None]
+
+
+def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
+    """Report an epoch to nobody; another one is told its number, and by name what was logged and `max_epochs`."""
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How a head is fitted."""
+
+    batch_size: int = 128
+    """Pairs per batch."""
+    max_epochs: int = 100
+    """Most passes over the training pairs."""
+    patience: int = 20
+    """Epochs without a better validation score after which fitting stops."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one."""
+        for name in ("batch_size", "max_epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a fit gave; the head itself holds the best epoch's weights.
+
+    Attributes:
+        seed: The seed.
+        best_epoch: Epoch chosen on validation, from 1; 0 for a head without epochs.
+        history: Per epoch `train_loss`, `validation_pearson` and `validation_spearman`.
+        seconds: Duration.
+    """
+
+    seed: int
+    best_epoch: int
+    history: tuple[dict[str, float], ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What decides which epoch is kept.
+
+    Attributes:
+        metric: Name of a logged value, of which the highest counts.
+        every: Epochs from one look to the next.
+    """
+
+    metric: str = "validation_pearson"
+    every: int = 1
+
+
+class _KeepBest(Callback):
+    """Keeps the weights of the best epoch in memory, stops after `patience` epochs without a better one."""
+
+    def __init__(self, patience: int, report: EpochReport, selection: Selection) -> None:
+        self.patience, self.report, self.selection = patience, report, selection
+        self.best, self.best_epoch = float("-inf"), 0
+        self.state: dict[str, torch.Tensor] = {}
+        self.history: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Look at the epoch that has ended (Lightning validates before this hook)."""
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        epoch = len(self.history) + 1
+        if epoch % self.selection.every:  # what was logged before is of an earlier epoch
+            values = {key: value for key, value in values.items() if key.startswith("train_")}
+        self.history.append(values)
+        score = values.get(self.selection.metric, float("nan"))
+        if np.isfinite(score) and score > self.best:
+            self.best, self.best_epoch = score, epoch
+            self.state = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
+        self.report(epoch, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+        trainer.should_stop = epoch - self.best_epoch >= self.patience
+
+
+def fit_head(
+    head: PairHead, data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu", every: int = 1,
+    report: EpochReport = ignore_epoch,
+) -> FitResult:  # fmt: skip
+    """Fit a head on the training split, choosing the epoch on the split that the data names for it: validation.
+
+    Args:
+        head: A fresh head; it ends with the weights of the best epoch, in eval mode, on the CPU.
+        data: The pairs, with the batch size and seed that `options` and `seed` say.
+        options: Epochs and patience.
+        seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
+        device: `cpu` or a torch device.
+        every: Epochs from one look at the selection split to the next.
+        report: Called after every epoch with its number and its values.
+
+    Returns:
+        What happened.
+
+    Raises:
+        HeadError: No epoch had a finite score on the selection split.
+        TaskError: The task has no training split or no selection split.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    started = time.monotonic()
+    data.split("train")
+    data.split(data.selection)
+    head.selection = data.selection
+    head.prepare(data, data.standardiser())
+    data.fixed.clear()  # another head's similarities are none of this one's
+    if head.has_fixed_similarities:
+        for split in ("train", data.selection):
+            data.fixed[split] = SimilarityRows(collect_similarities(head, data, split), data.split(split).gold)
+    if not head.is_trained:
+        head.eval()
+        return FitResult(seed, 0, (), time.monotonic() - started)
+    selection = Selection(f"{data.selection}_pearson", every=every)
+    found = fit_epochs(head, data, options=options, selection=selection, seed=seed, device=device, report=report)
+    return replace(found, seconds=time.monotonic() - started)
+
+
+def fit_epochs(
+    module: lightning.LightningModule, data: lightning.LightningDataModule, *, options: FitOptions,
+    selection: Selection, seed: int = 0, device: str = "cpu", report: EpochReport = ignore_epoch,
+) -> FitResult:  # fmt: skip
+    """Run Lightning's loop and keep the best epoch.
+
+    Args:
+        module: What is trained; it ends with the weights of the best epoch, in eval mode, on the CPU.
+        data: What it is trained on.
+        options: Epochs and patience.
+        selection: What decides which epoch is best.
+        seed: Seed of dropout.
+        device: `cpu` or a torch device.
+        report: Called after every epoch with its number and its values.
+
+    Returns:
+        What happened.
+
+    Raises:
+        HeadError: No epoch had a finite value of the selection's metric.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    started = time.monotonic()
+    selection = replace(selection, every=min(selection.every, options.max_epochs))  # the last epoch is looked at
+    keeper = _KeepBest(options.patience, report, selection)
+    run_trainer(
+        module, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
+        check_val_every_n_epoch=selection.every,
+    )  # fmt: skip
+    if not keeper.state:
+        raise HeadError(
+            f"no epoch of {type(module).__name__} had a finite {selection.metric.replace('_', ' ')} (last loss "
+            f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
+        )
+    module.cpu().load_state_dict(keeper.state)
+    module.eval()
+    return FitResult(seed, keeper.best_epoch, tuple(keeper.history), time.monotonic() - started)
+
+
+def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
+    """Score every pair of a split, in order.
+
+    Args:
+        head: A fitted head.
+        data: The pairs.
+        split: The split.
+
+    Returns:
+        `(N,)` float32 predictions.
+    """
+    head.eval()
+    device = head.mean.device
+    with torch.no_grad():
+        parts = [head(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+    return torch.cat(parts).float().numpy()
+
+
+def run_trainer(
+    module: lightning.LightningModule, data: lightning.LightningDataModule, *, seed: int, device: str, **options: Any
+) -> None:
+    """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
+
+    Args:
+        module: What is trained.
+        data: What it is trained on.
+        seed: Seed of torch's own generator meanwhile.
+        device: `cpu` or a torch device.
+        options: Further options of `lightning.Trainer`.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    kind, _, index = device.partition(":")
+    with torch.random.fork_rng(), quiet_lightning(), _interruptible():
+        torch.manual_seed(seed)
+        trainer = lightning.Trainer(
+            accelerator={"cuda": "gpu"}.get(kind, kind), devices=[int(index)] if index else 1, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            num_sanity_val_steps=0, **options,
+        )  # fmt: skip
+        trainer.fit(module.train(), datamodule=data)
+    module.trainer = data.trainer = None  # a trainer holds on to its loaders, and with them to their buffers
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Give Ctrl-C its meaning back: Lightning answers it with `sys.exit(1)` and ignores every further one."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from stop
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Silence Lightning's greetings and its advice on workers inside the block; other warnings pass."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        # A batch is gathered in one call from a mapped file: workers would only copy it again.
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        # Frozen encoders are left in eval mode on purpose.
+        warnings.filterwarnings("ignore", message=r".*module\(s\) in eval mode.*")
+        # Lightning's own use of a name that torch has deprecated.
+        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

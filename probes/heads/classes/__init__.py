@@ -1,0 +1,1 @@
+"""Heads for classes: logistic probes and cosine thresholds."""

@@ -1,0 +1,1 @@
+"""Pair heads: fitted, scored and compared over seeds."""

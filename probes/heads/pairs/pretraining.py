@@ -1,0 +1,131 @@
+"""Layer-wise autoencoders on the latents of a corpus: fitted once, kept beside the caches, found again."""
+
+import inspect
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from extract.digest import digest_json
+from extract.errors import ConfigError, HeadError
+from extract.store.cache import LatentCache
+from probes.fitting.layer_fit import fit_layers
+from probes.fitting.trainer import EpochReport, FitOptions, ignore_epoch
+from probes.heads.options import sort_options
+from probes.heads.saved import AUTOENCODER, SavedAutoencoder, load_autoencoder, save_head
+from probes.latents.text_latents import TextLatents
+from probes.networks.autoencoder import LayerAutoencoder
+from probes.networks.widths import is_same_rule
+
+DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
+FOLDER = "autoencoders"
+
+
+def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
+    """Check the options of the autoencoders.
+
+    Args:
+        options: Options by name.
+
+    Returns:
+        Keyword arguments of `LayerAutoencoder`, and how it is fitted.
+
+    Raises:
+        UnknownNameError: An unknown option, or a value that stands in no table.
+        ConfigError: A value of the wrong kind.
+    """
+    return sort_options(AUTOENCODER, LayerAutoencoder, options, defaults=DEFAULTS)
+
+
+def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
+    """Refuse what a head says of its encoders where the autoencoders they come from say otherwise.
+
+    Args:
+        head: The head.
+        arguments: Its own arguments.
+        autoencoder: Arguments of the autoencoders; what is left out has its default.
+
+    Raises:
+        ConfigError: Another kind of encoder, or another rule for its codes.
+    """
+    defaults = inspect.signature(LayerAutoencoder).parameters
+    for option, is_same in (("encoder", operator.eq), ("bottleneck", is_same_rule)):
+        theirs = autoencoder.get(option, defaults[option].default)
+        if option in arguments and not is_same(arguments[option], theirs):
+            raise ConfigError(
+                f"option {option} of head {head!r} is {arguments[option]!r}, but it starts from autoencoders whose "
+                f"{option} is {theirs!r}; leave it out, or set pretraining.autoencoder.{option}."
+            )
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """What autoencoders are fitted on, and how.
+
+    Attributes:
+        cache: Latents of the corpus.
+        options: Options of the autoencoders, as in a config.
+        seed: Seed of initialisation, division and order.
+        device: Where they are fitted.
+        folder: Folder of caches; the autoencoders are kept in a folder of it.
+    """
+
+    cache: LatentCache
+    options: Mapping[str, Any]
+    seed: int
+    device: str
+    folder: Path
+
+
+def obtain_autoencoder(what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch) -> SavedAutoencoder:
+    """Find the autoencoders of all layers for a pooling, or fit them.
+
+    Args:
+        what: Corpus, options, seed and device.
+        pooling: Which pooling they encode, or several joined by `+`.
+        report: Called after every epoch with its number and its values.
+
+    Returns:
+        The autoencoders; their record holds the loss of every layer on held-out texts.
+
+    Raises:
+        HeadError: A batch larger than the corpus, or a loss that is not finite.
+        UnknownNameError: A pooling that the cache does not have, or an unknown option.
+    """
+    arguments, options = check_autoencoder_options(what.options)
+    data = TextLatents(what.cache, pooling=pooling, batch_size=options.batch_size, seed=what.seed)
+    identity = [
+        AUTOENCODER, arguments, vars(options), pooling, list(data.channels.names), what.seed, what.cache.manifest.id,
+        what.cache.identity["versions"], what.device,
+    ]  # fmt: skip
+    fit_id = digest_json(identity)
+    folder = what.folder / FOLDER / fit_id[:16]
+    try:
+        saved = load_autoencoder(folder)
+        if saved.record.get("fit_id") == fit_id and "best_epochs" in saved.record:
+            return saved
+    except HeadError:
+        pass  # not there yet, or cut short: fitted anew
+    with torch.random.fork_rng():
+        torch.manual_seed(what.seed)
+        module = LayerAutoencoder(len(data.channels.names), what.cache.width, **arguments)
+    found = fit_layers(module, data, options=options, seed=what.seed, device=what.device, report=report)
+    names = data.channels.names
+    record = {
+        "name": AUTOENCODER,
+        "pooling": pooling,
+        "layers": list(names),
+        "codes": list(module.codes),
+        "seed": what.seed,
+        "best_epochs": list(found.best_epochs),
+        "seconds": round(found.seconds, 3),
+        "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
+        "held_out_losses": list(found.losses),
+        "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
+        "fit_id": fit_id,
+    }
+    save_head(folder, module, record)
+    return SavedAutoencoder(module, record)

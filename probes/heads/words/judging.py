@@ -1,0 +1,215 @@
+"""Judging the predictions of one split: one score a layer in training; everything a report tells of the chosen one."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from probes.latents.word_latents import GoldTags, WordLatents
+from probes.metrics.bootstrap import SeedSummary
+from probes.metrics.decoding import decode_legal, repair_labels
+from probes.metrics.span_scores import score_spans, summarise_accuracy, summarise_span_f1
+from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels
+
+ABSENT = "(no prediction)"
+EXAMPLES = 4
+"""Words shown for each kind of error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """The gold of one split, and how predictions of it are scored.
+
+    Attributes:
+        gold: The gold tags.
+        offsets: `(N + 1,)` where each sentence starts.
+        words: `(W,)` the words themselves.
+        documents: The document of each sentence, to resample whole documents; None resamples sentences.
+        metric: `span-f1` or `accuracy`.
+        is_strict: Whether a span must begin with B.
+        kept: Positions of the words that are scored; all of them when None.
+    """
+
+    gold: GoldTags
+    offsets: Int[np.ndarray, " N_1"]
+    words: Sequence[str]
+    documents: Sequence[str] | None
+    metric: str
+    is_strict: bool = False
+    kept: Int[np.ndarray, " V"] | None = None
+
+    def score(self, ids: Int[np.ndarray, " W"]) -> float:
+        """Score predictions, `NO_PREDICTION` being an error; higher is better."""
+        if self.metric == "accuracy":
+            return float((self._pick(ids) == self._gold).mean())
+        return score_spans(self.count(ids)).micro.f1
+
+    def count(self, ids: Int[np.ndarray, " W"], *, is_strict: bool | None = None) -> SpanCounts:
+        """Count the spans of predictions."""
+        strict = self.is_strict if is_strict is None else is_strict
+        return count_spans(self._gold, self._pick(ids), offsets=self._offsets, labels=self._labels, strict=strict)
+
+    def summarise(self, ids: Int[np.ndarray, "S W"], *, n_resamples: int) -> SeedSummary:
+        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences.
+
+        The interval is NaN where there is only one of them.
+        """
+        groups = range(len(self._offsets) - 1) if self.documents is None else self.documents
+        if len(set(groups)) < 2:
+            values = tuple(self.score(row) for row in ids)
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            return SeedSummary(float(np.mean(values)), spread, float("nan"), float("nan"), 0.95, values)
+        if self.metric == "accuracy":
+            right = np.stack([self._pick(row) == self._gold for row in ids])
+            return summarise_accuracy(
+                right, offsets=self._offsets, documents=self.documents, n_resamples=n_resamples
+            )  # fmt: skip
+        counts = np.stack([self.count(row).by_sentence() for row in ids])
+        return summarise_span_f1(counts, documents=self.documents, n_resamples=n_resamples)
+
+    def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
+        """Give the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.
+
+        Precision, recall and F1 are of the sums; `n_gold` is of one seed.
+        """
+        if self.metric == "accuracy":
+            sums = {name: np.zeros(3, dtype=np.int64) for name in self.gold.names}
+            for row in ids:
+                picked = self._pick(row)
+                for k, name in enumerate(self.gold.names):
+                    found, wanted = picked == k, self._gold == k
+                    sums[name] += (int((found & wanted).sum()), int(found.sum()), int(wanted.sum()))
+        else:
+            counts = [self.count(row) for row in ids]
+            sides = [[each.n_correct, each.n_predicted, each.n_gold] for each in counts]
+            sums = dict(zip(counts[0].types, np.sum(sides, axis=(0, 2)).T, strict=True))
+        return [_shares(name, row, len(ids)) for name, row in sums.items() if row.any()]
+
+    def decodings(self, ids: Int[np.ndarray, " W"], logits: Float[np.ndarray, "W K"]) -> dict[str, float]:
+        """Score the tags of spans as they are, repaired, and decoded legally; nothing of it is trained.
+
+        Args:
+            ids: The best class of each word.
+            logits: Scores of the classes of train; NaN where there is no prediction.
+
+        Returns:
+            F1 by the rules of conlleval and strictly, of each.
+        """
+        classes = self.gold.names[: logits.shape[1]]
+        ways = {
+            "plain": ids,
+            "repaired": repair_labels(ids, self.offsets, labels=self.gold.names),
+            "legal": decode_legal(logits, self.offsets, labels=classes),
+        }
+        return {
+            f"{way}{suffix}": score_spans(self.count(found, is_strict=is_strict)).micro.f1
+            for way, found in ways.items()
+            for suffix, is_strict in (("", False), (" strict", True))
+        }
+
+    def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, Any]]:
+        """Give the most frequent pairs of a gold tag and another predicted one, with some words each."""
+        wrong = np.flatnonzero(self._pick(ids) != self._gold)
+        if self.kept is not None:
+            wrong = self.kept[wrong]
+        names = (*self.gold.names, ABSENT)  # NO_PREDICTION is -1
+        places: list[int] = wrong.tolist()
+        pairs = [(names[self.gold.ids[k]], names[ids[k]]) for k in places]
+        shown: dict[tuple[str, str], Counter[str]] = {}
+        for pair, k in zip(pairs, places, strict=True):
+            shown.setdefault(pair, Counter())[self.words[k]] += 1
+        return [
+            {
+                "gold": pair[0], "predicted": pair[1], "n": n,
+                "words": [word for word, _ in shown[pair].most_common(EXAMPLES)],
+            }
+            for pair, n in Counter(pairs).most_common(most)
+        ]  # fmt: skip
+
+    def confusion(self, ids: Int[np.ndarray, " W"]) -> Int[np.ndarray, "G P"]:
+        """Count gold tags (rows) and predicted ones (columns, the last being no prediction)."""
+        table = np.zeros((len(self.gold.names), len(self.gold.names) + 1), dtype=np.int64)
+        np.add.at(table, (self._gold, self._pick(ids)), 1)
+        return table
+
+    @cached_property
+    def _labels(self) -> SpanLabels:
+        return index_labels(self.gold.names)
+
+    @cached_property
+    def _gold(self) -> NDArray[np.int64]:
+        return self._pick(self.gold.ids)
+
+    @cached_property
+    def _offsets(self) -> NDArray[np.int64]:
+        if self.kept is None:
+            return self.offsets
+        return np.searchsorted(self.kept, self.offsets)
+
+    def _pick(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        return ids if self.kept is None else ids[self.kept]
+
+
+def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> Judge:
+    """Look at the tags of a split, to judge predictions of it.
+
+    Args:
+        data: The words.
+        split: The split.
+        is_strict: Whether a span must begin with B.
+        leaves_out_cut: Whether words without a latent are left out, not counted as errors.
+
+    Returns:
+        The judge.
+
+    Raises:
+        TaskError: The task has no such split.
+    """
+    rows, part = data.split(split), data.task.splits[split]
+    return Judge(
+        data.gold(split), rows.offsets, [word for words in part["words"] for word in words],
+        list(part["document"]) if data.task.resampled(split) == "documents" else None, data.task.metric, is_strict,
+        np.flatnonzero(rows.has_latent) if leaves_out_cut else None,
+    )  # fmt: skip
+
+
+def majority_ids(data: WordLatents, judge: Judge) -> Int[np.ndarray, " W"]:
+    """Predict for each word the tag it has most often in train, for a word unknown there the most frequent of all.
+
+    Args:
+        data: The words; the tags of its training split are learned.
+        judge: The split to predict.
+
+    Returns:
+        `(W,)` classes; of equally frequent ones the one that train shows first.
+
+    Source:
+        The baseline of the CoNLL shared tasks, word by word.
+    """
+    train = data.task.splits["train"]
+    numbers = {name: number for number, name in enumerate(data.classes)}
+    seen: dict[str, Counter[str]] = {}
+    overall: Counter[str] = Counter()
+    for words, tags in zip(train["words"], train["tags"], strict=True):
+        for word, tag in zip(words, tags, strict=True):
+            seen.setdefault(word, Counter())[tag] += 1
+            overall[tag] += 1
+    best = {word: numbers[counts.most_common(1)[0][0]] for word, counts in seen.items()}
+    other = numbers[overall.most_common(1)[0][0]]
+    return np.array([best.get(word, other) for word in judge.words], dtype=np.int64)
+
+
+def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
+    n_correct, n_predicted, n_gold = (int(n) for n in sums)
+    return {
+        "type": name,
+        "precision": n_correct / n_predicted if n_predicted else 0.0,
+        "recall": n_correct / n_gold if n_gold else 0.0,
+        "f1": 2 * n_correct / (n_predicted + n_gold),
+        "n_gold": n_gold // n_seeds,
+    }

@@ -1,0 +1,192 @@
+"""Options of the heads of words as they stand in a config, and what each protocol puts in place of the defaults."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from extract.errors import ConfigError, HeadError, unknown_name
+from probes.latents.reading import Streaming
+from probes.networks.token_heads import SCHEDULES
+
+DATA_OPTIONS = ("pooling", "layers")
+CLASS_WEIGHTS = {
+    "none": "every word counts alike",
+    "balanced": "every class counts alike: a word weighs the inverse of its class's share",
+}
+STARTS = {
+    "prior": "weights of zero, and biases that predict how frequent each class is in train",
+    "random": "small random weights and biases, as linear maps usually begin",
+}
+OFFSETS_FROM = {
+    "validation": "the bias of O is lowered or raised where validation spans are found better, layer by layer",
+    "none": "as trained",
+}
+KEPT = {
+    "best": "the epoch with the best validation score, of every layer by itself",
+    "last": "the weights that training ends with",
+}
+
+
+@dataclass(frozen=True)
+class TokenOptions:
+    """Options of `token-classifier` and `token-mix`."""
+
+    batch_size: int = 32
+    """Sentences per batch."""
+    max_epochs: int = 20
+    """Most epochs."""
+    patience: int = 3
+    """Epochs without a better validation score after which a layer is done."""
+    epoch_steps: int = 100
+    """Fewest training steps of an epoch, which goes over a small training split several times, always to its end.
+
+    1 is one pass an epoch, as is any number of steps that a pass has. Without it `patience` and `max_epochs` would be a
+    few steps where there are a hundred sentences."""
+    start: str = "prior"
+    """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
+    offset: str = "validation"
+    """What moves the bias of O after training: `validation` (tasks of spans alone), or `none`."""
+    steps: int = 0
+    """Training steps, in place of epochs; 0 counts epochs."""
+    keep: str = "best"
+    """Which weights are kept: `best` (of the epochs, on validation) or `last`."""
+    learning_rate: float = 1e-3
+    """AdamW learning rate."""
+    schedule: str = "constant"
+    """`constant`, or `linear` to 0 over all steps."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    dropout: float = 0.1
+    """Share of the dimensions that are left out in training."""
+    class_weights: str = "none"
+    """`none`, or `balanced`: rare classes count as much as frequent ones."""
+    is_standardised: bool = True
+    """Whether latents are standardised by mean and standard deviation over training words."""
+    is_strict: bool = False
+    """Whether spans are counted strictly (a span begins with B) and not by the rules of conlleval."""
+    leaves_out_cut: bool = False
+    """Whether words without a latent are left out of the scores, which is optimistic, and not counted as errors."""
+    chunk_words: int = 512
+    """Words that are read at once."""
+    buffer_mb: int = 1024
+    """Memory in MB in which chunks are mixed."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their ranges and tables."""
+        tables = {
+            "start": STARTS,
+            "offset": OFFSETS_FROM,
+            "keep": KEPT,
+            "schedule": SCHEDULES,
+            "class_weights": CLASS_WEIGHTS,
+        }
+        for name, table in tables.items():
+            if getattr(self, name) not in table:
+                raise unknown_name(name, getattr(self, name), table)
+        for name in ("batch_size", "max_epochs", "patience", "epoch_steps"):
+            if getattr(self, name) < 1:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
+        if self.steps < 0:
+            raise HeadError(f"steps is {self.steps}; allowed: a whole number of training steps, or 0 to count epochs.")
+        if self.steps and self.keep != "last":
+            raise HeadError(
+                f"steps is {self.steps} and keep is {self.keep!r}; allowed: keep: last, since training in steps looks "
+                "at validation only when it has ended."
+            )
+        if not 0 <= self.dropout < 1:
+            raise HeadError(f"dropout is {self.dropout}; allowed: a share from 0 to below 1.")
+        for name in ("learning_rate", "weight_decay"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a number of at least 0.")
+        self.streaming()
+
+    def streaming(self) -> Streaming:
+        """Give how the cache is read."""
+        return Streaming(self.chunk_words, self.buffer_mb)
+
+    def head_arguments(self) -> dict[str, Any]:
+        """Give the arguments of the head itself."""
+        return {name: getattr(self, name) for name in ("dropout", "learning_rate", "weight_decay", "schedule")}
+
+
+PROTOCOL_OPTIONS: dict[str, dict[str, Any]] = {
+    "magnet": {
+        "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
+        "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
+    },
+    "look-both-ways": {
+        "max_epochs": 3, "epoch_steps": 1, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear",
+        "weight_decay": 0.0, "keep": "last", "is_standardised": False, "start": "random", "offset": "none",
+        "layers": "final_norm", "leaves_out_cut": True,
+    },
+}  # fmt: skip
+"""What the papers do (MAGNET, appendix A; the code released with Look Both Ways); options of the config count before
+these."""
+
+
+@dataclass(frozen=True)
+class WordHeadOptions:
+    """What a config says of one head.
+
+    Attributes:
+        options: Its own options.
+        pooling: The word pooling it reads; the first one of the cache when empty.
+        layers: The layers it reads.
+    """
+
+    options: TokenOptions
+    pooling: str
+    layers: tuple[str, ...]
+
+
+def resolve_token_options(name: str, options: Mapping[str, Any], *, protocol: str = "icecore") -> WordHeadOptions:
+    """Check the options of a head of words, and fill in those of the protocol.
+
+    Args:
+        name: What messages call the head.
+        options: Options by name.
+        protocol: The protocol; its own options stand where the config says nothing.
+
+    Returns:
+        The options.
+
+    Raises:
+        UnknownNameError: An unknown option, or a value that stands in no table.
+        ConfigError: A value of the wrong kind.
+        HeadError: A value outside its range.
+
+    Example:
+        >>> resolve_token_options("token-classifier", {"patience": 5}, protocol="magnet").options.steps
+        4000
+    """
+    merged = {**PROTOCOL_OPTIONS.get(protocol, {}), **options}
+    known = {item.name: item.default for item in fields(TokenOptions)}
+    own: dict[str, Any] = {}
+    for key, value in merged.items():
+        if key in DATA_OPTIONS:
+            continue
+        if key not in known:
+            raise unknown_name(f"{name} option", key, [*known, *DATA_OPTIONS])
+        own[key] = _coerce(name, key, value, known[key])
+    layers, pooling = merged.get("layers", "all"), merged.get("pooling") or ""
+    if not isinstance(layers, str | list | tuple):
+        raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
+    if not isinstance(pooling, str):
+        raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a word pooling.")
+    return WordHeadOptions(TokenOptions(**own), pooling, (layers,) if isinstance(layers, str) else tuple(layers))
+
+
+def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
+    """Bring a value to the kind of its default; YAML reads `1e-3` as a text."""
+    kind = type(default)
+    try:
+        if isinstance(value, bool) is (kind is bool):
+            if kind is int and float(value).is_integer():
+                return int(float(value))
+            if kind in (float, bool) or (kind is str and isinstance(value, str)):
+                return kind(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    nouns = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {nouns[kind]}.")

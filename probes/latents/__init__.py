@@ -1,0 +1,1 @@
+"""Latents as heads read them: channels, standardisation, data modules, streams."""

@@ -1,0 +1,81 @@
+"""Channels: what a head reads of a text, one latent per (pooling, layer); usually the layers of one pooling."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extract.decoders.layers import select_from
+from extract.errors import HeadError
+from extract.store.cache import LatentCache
+
+JOIN = "+"
+
+
+@dataclass(frozen=True)
+class Channels:
+    """Which latents of a cache a head reads, in order.
+
+    Attributes:
+        poolings: Poolings, one or more.
+        layers: Names of layers, bottom up; every pooling gives all of them.
+    """
+
+    poolings: tuple[str, ...]
+    layers: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the channels: layers, with their pooling in front where there are several."""
+        if len(self.poolings) == 1:
+            return self.layers
+        return tuple(f"{pooling}/{layer}" for pooling in self.poolings for layer in self.layers)
+
+    @property
+    def pooling(self) -> str:
+        """The poolings as they stand in a config: `mean`, or `mean+last`."""
+        return JOIN.join(self.poolings)
+
+    def gather(self, cache: LatentCache, rows: Tensor) -> Float[Tensor, "L B D"]:
+        """Gather rows of every channel, `L` being their number."""
+        parts = [cache.gather(rows, pooling, layers=self.layers) for pooling in self.poolings]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def split_poolings(text: str) -> tuple[str, ...]:
+    """Read `mean` or `mean+last`.
+
+    Raises:
+        HeadError: An empty or repeated name.
+
+    Example:
+        >>> split_poolings("mean+last")
+        ('mean', 'last')
+    """
+    names = tuple(part.strip() for part in text.split(JOIN))
+    if not all(names) or len(set(names)) != len(names):
+        raise HeadError(f"pooling is {text!r}; allowed: names, each once, joined by '{JOIN}', for instance mean+last.")
+    return names
+
+
+def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = "all") -> Channels:
+    """Choose channels of a cache.
+
+    Args:
+        cache: The cache.
+        pooling: `mean`, or several joined by `+`.
+        layers: A selection of its layers.
+
+    Returns:
+        The channels.
+
+    Raises:
+        HeadError: An empty or repeated pooling.
+        UnknownNameError: A pooling or layer that the cache does not have.
+    """
+    chosen = Channels(split_poolings(pooling), select_from(layers, cache.layers))
+    for name in chosen.poolings:
+        cache.layer(chosen.layers[0], name)  # an unknown pooling is told here
+    return chosen

@@ -1,0 +1,163 @@
+"""The Lightning data module that streams word latents out of a cache."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import lightning
+import numpy as np
+from jaxtyping import Int
+
+from extract.errors import CacheError, TaskError, unknown_name
+from extract.store.cache import LatentCache
+from probes.latents.channels import Channels, channels_of
+from probes.latents.chunks import Chunk, WordRows, plan_chunks
+from probes.latents.reading import Prepare, Streaming, WordReader
+from probes.latents.standardise import Standardiser, standardise_chunks
+from probes.latents.stream import InOrder, Shuffled
+from probes.tasks.words.task import WordTask
+
+
+@dataclass(frozen=True, eq=False)
+class GoldTags:
+    """The gold tags of one split as numbers.
+
+    Attributes:
+        names: The tags: those of train first, which a head can predict, then those that only this split has.
+        ids: `(W,)` positions in `names`.
+    """
+
+    names: tuple[str, ...]
+    ids: Int[np.ndarray, " W"]
+
+
+class WordLatents(lightning.LightningDataModule):
+    """Words of a task with their latents, streamed: memory does not grow with the cache.
+
+    The tags of a split are looked at when they are asked for, so that nothing before that can know those of test.
+
+    Args:
+        cache: A word cache that holds every sentence of the task.
+        task: The task.
+        pooling: Which word pooling of the cache, or several joined by `+`; its first one when empty.
+        layers: A selection of its layers.
+        batch_size: Sentences per training batch; all of their words that have a latent are trained on together.
+        seed: Seed of the order of training sentences.
+        streaming: How much is read at once, and how much is mixed.
+
+    Raises:
+        CacheError: The cache holds no words, or not those of a sentence.
+        UnknownNameError: A pooling or layer that the cache does not have.
+        TaskError: The task has no training split, or no training word has a latent.
+    """
+
+    def __init__(
+        self, cache: LatentCache, task: WordTask, *, pooling: str = "", layers: str | Sequence[str] = "all",
+        batch_size: int = 32, seed: int = 0, streaming: Streaming = Streaming(),  # noqa: B008 - frozen
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if not cache.is_words:
+            raise CacheError(
+                f"cache {str(cache.path)!r} holds latents of whole texts, but task {task.name!r} asks for words; "
+                "extract a cache of its sentences (icecore extract CONFIG)."
+            )
+        self.cache, self.task = cache, task
+        self.batch_size, self.seed, self.streaming = batch_size, seed, streaming
+        self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
+        self.rows = {split: _locate(cache, task, split) for split in task.splits}
+        self._planned: dict[str, list[Chunk]] = {}
+        self.epoch_steps = 1
+        """Fewest steps of an epoch of training: a small split is gone over several times."""
+        self.prepare: Prepare | None = None
+        """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
+        if not self.split("train").has_latent.any():
+            raise TaskError(f"no training word of task {task.name!r} has a latent, so there is nothing to train on.")
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the channels, `L` of them; with one pooling these are its layers."""
+        return self.channels.names
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The tags of the training split, `K` of them, in the order of the task; what a head can predict."""
+        known = {tag for tags in self.task.splits["train"]["tags"] for tag in tags}
+        found = tuple(tag for tag in self.task.labels if tag in known)
+        if len(found) < 2:
+            raise TaskError(
+                f"every training word of task {self.task.name!r} has the tag {found[0]!r}, so there is nothing to "
+                "learn: add sentences with other tags."
+            )
+        return found
+
+    def split(self, name: str) -> WordRows:
+        """Give the words of one split.
+
+        Raises:
+            TaskError: The task has no such split.
+        """
+        if name not in self.rows:
+            raise TaskError(f"task {self.task.name!r} has no split {name!r}; it has: {', '.join(self.rows)}.")
+        return self.rows[name]
+
+    def gold(self, split: str) -> GoldTags:
+        """Look at the tags of one split.
+
+        Raises:
+            TaskError: The task has no such split.
+        """
+        self.split(split)
+        tags = [tag for row in self.task.splits[split]["tags"] for tag in row]
+        names = (*self.classes, *sorted(set(tags) - set(self.classes)))
+        numbers = {name: number for number, name in enumerate(names)}
+        return GoldTags(names, np.array([numbers[tag] for tag in tags], dtype=np.int64))
+
+    @cached_property
+    def standardiser(self) -> Standardiser:
+        """Mean and scale over the training words, each place of the cache counted once."""
+        return standardise_chunks(
+            batch.latents[:, np.unique(self.split("train").places[batch.words], return_index=True)[1]]
+            for batch in self.loader("train")
+        )
+
+    def loader(self, split: str, *, channel: int | None = None, prepare: Prepare | None = None) -> InOrder:
+        """Read the words of one split in the order of the file, those without a latent left out.
+
+        Args:
+            split: The split.
+            channel: Position of the one channel to read; all of them when absent.
+            prepare: What is done to the latents.
+
+        Returns:
+            Batches without labels.
+
+        Raises:
+            TaskError: The task has no such split.
+        """
+        channels = self.channels if channel is None else self._only(channel)
+        return InOrder(WordReader(self.cache, channels, prepare), self._chunks(split), self.split(split).places)
+
+    def train_dataloader(self) -> Shuffled:
+        """Training sentences, shuffled by the seed."""
+        return Shuffled(
+            WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").places,
+            labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
+            buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
+        )  # fmt: skip
+
+    def _only(self, channel: int) -> Channels:
+        pooling, layer = divmod(channel, len(self.channels.layers))
+        return Channels((self.channels.poolings[pooling],), (self.channels.layers[layer],))
+
+    def _chunks(self, split: str) -> list[Chunk]:
+        if split not in self._planned:
+            self._planned[split] = plan_chunks(self.split(split), chunk_words=self.streaming.chunk_words)
+        return self._planned[split]
+
+
+def _locate(cache: LatentCache, task: WordTask, split: str) -> WordRows:
+    if split not in task.splits:
+        raise unknown_name("split", split, task.splits)
+    found = cache.words_of(task.joined(split))
+    places, offsets = (np.asarray(values, dtype=np.int64) for values in (found.positions, found.offsets))
+    return WordRows(places, offsets, np.asarray(found.flags, dtype=np.uint8), np.asarray(found.has_latent, dtype=bool))

@@ -1,0 +1,1 @@
+"""Metrics and their intervals: correlations, classes, spans; calibration and decoding."""

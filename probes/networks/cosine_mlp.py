@@ -1,0 +1,63 @@
+"""Cosine MLP: the layers' cosines through a small network."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from probes.latents.pair_latents import PairLatents
+from probes.latents.standardise import Standardiser
+from probes.networks.pair_head import PairHead, collect_similarities, cosine
+
+
+class CosineMLP(PairHead):
+    """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
+
+    The cosines are standardised before the network, and unless told otherwise the latents before the cosine, both by
+    the training split. FREEZE takes the cosines of latents as they are: `standardises_latents` off.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        hidden: Units of the hidden layer.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    cosine_mean: Tensor
+    cosine_scale: Tensor
+
+    def __init__(
+        self, n_layers: int, width: int, *, hidden: int = 128, standardises_latents: bool = True, loss: str = "mse",
+        learning_rate: float = 3e-4, weight_decay: float = 0.01,
+    ) -> None:  # fmt: skip
+        super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
+        self.save_hyperparameters()
+        self.standardises_latents = standardises_latents
+        self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
+        self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
+        self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
+
+    @property
+    def has_fixed_similarities(self) -> bool:
+        """Nothing below the cosines is trained."""
+        return True
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+        """Give the cosines of latents, standardised or as they are."""
+        if self.standardises_latents:
+            a, b = self.standardised(a), self.standardised(b)
+        return cosine(a, b)
+
+    def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:
+        """Standardise the cosines and pass them through the network."""
+        inputs = ((similarities - self.cosine_mean) / self.cosine_scale).T
+        return torch.sigmoid(self.network(inputs)).squeeze(-1)
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Fit both standardisations on the training split."""
+        super().prepare(data, standardiser)
+        values = collect_similarities(self, data, "train")
+        self.cosine_mean.copy_(values.mean(1, keepdim=True))
+        self.cosine_scale.copy_(values.std(1, keepdim=True).clamp(min=1e-4))

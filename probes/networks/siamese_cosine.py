@@ -1,0 +1,159 @@
+"""Siamese cosine head: layer-wise encoders, their cosines, and a network that combines them."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extract.errors import HeadError, unknown_name
+from probes.latents.pair_latents import PairLatents
+from probes.latents.standardise import Standardiser
+from probes.networks.encoders import LayerGroups
+from probes.networks.layerwise import LayerwiseLinear
+from probes.networks.optimisers import adamw
+from probes.networks.pair_head import PairHead, cosine
+from probes.networks.widths import Widths, code_widths
+
+STARTS = {
+    "fresh": "encoders begin at random and are trained with the head",
+    "pretrained": "encoders of the layer-wise autoencoders, trained on with the head",
+    "frozen": "encoders of the layer-wise autoencoders, left as they are",
+}
+
+
+class SiameseCosine(PairHead):
+    """One encoder per layer shared by both texts, `L` cosines, then an MLP (FREEZE sections 4.1.1 and 4.2).
+
+    The encoders see latents standardised by the training split; those that come from autoencoders, as the
+    autoencoders saw them. Symmetric by construction.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        bottleneck: Dimension `H` of a code: a size, a rule such as `256, upper half 512`, or a list over layers.
+        encoder: A name from `ENCODERS`.
+        start: A name from `STARTS`; `pretrained` and `frozen` take encoder and bottleneck from the autoencoders.
+        pair_features: Numbers per layer that a small projection takes from the product and the absolute difference
+            of two codes of length 1, shown to the network beside the cosine; none when 0.
+        hidden: Units of each of the three hidden layers.
+        dropout: Dropout probability of the encoders.
+        network_dropout: Dropout probability of the network, behind each of its hidden layers.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        encoder_learning_rate: That of the encoders, for instance a lower one for those that come from autoencoders;
+            `learning_rate` when None.
+        weight_decay: AdamW weight decay, of encoders and network.
+
+    Raises:
+        HeadError: Widths that cannot be read, or a learning rate for encoders that are frozen.
+        UnknownNameError: An encoder, start or loss that stands in no table.
+    """
+
+    def __init__(  # noqa: PLR0913 - a head's options are its signature
+        self, n_layers: int, width: int, *, bottleneck: Widths = 256, encoder: str = "linear", start: str = "fresh",
+        pair_features: int = 0, hidden: int = 512, dropout: float = 0.1, network_dropout: float = 0.0,
+        loss: str = "log-variance", learning_rate: float = 3e-4, encoder_learning_rate: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
+        self.save_hyperparameters()
+        if start not in STARTS:
+            raise unknown_name("start", start, STARTS)
+        if start == "frozen" and encoder_learning_rate is not None:
+            raise HeadError(
+                f"encoder_learning_rate is {encoder_learning_rate:g}, but start is 'frozen', which trains no encoder; "
+                "leave it out, or use start: pretrained."
+            )
+        self.encoder_learning_rate = encoder_learning_rate
+        self.start, self._is_adopted = start, False
+        codes = code_widths(bottleneck, n_layers, width=width)
+        self.encoder = LayerGroups(encoder, width, codes, dropout=dropout)
+        self.projections = nn.ModuleList(
+            LayerwiseLinear(len(layers), 2 * codes[layers[0]], pair_features)
+            for layers in (self.encoder.places if pair_features else ())
+        )
+        self.network = nn.Sequential(
+            nn.Linear(n_layers * (1 + pair_features), hidden), _activation(network_dropout),
+            nn.Linear(hidden, hidden), _activation(network_dropout),
+            nn.Linear(hidden, hidden), _activation(network_dropout),
+            nn.Linear(hidden, 1), nn.Hardsigmoid(),
+        )  # fmt: skip
+
+    @property
+    def has_fixed_similarities(self) -> bool:
+        """Frozen encoders give the same cosines in every epoch."""
+        return self.start == "frozen" and not self.projections
+
+    def train(self, mode: bool = True) -> "SiameseCosine":
+        """Set the mode; frozen encoders stay in eval mode, so that nothing of theirs is dropped."""
+        super().train(mode)
+        if self.start == "frozen":
+            self.encoder.eval()
+        return self
+
+    def adopt(self, encoders: LayerGroups, standardiser: Standardiser, *, picks: Sequence[int]) -> None:
+        """Take over the encoders of autoencoders, with the standardisation that they were trained under.
+
+        Args:
+            encoders: The encoders, of the kind and widths this head was built with.
+            standardiser: Mean and scale `(L', D)` of the latents they saw.
+            picks: For each of the `L` layers here, its position there.
+        """
+        self.encoder.copy_layers(encoders, picks)
+        self._set_standardiser(Standardiser(standardiser.mean[list(picks)], standardiser.scale[list(picks)]))
+        self.encoder.requires_grad_(self.start != "frozen")
+        self._is_adopted = True
+        self.train(self.training)
+
+    def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
+        """Take the standardisation of the training split, unless the encoders brought theirs.
+
+        Raises:
+            HeadError: The encoders should come from autoencoders, and none were given.
+        """
+        if self.start == "fresh":
+            super().prepare(data, standardiser)
+        elif not self._is_adopted:
+            raise HeadError(
+                f"option start is {self.start!r}, but no autoencoders were given; allowed: 'fresh', or a run with "
+                "`pretraining` set."
+            )
+
+    def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "C B"]:
+        """Give the cosines of the codes, then the pair features: `(L * (1 + pair_features), B)`."""
+        # Both texts in one pass over the encoders: half the calls, and each twice as long.
+        codes = self.encoder.encode(self.standardised(torch.cat([a, b], dim=1)))
+        of_a, of_b = zip(*(code.chunk(2, dim=1) for code in codes), strict=True)
+        cosines = self.encoder.ungroup([cosine(x, y) for x, y in zip(of_a, of_b, strict=True)])
+        if not self.projections:
+            return cosines
+        parts = []
+        for project, x, y in zip(self.projections, of_a, of_b, strict=True):
+            u, v = (nn.functional.normalize(code, dim=-1, eps=1e-8) for code in (x, y))
+            parts.append(project(torch.cat([u * v, (u - v).abs()], dim=-1)))
+        features = self.encoder.ungroup(parts)
+        return torch.cat([cosines, features.permute(2, 0, 1).flatten(0, 1)])
+
+    def combine(self, similarities: Float[Tensor, "C B"]) -> Float[Tensor, " B"]:
+        """Pass the cosines (and pair features) of all layers through the network."""
+        combined: Tensor = self.network(similarities.T)
+        return combined.squeeze(-1)
+
+    def identical_similarity(self) -> float | None:
+        """Give the prediction for a text paired with itself; none with pair features, which depend on the text."""
+        return None if self.projections else super().identical_similarity()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Use AdamW, the encoders at their own learning rate if they have one; without weight decay it is Adam."""
+        if self.encoder_learning_rate is None:
+            return super().configure_optimizers()
+        rest = [parameter for name, parameter in self.named_parameters() if not name.startswith("encoder.")]
+        optimiser = adamw(rest, learning_rate=self.learning_rate, weight_decay=self.weight_decay)
+        optimiser.add_param_group({"params": list(self.encoder.parameters()), "lr": self.encoder_learning_rate})
+        return optimiser
+
+
+def _activation(dropout: float) -> nn.Module:
+    """One module in either case, so that the network's weights keep their names."""
+    return nn.Sequential(nn.GELU(), nn.Dropout(dropout)) if dropout else nn.GELU()

@@ -1,0 +1,251 @@
+"""Finding a good mask plan without scoring every plan on all rows (Look Both Ways leaves open how to choose k and k0).
+
+A strategy is a generator: it yields the plans to score next and on how many rows, is sent their validation scores, and
+returns the plan it found. It computes nothing itself.
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from extract.errors import ConfigError, unknown_name
+from extract.masks.plan import MaskPlan
+from probes.plans.plan_space import Ledger, PlanSpace
+
+SHRINK = 3
+"""Of the plans of a rung about one in so many goes on to the next, where the budget allows that many rungs."""
+ENOUGH = 2
+"""Several rungs only where the first has so many times the fewest rows: a plan that noise drops is lost for good."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Plans to score on the same rows.
+
+    Attributes:
+        plans: The plans.
+        n_rows: Rows per split.
+    """
+
+    plans: tuple[MaskPlan, ...]
+    n_rows: int
+
+
+Strategy = Generator[Trial, Sequence[float], MaskPlan]
+Score = Callable[[Trial], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A trial with what came of it.
+
+    Attributes:
+        trial: What was scored.
+        scores: Validation score of each plan; higher is better.
+        cost: Block passes times texts.
+    """
+
+    trial: Trial
+    scores: tuple[float, ...]
+    cost: int
+
+
+@dataclass(frozen=True)
+class Search:
+    """A finished search.
+
+    Attributes:
+        chosen: The plan that was found.
+        steps: Every trial, in order.
+        cost: Block passes times texts, those that complete the chosen plan included.
+        full_cost: The same for every plan on all rows.
+    """
+
+    chosen: MaskPlan
+    steps: tuple[Step, ...]
+    cost: int
+    full_cost: int
+
+    @property
+    def share(self) -> float:
+        """Cost as a share of scoring every plan on all rows."""
+        return self.cost / self.full_cost
+
+
+def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
+    """Score all plans on few rows, keep the best, score these on more rows, and so on (successive halving).
+
+    Every rung gets an equal part of the budget (Jamieson and Talwalkar, 2016), hence the fewer plans are left, the more
+    rows they are scored on. There are as many rungs as leave the first one rows enough; one rung is all plans on as
+    many rows as the budget allows.
+
+    Args:
+        space: What to choose from.
+        ledger: What may be spent.
+
+    Yields:
+        The plans of each rung.
+
+    Returns:
+        The best of the last rung.
+
+    Raises:
+        ConfigError: The budget does not allow even one rung.
+    """
+    n_rungs, alive = _count_rungs(space, ledger), space.plans
+    for left in range(n_rungs, 0, -1):
+        n_rows = ledger.affordable_rows(alive, part=1 / left)
+        scores = yield Trial(alive, n_rows)
+        n_kept = math.ceil(len(space.plans) ** ((left - 1) / n_rungs)) if n_rows < space.n_rows else 1
+        ranked = sorted(range(len(alive)), key=lambda place: -_comparable(scores[place]))
+        alive = tuple(alive[place] for place in sorted(ranked[:n_kept]))
+        if len(alive) == 1:
+            break
+    return alive[0]
+
+
+def _count_rungs(space: PlanSpace, ledger: Ledger) -> int:
+    most = max(1, math.ceil(math.log(len(space.plans), SHRINK)))
+    for n_rungs in range(most, 0, -1):
+        wanted = space.fewest_rows * (ENOUGH if n_rungs > 1 else 1)
+        if ledger.affordable_rows(space.plans, part=1 / n_rungs) >= min(wanted, space.n_rows):
+            return n_rungs
+    raise _too_little(space, ledger, "all plans", ledger.affordable_rows(space.plans))
+
+
+def coordinate(space: PlanSpace, ledger: Ledger) -> Strategy:
+    """Go along one axis of the (k, k0) grid at a time, each line through the best plan so far.
+
+    The first line is k0 = k (nosink-bidirectional only), the second has the best k and every k0, the third the best k0
+    and every k, and so on until a line through the best plan holds nothing new. Every plan is scored on the same rows,
+    as many as the budget allows for the three longest lines; further lines need what the shorter ones left over.
+
+    Args:
+        space: What to choose from; points of a (k, k0) grid.
+        ledger: What may be spent.
+
+    Yields:
+        The plans of each line that were not scored yet.
+
+    Returns:
+        The best plan on any line.
+
+    Raises:
+        ConfigError: A plan that is no point of the grid, or a budget that does not allow three lines.
+    """
+    points = space.points
+    n_rows = ledger.affordable_rows(space.plans, n_passes=_passes_of_lines(space))
+    if n_rows < space.fewest_rows:
+        raise _too_little(space, ledger, "the lines of a coordinate search", n_rows)
+    scored: dict[tuple[int, int], float] = {}
+    line, axis, n_idle = _diagonal(points), 0, 0
+    while n_idle < 2:
+        new = [point for point in line if point not in scored]
+        plans = tuple(points[point] for point in new)
+        if plans and ledger.affordable_rows(plans) >= n_rows:
+            scores = yield Trial(plans, n_rows)
+            scored.update(zip(new, map(_comparable, scores), strict=True))
+            n_idle = 0
+        else:
+            n_idle += 1
+        best = _best(points, scored)
+        line, axis = [point for point in points if point[axis] == best[axis]], 1 - axis
+    return points[best]
+
+
+def require_search(strategy: str, budget: float) -> None:
+    """Refuse a search that does not exist, before anything is computed.
+
+    Args:
+        strategy: A name from `STRATEGIES`.
+        budget: A share.
+
+    Raises:
+        UnknownNameError: A strategy that stands in no table.
+        ConfigError: A budget outside (0, 1].
+    """
+    if strategy not in STRATEGIES:
+        raise unknown_name("search strategy", strategy, STRATEGIES)
+    if not 0 < budget <= 1:
+        raise ConfigError(f"the search budget is {budget:g}; allowed: a share of the full grid's cost, as 0.25.")
+
+
+def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float = 0.25) -> Search:
+    """Search for a plan.
+
+    Args:
+        strategy: A name from `STRATEGIES`.
+        space: What to choose from.
+        score: Gives the validation scores of a trial's plans.
+        budget: Most that may be computed, as a share of scoring every plan on all rows; the chosen plan on all rows
+            included.
+
+    Returns:
+        What was found, and how.
+
+    Raises:
+        UnknownNameError: A strategy that stands in no table.
+        ConfigError: A budget outside (0, 1], or too small for the strategy.
+
+    Example:
+        >>> from extract.masks.grid import plans_over_k
+        >>> plans = tuple(plans_over_k(["backward"], range(9)))
+        >>> space = PlanSpace(plans, n_blocks=8, n_rows=64, n_texts=lambda n_rows: 2 * n_rows)
+        >>> scores = {plan: -abs(k - 5) for k, plan in enumerate(plans)}
+        >>> found = search_plans("halving", space, lambda trial: [scores[plan] for plan in trial.plans], budget=0.5)
+        >>> found.chosen.text, found.share <= 0.5
+        ('backward:5', True)
+    """
+    require_search(strategy, budget)
+    ledger, steps = Ledger(space, budget), []
+    running = STRATEGIES[strategy][0](space, ledger)
+    trial = next(running)
+    while True:
+        scores = tuple(float(value) for value in score(trial))
+        steps.append(Step(trial, scores, ledger.charge(trial.plans, trial.n_rows)))
+        try:
+            trial = running.send(scores)
+        except StopIteration as end:
+            chosen: MaskPlan = end.value
+            break
+    ledger.charge((chosen,), space.n_rows)
+    return Search(chosen, tuple(steps), ledger.spent, space.full_cost)
+
+
+STRATEGIES: dict[str, tuple[Callable[[PlanSpace, Ledger], Strategy], str]] = {
+    "halving": (halving, "all plans on few rows, the best of them on more, and so on"),
+    "coordinate": (coordinate, "one axis of the (k, k0) grid at a time, on some of the rows"),
+}
+"""Strategies by name, each with one line about it."""
+
+
+def _comparable(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
+
+
+def _best(points: dict[tuple[int, int], MaskPlan], scored: dict[tuple[int, int], float]) -> tuple[int, int]:
+    """Choose the best point; of equals the first of the grid."""
+    return max((point for point in points if point in scored), key=lambda point: scored[point])
+
+
+def _diagonal(points: dict[tuple[int, int], MaskPlan]) -> list[tuple[int, int]]:
+    """List for every k the point with the largest k0."""
+    return [(k, max(k0 for other, k0 in points if other == k)) for k in dict.fromkeys(k for k, _ in points)]
+
+
+def _passes_of_lines(space: PlanSpace) -> int:
+    """Count the block passes of the first line and of the longest further line along each axis."""
+    points = space.points
+    lines = [
+        [[points[point] for point in points if point[axis] == value] for value in {point[axis] for point in points}]
+        for axis in (0, 1)
+    ]
+    first = space.block_passes(points[point] for point in _diagonal(points))
+    return first + sum(max(space.block_passes(line) for line in along) for along in lines)
+
+
+def _too_little(space: PlanSpace, ledger: Ledger, what: str, n_rows: int) -> ConfigError:
+    return ConfigError(
+        f"a budget of {ledger.share:g} of the full grid leaves {n_rows} rows per split to score {what} on; at least "
+        f"{space.fewest_rows} are needed. Raise --budget, or sweep the {len(space.plans)} plans as they are."
+    )

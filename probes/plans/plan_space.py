@@ -1,0 +1,138 @@
+"""What a search for a mask plan chooses from, and what every trial costs: block passes times texts."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from extract.errors import ConfigError
+from extract.masks.grid import k_and_k0
+from extract.masks.plan import MaskPlan
+from extract.wiring.tree import count_blocks
+
+
+@dataclass(frozen=True)
+class PlanSpace:
+    """Plans, and the rows they can be scored on.
+
+    Rows are drawn from every split alike, so that more rows hold all fewer ones.
+
+    Attributes:
+        plans: The plans; of equally good ones the first is chosen.
+        n_blocks: Blocks of the decoder.
+        n_rows: Rows per split at which nothing is left out.
+        n_texts: Gives for a number of rows per split the different texts that must go through the decoder.
+        fewest_rows: Fewest rows per split on which a plan can be scored.
+        keeps_rows: Whether latents of fewer rows serve for more rows, so that only the new texts are computed.
+    """
+
+    plans: tuple[MaskPlan, ...]
+    n_blocks: int
+    n_rows: int
+    n_texts: Callable[[int], int]
+    fewest_rows: int = 1
+    keeps_rows: bool = True
+
+    @cached_property
+    def full_cost(self) -> int:
+        """Block passes times texts of every plan on all rows, in one sweep."""
+        return self.block_passes(self.plans) * self.n_texts(self.n_rows)
+
+    @cached_property
+    def points(self) -> dict[tuple[int, int], MaskPlan]:
+        """The plans by k and k0.
+
+        Raises:
+            ConfigError: A plan is no point of a (k, k0) grid.
+        """
+        found = {}
+        for plan in self.plans:
+            point = k_and_k0(plan.text)
+            if point is None:
+                raise ConfigError(
+                    f"the plan {plan.text!r} is no point of a (k, k0) grid, along whose axes a coordinate search goes; "
+                    "give --k with --k0, or search by halving."
+                )
+            found[point] = plan
+        return found
+
+    def block_passes(self, plans: Iterable[MaskPlan]) -> int:
+        """Count the block passes of some plans for one text, when what they share is computed once."""
+        return count_blocks([plan.kinds(self.n_blocks) for plan in plans])
+
+    def rows_within(self, n_texts: float) -> int:
+        """Give the most rows per split that need no more texts; 0 where even one row needs more."""
+        low, high = 0, self.n_rows
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.n_texts(middle) <= n_texts:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+@dataclass
+class Ledger:
+    """What a search has computed and may still compute. Plans that lack the same texts are swept together.
+
+    Attributes:
+        space: What is searched.
+        share: The budget, as a share of scoring every plan on all rows.
+        spent: Block passes times texts so far.
+        known: How many texts each plan was computed for, by the plan.
+    """
+
+    space: PlanSpace
+    share: float
+    spent: int = 0
+    known: dict[MaskPlan, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """What is left of the budget."""
+        return self.share * self.space.full_cost - self.spent
+
+    def price(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
+        """Price plans on some rows per split, in block passes times texts that are not computed yet."""
+        n_texts = self.space.n_texts(n_rows)
+        alike: dict[int, list[MaskPlan]] = {}
+        for plan in plans:
+            alike.setdefault(self._kept(plan, n_texts), []).append(plan)
+        return sum(self.space.block_passes(group) * (n_texts - kept) for kept, group in alike.items())
+
+    def _kept(self, plan: MaskPlan, n_texts: int) -> int:
+        """Tell how many of some texts need not be computed again."""
+        known = self.known.get(plan, 0)
+        return min(known, n_texts) if self.space.keeps_rows or known >= n_texts else 0
+
+    def charge(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
+        """Note that plans were computed for some rows per split.
+
+        Returns:
+            Their price.
+        """
+        cost, n_texts = self.price(plans, n_rows), self.space.n_texts(n_rows)
+        self.spent += cost
+        self.known.update({plan: max(n_texts, self.known.get(plan, 0)) for plan in plans})
+        return cost
+
+    def affordable_rows(self, plans: Sequence[MaskPlan], *, n_passes: int | None = None, part: float = 1.0) -> int:
+        """Tell on how many rows plans can be scored, so that the best of them can still be computed for all rows.
+
+        Args:
+            plans: Plans that were computed for the same texts so far.
+            n_passes: Block passes per text, if more will follow on the same rows; those of the plans when absent.
+            part: Share of what is left that may be spent.
+
+        Returns:
+            Rows per split, 0 where there is not enough left.
+        """
+        everything, one = self.space.n_texts(self.space.n_rows), self.space.n_blocks
+        kept = self._kept(plans[0], everything)
+        passes = n_passes or self.space.block_passes(plans)
+        spare = self.left - one * (everything - kept)
+        if spare < 0:
+            return 0
+        if self.space.keeps_rows:
+            passes -= one  # a text computed now is one less for the plan that will be completed in the end
+        return self.space.rows_within(kept + part * spare / passes) if passes > 0 else self.space.n_rows

@@ -1,0 +1,175 @@
+"""A run that searches for a mask plan: on more and more rows of train and validation, and on test once, at the end."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from extract.decoders.decoder import Decoder
+from extract.decoders.loading import choose_device, load_decoder
+from extract.inputs.joined import JoinedText
+from extract.masks.plan import MaskPlan
+from extract.run.sweep import sweep_cost
+from probes.plans.plan_caches import GrowingCaches
+from probes.plans.plan_rows import draw_rows, space_of
+from probes.plans.plan_scores import (
+    CAUSAL_PLAN,
+    describe_any_task,
+    describe_choice,
+    evaluate_plan,
+    finite_score,
+    headline,
+    load_for_plans,
+    require_unread_test,
+)
+from probes.plans.plan_search import Search, Trial, require_search, search_plans
+from probes.plans.plan_space import PlanSpace
+from probes.report.searches import draw_search, search_summary
+from probes.report.sweeps import selection_score
+from probes.report.write import write_scores
+from probes.runs.config import RunConfig
+from probes.runs.obtain import SILENT, Watcher
+from probes.runs.record import describe_program, open_folder
+from probes.runs.run import RunResult
+from probes.tasks.held_back import without_test
+from probes.tasks.table import AnyTask
+
+
+def run_search(
+    config: RunConfig,
+    plans: Sequence[MaskPlan],
+    *,
+    strategy: str,
+    budget: float = 0.25,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult:
+    """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
+
+    Args:
+        config: The run; its own plan does not count.
+        plans: What to choose from.
+        strategy: A name from `STRATEGIES`.
+        budget: Most that choosing may compute, as a share of sweeping all plans over train and validation.
+        watcher: Is told what happens.
+        command: The command line, for the record.
+
+    Returns:
+        The folder and its scores: every trial with its cost, the chosen plan on the whole task, and the causal plan
+        beside it where it was among the plans.
+
+    Raises:
+        IcecoreError: Any input the search cannot work with, in one sentence. What is cached or fitted stays.
+    """
+    require_search(strategy, budget)
+    require_unread_test(config)
+    task = load_for_plans(config)
+    decoder = load_decoder(config.decoder, report=watcher.say)
+    sweep_cost(plans, len(decoder.blocks))  # refuses plans that cannot share blocks
+    judged = without_test(task)
+    space = _space(config, judged, plans, decoder)
+    settings = {**config.to_dict(), "search": strategy, "budget": budget, "plans": [plan.text for plan in plans]}
+    folder = open_folder(config.runs, f"{config.name.removesuffix('-search')}-search", settings)
+    caches = GrowingCaches(decoder, config, watcher)
+    scorer = _Scorer(config, judged, space, caches, folder)
+    found = search_plans(strategy, space, scorer, budget=budget)
+    watcher.say(f"{found.chosen.text} was found for {found.share:.2f} of what all {len(plans)} plans would cost")
+    rows = _on_everything(config, task, found, caches, folder)
+    scores = {
+        "name": folder.name,
+        "command": command,
+        **describe_program(),
+        "device": str(choose_device(config.decoder.device)),
+        "decoder": decoder.description.to_dict(),
+        "task": describe_any_task(task),
+        "search": describe_search(found, space, strategy=strategy, budget=budget, head=scorer.head),
+        "test_read": " and ".join(row["plan"] for row in rows) if "test" in task.splits else "no plan",
+        "plans": rows,
+        "chosen": {name: describe_choice(rows[0], _causal(rows), name) for name in config.heads},
+    }
+    write_scores(folder, scores)
+    draw_search(scores, folder / "search.png")
+    (folder / "summary.md").write_text(search_summary(scores), encoding="utf-8")
+    return RunResult(folder, scores)
+
+
+def _space(config: RunConfig, judged: AnyTask, plans: Sequence[MaskPlan], decoder: Decoder) -> PlanSpace:
+    folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
+    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), folds=folds)
+    return replace(space, keeps_rows=not isinstance(judged.texts()[0], JoinedText))
+
+
+class _Scorer:
+    """Scores the plans of a trial with the first head, on rows of train and validation."""
+
+    def __init__(
+        self, config: RunConfig, judged: AnyTask, space: PlanSpace, caches: GrowingCaches, folder: Path
+    ) -> None:
+        self.head, options = next(iter(config.heads.items()))
+        self.config = replace(config, heads={self.head: options})
+        self.judged, self.space, self.caches, self.folder = judged, space, caches, folder
+
+    def __call__(self, trial: Trial) -> list[float]:
+        part = draw_rows(self.judged, trial.n_rows)
+        say, n_texts = self.caches.watcher.say, self.space.n_texts(trial.n_rows)
+        say(f"{len(trial.plans)} plans on at most {trial.n_rows:,} rows per split ({n_texts:,} texts)")
+        scores = []
+        for plan, cache in zip(trial.plans, self.caches.obtain(trial.plans, part), strict=True):
+            row = evaluate_plan(self.config, part, plan, cache, self.folder)
+            scores.append(selection_score(row["heads"][self.head]))
+            say(f"{plan.text}: {self.head} {100 * scores[-1]:.1f}")
+        if not any(map(math.isfinite, scores)):  # a search ranks a plan without a score last, but must have one score
+            finite_score(row, self.head)
+        return scores
+
+
+def _causal(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return next((row for row in rows if row["plan"] == CAUSAL_PLAN), None)
+
+
+def _on_everything(
+    config: RunConfig, task: AnyTask, found: Search, caches: GrowingCaches, folder: Path
+) -> list[dict[str, Any]]:
+    """Fit every head on the chosen plan, and on the causal one beside it: the only look at test."""
+    causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL_PLAN]
+    plans = tuple(dict.fromkeys([found.chosen, *causal]))
+    rows = []
+    for plan, cache in zip(plans, caches.obtain(plans, task), strict=True):
+        rows.append(evaluate_plan(config, task, plan, cache, folder))
+        caches.watcher.say(f"{plan.text} on all rows: {headline(rows[-1])}")
+    return rows
+
+
+def describe_search(found: Search, space: PlanSpace, *, strategy: str, budget: float, head: str) -> dict[str, Any]:
+    """Describe a search, for a record of results.
+
+    Args:
+        found: The search.
+        space: What was searched.
+        strategy: Its strategy.
+        budget: Its budget.
+        head: The head that decided.
+
+    Returns:
+        Plain values; costs are block passes times texts of train and validation.
+    """
+    return {
+        "strategy": strategy,
+        "budget": budget,
+        "by": head,
+        "n_plans": len(space.plans),
+        "n_texts": space.n_texts(space.n_rows),
+        "cost": found.cost,
+        "full_cost": found.full_cost,
+        "share": found.share,
+        "trials": [
+            {
+                "n_rows": step.trial.n_rows,
+                "n_texts": space.n_texts(step.trial.n_rows),
+                "cost": step.cost,
+                "scores": {plan.text: score for plan, score in zip(step.trial.plans, step.scores, strict=True)},
+            }
+            for step in found.steps
+        ],
+    }

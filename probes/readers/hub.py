@@ -1,0 +1,152 @@
+"""Rows of a dataset repository: from the hub, asked once and quickly, from its cache, or from a local folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from extract.decoders.hub_probe import ask_commit, is_offline
+from extract.errors import TaskError, unknown_name
+from probes.readers.hf_rows import first_line, quiet_datasets
+from probes.readers.raw_rows import RawRow, RawTable
+
+if TYPE_CHECKING:
+    import datasets
+
+UNDECLARED = "default"
+"""What `datasets` calls the one configuration of a repository that declares none."""
+
+
+def read_repository(
+    repository: str, revision: str | None, *, help_text: str, config: str | None = None
+) -> tuple[dict[str, RawTable], str]:
+    """Read every split of a dataset repository, or of one of the configurations it declares.
+
+    Args:
+        repository: A hub id, or a local folder laid out like a repository of the hub.
+        revision: Branch, tag or commit; None is the main branch. A folder knows none.
+        help_text: What else to do when the hub cannot be had, as the end of a sentence.
+        config: One of the configurations that its README.md declares; None where it has one only, or a default.
+
+    Returns:
+        Split to its rows, and one line that says where they came from (with the commit, for the hub).
+
+    Raises:
+        TaskError: If the hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and
+            its cache has no copy; if the repository cannot be read; or if it has several configurations, none of them
+            the default, and none was named.
+        UnknownNameError: If it has no configuration of that name.
+    """
+    named = repository if config is None else f"{repository}/{config}"
+    if Path(repository).expanduser().is_dir():
+        return _read_folder(Path(repository).expanduser(), revision, config)
+    if is_offline("HF_DATASETS_OFFLINE"):
+        missing = "the hub was not asked, because HF_HUB_OFFLINE is set"
+    else:
+        answer = ask_commit(lambda hub, seconds: hub.dataset_info(repository, revision=revision, timeout=seconds).sha)
+        if not isinstance(answer, Exception):
+            with quiet_datasets():
+                tables = _load(repository, answer, help_text, config=config)
+                return tables, f"{named} at {answer} of the Hugging Face hub"
+        missing = f"the hub gave nothing ({first_line(answer)})"
+    if revision is not None:
+        raise TaskError(
+            f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache cannot tell "
+            f"revisions apart; {help_text}."
+        )
+    with quiet_datasets(), _datasets_offline():
+        try:
+            tables = _load(repository, None, help_text, config=config, is_checked=False)
+            return tables, f"{named} from the cache of `datasets` (hub not asked)"
+        except TaskError as error:
+            raise TaskError(
+                f"dataset {named!r} cannot be loaded: {missing}, and the cache has no copy; {help_text}."
+            ) from error
+
+
+def declared_configurations(repository: str, revision: str | None = None) -> tuple[str, ...]:
+    """List the configurations that a repository declares.
+
+    Args:
+        repository: A hub id, or a local folder laid out like a repository of the hub.
+        revision: Branch, tag or commit.
+
+    Returns:
+        Their names; none where the files are all there is.
+
+    Raises:
+        TaskError: If the repository cannot be read.
+    """
+    import datasets
+
+    try:
+        with quiet_datasets():
+            found = datasets.get_dataset_config_names(repository, revision=revision)
+    except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
+        raise TaskError(f"dataset {repository!r} cannot be read ({first_line(error.__cause__ or error)}).") from error
+    return () if found == [UNDECLARED] else tuple(found)
+
+
+def _read_folder(folder: Path, revision: str | None, config: str | None) -> tuple[dict[str, RawTable], str]:
+    if revision is not None:
+        raise TaskError(f"{folder} is a local folder, which has no revision {revision!r}: leave `revision` out.")
+    with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        tables = _load(str(folder.absolute()), None, "check the folder", config=config, cache_dir=cache)
+        return tables, f"folder {folder}" + (f", configuration {config}" if config else "")
+
+
+def _load(
+    repository: str, commit: str | None, help_text: str, *, config: str | None, is_checked: bool = True,
+    cache_dir: str | None = None,
+) -> dict[str, RawTable]:  # fmt: skip
+    import datasets
+
+    if is_checked:
+        _check_configuration(repository, commit, config)
+    try:
+        named = {} if config is None else {"name": config}
+        loaded = datasets.load_dataset(repository, revision=commit, cache_dir=cache_dir, **named)
+        return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
+    except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
+        cause = error.__cause__ or error
+        raise TaskError(f"dataset {repository!r} cannot be read ({first_line(cause)}); {help_text}.") from error
+
+
+def _check_configuration(repository: str, commit: str | None, config: str | None) -> None:
+    import datasets
+
+    try:
+        known = declared_configurations(repository, commit)
+    except TaskError:
+        return  # loading tells it with what else can be done
+    if config is not None and config not in known:
+        raise unknown_name("configuration", config, known, hint=f"These are what {repository} declares.")
+    if config is None and len(known) > 1:
+        with quiet_datasets():
+            default = datasets.get_dataset_default_config_name(repository, revision=commit)
+        if default is None:
+            raise TaskError(
+                f"dataset {repository!r} has {len(known)} configurations, none of them the default: name one as "
+                f"`config`, of {', '.join(known)}."
+            )
+
+
+def _as_table(repository: str, split: str, rows: "datasets.Dataset") -> RawTable:
+    numbered = [RawRow(number, row) for number, row in enumerate(rows.to_list(), start=1)]
+    kinds = {column: getattr(kind, "feature", kind) for column, kind in rows.features.items()}
+    names = {column: tuple(kind.names) for column, kind in kinds.items() if hasattr(kind, "names")}
+    return RawTable(f"{repository} ({split})", "row", tuple(rows.column_names), numbered, names)
+
+
+@contextmanager
+def _datasets_offline() -> Iterator[None]:
+    """Let `datasets` look into its cache at once, without first retrying a hub known to be out of reach."""
+    from datasets import config
+
+    was_offline = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE = was_offline

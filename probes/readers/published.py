@@ -1,0 +1,215 @@
+"""Published files that are no table yet: PubMedQA and FiQA (JSON objects), PubMed RCT and PhraseBank (text lines)."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from extract.errors import TaskError
+from probes.readers.raw_rows import RawRow, RawTable, read_text, shorten, split_lines
+
+ABSTRACT_MARK = "###"
+PHRASEBANK_ENCODING = "latin-1"
+
+
+def read_records(path: Path) -> dict[str, Any]:
+    """Read a file that is one JSON object of records by id.
+
+    Args:
+        path: A JSON file.
+
+    Returns:
+        Id to record, in file order.
+
+    Raises:
+        TaskError: If it is no JSON object, or not UTF-8; with file and line.
+    """
+    try:
+        records = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}, line {error.lineno}: this is no JSON ({error.msg}).") from error
+    if not isinstance(records, dict) or not records:
+        raise TaskError(f"{path} holds {shorten(records)}, but one JSON object of records by id is needed.")
+    return records
+
+
+def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable:
+    """Lay out PubMedQA's labelled set, its official test half marked.
+
+    Args:
+        records: `ori_pqal.json`: id to QUESTION, CONTEXTS and `final_decision`.
+        test_ids: `test_ground_truth.json`: id to decision.
+        text_form: `look-both-ways` glues question and contexts as the released code does; `plain` puts spaces between.
+
+    Returns:
+        Columns `text`, `label` (yes, no, maybe) and `split` (test, or train for the other half).
+
+    Raises:
+        TaskError: If a file is broken, or test ids have no record.
+    """
+    rows = read_records(records)
+    test = read_records(test_ids)
+    unknown = [key for key in test if key not in rows]
+    if unknown:
+        raise TaskError(f"{test_ids} names {len(unknown)} records that {records} lacks, the first {unknown[0]!r}.")
+    glue = PUBMEDQA_FORMS[text_form]
+    table = []
+    for number, (key, record) in enumerate(rows.items(), start=1):
+        missing = [name for name in ("QUESTION", "CONTEXTS", "final_decision") if name not in record]
+        if missing or not _are_texts([record["QUESTION"]]) or not _are_texts(record["CONTEXTS"]):
+            lacks = ", ".join(missing) or "a text as QUESTION, or a list of texts as CONTEXTS"
+            table.append(RawRow(number, {}, f"broken record: {key} lacks {lacks}"))
+            continue
+        values = {
+            "text": glue(record["QUESTION"], record["CONTEXTS"]),
+            "label": record["final_decision"],
+            "split": "test" if key in test else "train",
+        }
+        table.append(RawRow(number, values))
+    return RawTable(str(records), "row", ("text", "label", "split"), table)
+
+
+def _glue_as_released(question: str, contexts: list[str]) -> str:
+    return f"Question:{question}Context{''.join(contexts)}"
+
+
+def _glue_with_spaces(question: str, contexts: list[str]) -> str:
+    return " ".join([question, *contexts])
+
+
+PUBMEDQA_FORMS: dict[str, Callable[[str, list[str]], str]] = {
+    "look-both-ways": _glue_as_released,
+    "plain": _glue_with_spaces,
+}
+"""How question and contexts become one text."""
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def rct_table(path: Path) -> RawTable:
+    r"""Read PubMed RCT: `###` and an id before each abstract, `LABEL`, a tab and a sentence in each line of it.
+
+    Args:
+        path: `train.txt`, `dev.txt` or `test.txt`.
+
+    Returns:
+        Columns `text`, `label` and `abstract`, lines in order.
+
+    Raises:
+        TaskError: If the file is not UTF-8.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "dev.txt")
+        >>> _ = path.write_text("###1\nMETHODS\tWe asked ten adults .\n\n", encoding="utf-8")
+        >>> rct_table(path).rows[0].values["abstract"]
+        '1'
+    """
+    abstract = None
+    rows = []
+    for number, line in _numbered_lines(read_text(path)):
+        if line.startswith(ABSTRACT_MARK):
+            abstract = line.removeprefix(ABSTRACT_MARK).strip()
+            continue
+        label, tab, text = line.partition("\t")
+        problem = "" if tab else f"no tab: {shorten(line)} is no label, tab and sentence"
+        if abstract is None:
+            problem = f"no abstract: {shorten(line)} stands before the first {ABSTRACT_MARK} line"
+        values = {"text": text.strip(), "label": label, "abstract": abstract}
+        rows.append(RawRow(number, {} if problem else values, problem))
+    return RawTable(str(path), "line", ("text", "label", "abstract"), rows)
+
+
+def phrasebank_table(path: Path) -> RawTable:
+    r"""Read Financial PhraseBank: a sentence, `@` and its sentiment in each line, in Latin-1.
+
+    Args:
+        path: One of the four `Sentences_*Agree.txt`.
+
+    Returns:
+        Columns `text` and `label`, lines in order.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "Sentences_AllAgree.txt")
+        >>> _ = path.write_bytes("Profit rose to 3 mn @ home .@positive\n".encode("latin-1"))
+        >>> phrasebank_table(path).rows[0].values["text"]
+        'Profit rose to 3 mn @ home .'
+    """
+    rows = []
+    for number, line in _numbered_lines(path.read_bytes().decode(PHRASEBANK_ENCODING)):
+        text, mark, label = line.rpartition("@")
+        problem = "" if mark else f"no @: {shorten(line)} is no sentence, @ and sentiment"
+        rows.append(RawRow(number, {} if problem else {"text": text, "label": label}, problem))
+    return RawTable(str(path), "line", ("text", "label"), rows)
+
+
+def fiqa_table(path: Path, *, neutral: float) -> RawTable:
+    """Read a FiQA challenge file: id to a sentence and, for each of its targets, a sentiment score from -1 to 1.
+
+    Args:
+        path: A JSON file of task 1, headlines or posts.
+        neutral: Scores from `-neutral` up to, not including, `neutral` are neutral.
+
+    Returns:
+        Columns `text`, `label` (negative, neutral, positive) and `sentence` (the text again, so that it can name a
+        group: the challenge gives some sentences several ids), one row per target.
+
+    Raises:
+        TaskError: If the file is broken.
+    """
+    rows: list[RawRow] = []
+    for key, record in read_records(path).items():
+        for target in record.get("info") or [{}]:
+            score = _as_score(target.get("sentiment_score"))
+            if score is None:
+                found = shorten(target.get("sentiment_score"))
+                row = RawRow(len(rows) + 1, {}, f"no score: record {key} holds {found}, but a number is needed")
+            else:
+                label = "negative" if score < -neutral else "neutral" if score < neutral else "positive"
+                values = {"text": record.get("sentence"), "label": label, "sentence": record.get("sentence")}
+                row = RawRow(len(rows) + 1, values)
+            rows.append(row)
+    return RawTable(str(path), "row", ("text", "label", "sentence"), rows)
+
+
+def rename_labels(table: RawTable, names: Mapping[str, str], *, column: str) -> RawTable:
+    """Give the codes of a label column their names; a code without one stays, to be refused by name later.
+
+    Args:
+        table: Rows as read.
+        names: Code to name.
+        column: The label column.
+
+    Returns:
+        The same rows, renamed.
+
+    Example:
+        >>> table = RawTable("mqp.csv", "line", ("label",), [RawRow(1, {"label": "1"})])
+        >>> rename_labels(table, {"1": "similar"}, column="label").rows[0].values
+        {'label': 'similar'}
+    """
+    rows = [
+        replace(row, values={**row.values, column: names.get(str(row.values[column]).strip(), row.values[column])})
+        if column in row.values
+        else row
+        for row in table.rows
+    ]
+    return replace(table, rows=rows)
+
+
+def _as_score(value: object) -> float | None:
+    try:
+        score = float(str(value))
+    except ValueError:
+        return None
+    return score if -1 <= score <= 1 else None
+
+
+def _numbered_lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(split_lines(text), start=1):
+        if line.strip():
+            yield number, line.rstrip("\r\n")

@@ -1,0 +1,1 @@
+"""Report sections for class tasks."""

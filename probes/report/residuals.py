@@ -1,0 +1,141 @@
+"""Where a head is wrong: its residuals, by size, by length, by lexical overlap, and against the gold."""
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from probes.metrics.correlation import pearson
+from probes.tasks import PairTask
+
+N_LARGEST = 10
+N_BINS = 10
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Predicted minus gold over the rows of a split, in the units of the gold.
+
+    Attributes:
+        predicted: `(N,)` calibrated predictions.
+        gold: `(N,)` gold.
+        n_words: `(N,)` words of both texts together.
+        overlap: `(N,)` Jaccard index of the two sets of words, 0 to 1.
+        texts: `N` pairs of texts.
+    """
+
+    predicted: Float[np.ndarray, " N"]
+    gold: Float[np.ndarray, " N"]
+    n_words: Float[np.ndarray, " N"]
+    overlap: Float[np.ndarray, " N"]
+    texts: tuple[tuple[str, str], ...]
+
+    @property
+    def values(self) -> Float[np.ndarray, " N"]:
+        """The residuals."""
+        difference: Float[np.ndarray, " N"] = self.predicted - self.gold
+        return difference
+
+    def largest(self, n: int = N_LARGEST) -> list[dict[str, Any]]:
+        """List the `n` rows that are furthest off, the worst first."""
+        order = np.argsort(-np.abs(self.values), kind="stable")[:n]
+        return [
+            {
+                "row": int(i), "gold": float(self.gold[i]), "predicted": float(self.predicted[i]),
+                "sentence1": self.texts[i][0], "sentence2": self.texts[i][1],
+            }
+            for i in order
+        ]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the figures of a report, texts left out.
+
+        Returns:
+            Error measures; the correlation of the absolute residual with length, overlap and gold: what makes a row
+            hard; scores of the quarters by length and by overlap. A correlation is NaN where one side is constant.
+        """
+        size = np.abs(self.values)
+        sides = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
+        return {
+            "n": len(size),
+            "bias": float(self.values.mean()),
+            "mean_absolute": float(size.mean()),
+            "root_mean_square": float(np.sqrt((size**2).mean())),
+            "size_against": {name: float(pearson(size, side)) for name, side in sides.items()},
+            "prediction_against_overlap": float(pearson(self.predicted, self.overlap)),
+            "gold_against_overlap": float(pearson(self.gold, self.overlap)),
+            "quarters": {name: self.by_quarter(side) for name, side in sides.items() if name != "gold"},
+        }
+
+    def by_quarter(self, side: Float[np.ndarray, " N"]) -> list[dict[str, float]]:
+        """Score the quarters of the rows by length, overlap or what else `side` holds, rows of equal value together.
+
+        Args:
+            side: `(N,)` what to divide by.
+
+        Returns:
+            Per quarter that holds rows, the lowest first: smallest and largest value, rows, Pearson correlation of
+            predictions with gold (NaN where one of them is constant) and mean absolute error.
+        """
+        group = np.searchsorted(np.quantile(side, [0.25, 0.5, 0.75]), side)
+        parts = [np.flatnonzero(group == k) for k in np.unique(group)]
+        return [
+            {
+                "low": float(side[rows].min()), "high": float(side[rows].max()), "n": len(rows),
+                "pearson": float(pearson(self.predicted[rows], self.gold[rows])),
+                "mean_absolute": float(np.abs(self.values[rows]).mean()),
+            }
+            for rows in parts
+        ]  # fmt: skip
+
+    def calibration_curve(self, n_bins: int = N_BINS) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
+        """Give mean prediction and mean gold of `n_bins` groups of equal size, by prediction."""
+        groups = np.array_split(np.argsort(self.predicted, kind="stable"), min(n_bins, len(self.predicted)))
+        means = [(self.predicted[group].mean(), self.gold[group].mean()) for group in groups]
+        return np.array([x for x, _ in means]), np.array([y for _, y in means])
+
+
+def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"]) -> Residuals:
+    """Compare predictions with the gold of a split.
+
+    Args:
+        task: The task.
+        split: One of its splits.
+        predicted: `(N,)` predictions in the units of the gold.
+
+    Returns:
+        The residuals.
+    """
+    rows = task.splits[split]
+    texts = tuple(zip(rows["sentence1"], rows["sentence2"], strict=True))
+    words = [tuple(_WORD.findall(text.lower()) for text in pair) for pair in texts]
+    return Residuals(
+        np.asarray(predicted, np.float64),
+        np.asarray(rows["score"], np.float64),
+        np.array([float(len(a) + len(b)) for a, b in words]),
+        np.array([len({*a} & {*b}) / max(len({*a} | {*b}), 1) for a, b in words]),
+        texts,
+    )
+
+
+def write_predictions(path: Path, task: PairTask, predictions: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Write every head's calibrated prediction for every row.
+
+    Args:
+        path: The CSV file: `split,row,sentence1,sentence2,gold`, then a column per head.
+        task: The task.
+        predictions: Head to split to `(N,)` predictions.
+    """
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["split", "row", "sentence1", "sentence2", "gold", *predictions])
+        for split, rows in task.splits.items():
+            columns = [predictions[head][split] for head in predictions]
+            for i, row in enumerate(zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True)):
+                writer.writerow([split, i, *row, *(f"{column[i]:.4f}" for column in columns)])

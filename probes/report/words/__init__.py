@@ -1,0 +1,1 @@
+"""Report sections for tagged words."""

@@ -1,0 +1,1 @@
+"""Runs: configuration, caches, heads, scores and report in one folder."""

@@ -1,0 +1,106 @@
+"""Obtaining what a run works with: caches of its task and its corpus, and the encoders fitted on the corpus."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from extract.decoders.loading import choose_device, load_decoder
+from extract.errors import TaskError
+from extract.run.progress import ExtractionProgress
+from extract.run.runner import extract_latents
+from extract.run.workers import Workers, join_workers
+from extract.store.cache import LatentCache
+from probes.fitting.trainer import EpochReport, ignore_epoch
+from probes.heads.pairs.pretraining import Pretraining, obtain_autoencoder
+from probes.heads.saved import AUTOENCODER, SavedAutoencoder
+from probes.runs.config import RunConfig
+from probes.runs.record import describe_cache
+from probes.tasks.corpus import Corpus, load_corpus
+from probes.tasks.table import AnyTask
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who is told what a run does; by default nobody.
+
+    Attributes:
+        say: Receives one-line remarks.
+        extraction: Makes the progress of an extraction from its title; silent when absent.
+        epochs: Makes, for a head and a seed, the function told of every epoch; silent when absent.
+    """
+
+    say: Callable[[str], None] = lambda _: None
+    extraction: Callable[[str], ExtractionProgress] | None = None
+    epochs: Callable[[str, int], EpochReport] | None = None
+
+
+SILENT = Watcher()
+
+
+def obtain_cache(config: RunConfig, task: AnyTask | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
+    """Find the cache a run needs, or extract it.
+
+    Args:
+        config: The run.
+        task: Its task, of which every text of every split is extracted, or its corpus.
+        watcher: Is told what happens.
+
+    Returns:
+        The whole cache.
+
+    Raises:
+        IcecoreError: The decoder, the texts or the disk do not allow it; says which.
+    """
+    workers: Workers = join_workers(config.decoder.device)
+    decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
+    title = f"extracting {task.name}"
+    progress = watcher.extraction(title) if watcher.extraction and workers.rank == 0 else None
+    return extract_latents(
+        decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
+    )
+
+
+class EncoderShelf:
+    """The autoencoders of a run by pooling, fitted when first asked for."""
+
+    def __init__(self, config: RunConfig, cache: LatentCache | None, watcher: Watcher) -> None:
+        self.config, self.cache, self.watcher = config, cache, watcher
+        self.found: dict[str, SavedAutoencoder] = {}
+
+    def __call__(self, pooling: str) -> SavedAutoencoder:
+        """Give the autoencoders of a pooling."""
+        if self.cache is None:
+            raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
+        if pooling not in self.found:
+            spec = self.config.pretraining
+            device = str(choose_device(self.config.decoder.device))
+            what = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
+            watch = self.watcher.epochs
+            report = watch(f"{AUTOENCODER} ({pooling})", spec.seed) if watch else ignore_epoch
+            self.found[pooling] = obtain_autoencoder(what, pooling=pooling, report=report)
+        return self.found[pooling]
+
+    def describe(self, corpus: Corpus | None) -> dict[str, Any]:
+        """Give what scores.json tells of them."""
+        keys = ("layers", "codes", "seed", "best_epochs", "seconds", "history", "held_out_losses", "n_texts")
+        return {
+            "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
+            "cache": describe_cache(self.cache) if self.cache else {},
+            "autoencoders": {
+                pooling: {key: saved.record[key] for key in keys} for pooling, saved in self.found.items()
+            },
+        }
+
+
+def obtain_corpus(config: RunConfig) -> Corpus | None:
+    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders.
+
+    Raises:
+        TaskError: The texts cannot be read.
+    """
+    spec = config.pretraining
+    starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
+    if not spec.corpus or all(start == "fresh" for start in starts):
+        return None
+    return load_corpus(spec.corpus, spec.texts, spec.options)

@@ -1,0 +1,135 @@
+"""Financial tasks: PhraseBank and FiQA sentiment (Look Both Ways, Appendix A), and Banking77 intents (MTEB)."""
+
+from pathlib import Path
+
+from extract.errors import TaskError, unknown_name
+from probes.readers.hub_folder import read_hub
+from probes.readers.published import fiqa_table, phrasebank_table
+from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
+from probes.tasks.classes.examples import ClassColumns
+from probes.tasks.classes.local_data import find_folder, has_local
+from probes.tasks.classes.readers import gather_examples, official_splits
+from probes.tasks.classes.task import ClassTask
+
+SENTIMENTS = ("negative", "neutral", "positive")
+PHRASEBANK_FILES = {agree: f"Sentences_{agree}Agree.txt" for agree in ("All", "75", "66", "50")}
+FIQA_HUB_ID = "ChanceFocus/flare-fiqasa"
+BANKING77_FILES = {"train": "train.csv", "test": "test.csv"}
+
+
+def load_phrasebank(
+    folder: str | Path | None = None, *, agreement: str = "All", seed: int = 0, bad_rows: str = "error"
+) -> ClassTask:
+    """Read Financial PhraseBank: is a sentence of the financial press good, neutral or bad news for an investor.
+
+    Args:
+        folder: Where the `Sentences_*Agree.txt` are; None is `$ICECORE_DATA/financial-phrasebank`.
+        agreement: Which of the four nested files: `All`, `75`, `66` or `50` per cent of the annotators agreed.
+        seed: Seed of the 80/10/10 split; there is no official one.
+        bad_rows: `error` stops at a line that cannot be used, `drop` leaves it out and says so in the notes.
+
+    Returns:
+        2,264 sentences (`All`) to 4,846 (`50`) as published.
+
+    Raises:
+        TaskError: If the file is missing or broken.
+        UnknownNameError: If `agreement` or a label is unknown.
+    """
+    if agreement not in PHRASEBANK_FILES:
+        raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
+    file = PHRASEBANK_FILES[agreement]
+    found, called = find_folder("financial-phrasebank", folder, files=[file])
+    examples, notes = gather_examples({None: phrasebank_table(found / file)}, ClassColumns(), bad_rows=bad_rows)
+    card = TaskCard("financial-phrasebank", f"{file} in {called}", licence="CC BY-NC-SA 3.0", class_names=SENTIMENTS)
+    return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
+
+
+def load_fiqa(
+    folder: str | Path | None = None,
+    *,
+    neutral: float = 0.1,
+    hub_id: str = FIQA_HUB_ID,
+    revision: str | None = None,
+    text: str = "text",
+    seed: int = 0,
+    bad_rows: str = "error",
+) -> ClassTask:
+    """Read FiQA sentiment: is a headline or post negative, neutral or positive about a company.
+
+    The challenge's files hold scores; they become classes at `neutral` (0.1, as FinGPT cuts them), and rows of one
+    sentence stay together in an 80/10/10 split. The hub's copy, which the released code of Look Both Ways reads, holds
+    classes and splits; that code takes the column `query`, whose texts carry a prompt.
+
+    Args:
+        folder: Where the challenge's JSON files of task 1 are; None is `$ICECORE_DATA/fiqa-sa` where it exists, else
+            the hub.
+        neutral: Scores from `-neutral` up to, not including, `neutral` are neutral; files only.
+        hub_id: A dataset of the hub with a text column and the sentiment in `answer`.
+        revision: Its branch, tag or commit.
+        text: Text column of the hub's copy: `text`, or `query` as in the released code.
+        seed: Seed of the split; files only.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+
+    Returns:
+        One row per sentence and target.
+
+    Raises:
+        TaskError: If there are no files and the hub cannot be had, or a row is bad.
+        UnknownNameError: If a label or column is unknown.
+    """
+    if folder is None and not has_local("fiqa-sa"):
+        help_text = "set ICECORE_DATA to a folder that holds fiqa-sa/ with the challenge's JSON files, or give `folder`"
+        by_name, source = read_hub(hub_id, None, revision=revision, help_text=help_text)
+        known = official_splits(by_name, source)
+        # the order in which the released code of Look Both Ways puts them together
+        order: tuple[str | None, ...] = ("train", "test", "validation")
+        tables = {split: known[split] for split in order if split in known}
+        examples, notes = gather_examples(tables, ClassColumns(text, "answer"), bad_rows=bad_rows)
+    else:
+        paths, called = _fiqa_files(folder)
+        columns = ClassColumns(group="sentence")
+        examples, notes = [], ()
+        for path in paths:
+            found, dropped = gather_examples({None: fiqa_table(path, neutral=neutral)}, columns, bad_rows=bad_rows)
+            examples += found
+            notes += dropped
+        source = f"{', '.join(path.name for path in paths)} in {called}, neutral within {neutral:g}"
+    card = TaskCard("fiqa-sa", source, licence="not stated by its authors", class_names=SENTIMENTS)
+    return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
+
+
+def _fiqa_files(folder: str | Path | None) -> tuple[list[Path], str]:
+    found, called = find_folder("fiqa-sa", folder, files=[])
+    paths = sorted(found.glob("*.json"))
+    if not paths:
+        raise TaskError(f"{called} holds no JSON file: give the folder of the FiQA challenge's task 1 as `folder`.")
+    return paths, called
+
+
+def load_banking77(
+    folder: str | Path | None = None, *, validation_share: float = 0.1, seed: int = 0, bad_rows: str = "error"
+) -> ClassTask:
+    """Read Banking77: which of 77 intents a bank customer's question has.
+
+    Args:
+        folder: Where `train.csv` and `test.csv` (columns `text` and `category`) are; None is
+            `$ICECORE_DATA/banking77`.
+        validation_share: Part of the training rows that becomes validation.
+        seed: Seed of that draw.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+
+    Returns:
+        3,080 test rows as published; the 10,003 training rows are cut into train and validation.
+
+    Raises:
+        TaskError: If a file is missing or broken.
+    """
+    found, called = find_folder("banking77", folder, files=list(BANKING77_FILES.values()))
+    tables: dict[str | None, RawTable] = {
+        split: read_raw(found / file, FileFormat()) for split, file in BANKING77_FILES.items()
+    }
+    examples, notes = gather_examples(tables, ClassColumns(label="category"), bad_rows=bad_rows)
+    source = f"{', '.join(BANKING77_FILES.values())} in {called}"
+    card = TaskCard("banking77", source, ("accuracy",), licence="CC BY 4.0")
+    return assemble_task(examples, card, rule=SplitRule(seed, validation_share), notes=notes)

@@ -1,0 +1,75 @@
+"""The one split of the code released with Look Both Ways, so that its numbers can be held against ours."""
+
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from extract.errors import TaskError
+from probes.tasks.classes.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, rare_classes
+from probes.tasks.classes.task import ClassTask, replace_rows
+
+SEED = 42
+TEST_SHARE = 0.2
+
+
+def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
+    """Cut a task anew as the released code does, its official splits and its groups forgotten.
+
+    All rows in source order (the first `look_both_ways_rows` of them), classes of fewer than 3 rows dropped, 80/20
+    stratified by scikit-learn; rows stay in the order drawn, on which SMOTE depends. There is no validation split: a
+    protocol that chooses on the test rows is optimistic, and so is one that tears the rows of a group apart; both are
+    marked.
+    Source: `evaluations/utils.py` of the released code.
+
+    Args:
+        task: Any task.
+        seed: Seed of the split.
+
+    Returns:
+        The task with splits train and test; dropped classes are gone from `class_names`.
+
+    Raises:
+        TaskError: If fewer than two classes are left, or the test part has fewer rows than there are classes.
+
+    Example:
+        >>> from probes.tasks.classes.readers import load_class_sample
+        >>> cut = look_both_ways_split(load_class_sample())
+        >>> list(cut.splits)
+        ['train', 'test']
+    """
+    from sklearn.model_selection import train_test_split
+
+    pool = _pool(task)
+    labels = np.asarray(pool["label"], dtype=np.int64)
+    rare = rare_classes(labels.tolist())
+    kept = np.flatnonzero(~np.isin(labels, list(rare)))
+    present = np.unique(labels[kept]).tolist()
+    if len(present) < 2 or ceil(TEST_SHARE * len(kept)) < len(present):
+        raise TaskError(
+            f"task {task.name!r} has {len(kept)} rows in {len(present)} classes of {MIN_CLASS_ROWS} rows or more, but "
+            "the 80/20 split of Look Both Ways needs two classes and a test row for each: use another protocol."
+        )
+    train, test = train_test_split(kept, test_size=TEST_SHARE, random_state=seed, stratify=labels[kept])
+    numbers = {label: number for number, label in enumerate(present)}
+    columns = {
+        split: {
+            name: [numbers[values[i]] if name == "label" else values[i] for i in rows] for name, values in pool.items()
+        }
+        for split, rows in {"train": train.tolist(), "test": test.tolist()}.items()
+    }
+    n_dropped = len(labels) - len(kept)
+    dropped = f"; {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({n_dropped} rows) dropped" if rare else ""
+    note = f"split anew as the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
+    remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
+    class_names = [task.class_names[label] for label in present]
+    return replace_rows(replace(task, notes=remarks), columns, note=note, class_names=class_names)
+
+
+def _pool(task: ClassTask) -> dict[str, list[Any]]:
+    """All rows in source order, column by column, cut to the number the released code takes."""
+    tables = [rows.to_dict() for rows in task.splits.values()]
+    columns = {name: [value for table in tables for value in table[name]] for name in tables[0]}
+    order = np.argsort(columns["row"], kind="stable")[: task.look_both_ways_rows].tolist()
+    return {name: [values[i] for i in order] for name, values in columns.items()}

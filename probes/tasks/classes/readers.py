@@ -1,0 +1,200 @@
+"""Classification tasks from local files, from the hub by column names, and the sample that ships with the project."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from extract.errors import TaskError
+from probes.readers.hub_folder import read_hub
+from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
+from probes.tasks.classes.examples import ClassColumns, Example, check_examples
+from probes.tasks.classes.task import ClassTask
+from probes.tasks.pairs.files import files_by_split
+from probes.tasks.pairs.validate import canonical_split
+
+_NO_HUB = "or give local files to task 'class-files'"
+
+
+def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "class-files",
+    text: str = "text",
+    label: str = "label",
+    text2: str | None = None,
+    group: str | None = None,
+    split_column: str | None = None,
+    class_names: Sequence[str] | None = None,
+    metric: str = "accuracy",
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    seed: int = 0,
+    validation_share: float = 0.1,
+    rare: str = "error",
+) -> ClassTask:
+    r"""Read a classification task from one file per split, or from one file with or without a split column.
+
+    Args:
+        files: Split (train, validation or dev, test) to its file; or one file. The format goes by the suffix: .csv,
+            .tsv, .tab, .jsonl, .ndjson, .json, .parquet.
+        name: What reports call the task.
+        text: Column of the text.
+        label: Column of the class: texts, or whole numbers.
+        text2: Column of a second text, for pairs.
+        group: Column that names rows which must not be torn apart (a document, an author).
+        split_column: Column of the split, when `files` is one file that has one.
+        class_names: Names in the order of their numbers; None takes the labels that occur.
+        metric: The metric to choose by, a key of `CLASS_METRICS`.
+        header: The first row of delimited text names the columns.
+        columns: Column names, in order, of delimited text without a header.
+        delimiter: One character; None goes by the suffix.
+        quoting: False takes quotes for plain characters (TSV with unbalanced quotes).
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        seed: Seed of splits that the files lack.
+        validation_share: Part of the training rows that becomes validation when only that split is missing.
+        rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
+
+    Returns:
+        The task, its texts exactly as in the files.
+
+    Raises:
+        TaskError: If a file is missing, empty or broken, a row is bad (with file, line, column, value), training holds
+            one class only, labels are of mixed type, or a class is too small to be split.
+        UnknownNameError: If a column, split, suffix, class, metric or `bad_rows` is unknown.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "all.tsv")
+        >>> rows = [f"text {i}\t{'even' if i % 2 == 0 else 'odd'}" for i in range(40)]
+        >>> _ = path.write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+        >>> read_class_files(path).class_names
+        ('even', 'odd')
+    """
+    rule = SplitRule(seed, validation_share, rare)
+    file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
+    names = ClassColumns(text, label, text2, group, None if isinstance(files, Mapping) else split_column)
+    paths = files_by_split(files)
+    tables = {split: read_raw(path, file_format) for split, path in paths.items()}
+    examples, notes = gather_examples(tables, names, bad_rows=bad_rows)
+    source = ", ".join(str(path) for path in paths.values())
+    card = TaskCard(name, source, (metric,), class_names=None if class_names is None else tuple(class_names))
+    return assemble_task(examples, card, rule=rule, notes=notes)
+
+
+def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    hub_id: str,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    text: str = "text",
+    label: str = "label",
+    text2: str | None = None,
+    group: str | None = None,
+    class_names: Sequence[str] | None = None,
+    metric: str = "accuracy",
+    bad_rows: str = "error",
+    seed: int = 0,
+    validation_share: float = 0.1,
+    rare: str = "error",
+) -> ClassTask:
+    """Load a classification dataset by its column names through `datasets`.
+
+    Args:
+        hub_id: A dataset of the hub, or a local folder laid out like one.
+        config: Its configuration, where the repository keeps several in folders of their own.
+        revision: Branch, tag or commit; None is the main branch.
+        text: Column of the text.
+        label: Column of the class: texts, or whole numbers.
+        text2: Column of a second text, for pairs.
+        group: Column that names rows which must not be torn apart.
+        class_names: Names in the order of their numbers; None takes the labels that occur.
+        metric: The metric to choose by, a key of `CLASS_METRICS`.
+        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
+        seed: Seed of splits that the dataset lacks.
+        validation_share: Part of the training rows that becomes validation when only that split is missing.
+        rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
+
+    Returns:
+        The task; its source names the commit.
+
+    Raises:
+        TaskError: If the hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
+        UnknownNameError: If a configuration, column, class, metric or `bad_rows` is unknown.
+    """
+    rule = SplitRule(seed, validation_share, rare)
+    tables, source = read_hub(
+        hub_id, config, revision=revision, help_text=f"check the name and the connection, {_NO_HUB}"
+    )
+    known = official_splits(tables, source)
+    examples, notes = gather_examples(known, ClassColumns(text, label, text2, group), bad_rows=bad_rows)
+    name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
+    card = TaskCard(name, source, (metric,), class_names=None if class_names is None else tuple(class_names))
+    return assemble_task(examples, card, rule=rule, notes=notes)
+
+
+def load_class_sample() -> ClassTask:
+    """Load the sentences of six topics written for this project and shipped with it: a sample, no benchmark.
+
+    Returns:
+        Splits train, validation and test, none of which shares a text with another.
+
+    Example:
+        >>> load_class_sample().n_classes
+        6
+    """
+    with resources.as_file(resources.files("probes.tasks.classes") / "samples" / "classes.csv") as path:
+        task = read_class_files(path, name="class-sample", label="topic", split_column="split", metric="f1-macro")
+    note = "a sample written for this project: good for trying things out, no benchmark"
+    source = "samples/classes.csv, shipped with icecore"
+    return replace(task, source=source, licence="Apache-2.0", is_sample=True, notes=(note, *task.notes))
+
+
+def official_splits(tables: Mapping[str, RawTable], source: str) -> dict[str | None, RawTable]:
+    """Keep the tables whose name means train, validation or test; a repository may hold further ones.
+
+    Args:
+        tables: Split, as the repository names it, to its rows.
+        source: Where they came from, for the message.
+
+    Returns:
+        Split to its rows, under its usual name.
+
+    Raises:
+        TaskError: If no name means any of the three.
+    """
+    named = {canonical_split(split): table for split, table in tables.items()}
+    named.pop(None, None)
+    if not named:
+        raise TaskError(f"{source} has no split named train, validation or test; its splits: {', '.join(tables)}.")
+    return named
+
+
+def gather_examples(
+    tables: Mapping[str | None, RawTable], columns: ClassColumns, *, bad_rows: str
+) -> tuple[list[Example], tuple[str, ...]]:
+    """Check the rows of several tables.
+
+    Args:
+        tables: Split to its rows; None for rows without splits, or with a split column.
+        columns: The columns to read.
+        bad_rows: As in `check_examples`.
+
+    Returns:
+        All examples, table after table, and the notes about rows dropped.
+
+    Raises:
+        TaskError: If a row is bad and `bad_rows` is `error`.
+        UnknownNameError: If a column is not there.
+    """
+    examples: list[Example] = []
+    notes: list[str] = []
+    for split, table in tables.items():
+        found, dropped = check_examples(table, columns, split=split, bad_rows=bad_rows)
+        examples += found
+        notes += dropped
+    return examples, tuple(notes)

@@ -1,0 +1,1 @@
+"""Pairs of texts with a graded similarity."""

@@ -1,0 +1,97 @@
+"""Rows of one split that another split gives away: subsets to score apart, and training rows to leave out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool
+
+from extract.errors import unknown_name
+from probes.tasks.pairs.audit import (
+    Columns,
+    conflicting_pairs,
+    final_punctuation,
+    pair_is_in,
+    pair_keys,
+    renew_notes,
+    sentence_is_in,
+)
+from probes.tasks.pairs.task import PairTask, build_splits
+
+SUBSETS = {
+    "full": "every row",
+    "clean": "no sentence of the row is in train",
+    "leaked": "a sentence of the row is in train",
+    "leaked pair": "the very pair is in train",
+    "punctuation": "the two texts end in different punctuation, or one of them in none",
+    "same but punctuation": "the two texts differ in final punctuation and nothing else",
+    "repeated": "the pair stands in the split more than once, in either order",
+    "conflicting gold": "the pair stands in the split with another gold as well",
+}
+DROPS = {
+    "pairs": "training rows whose pair, in either order, is in validation or test",
+    "sentences": "training rows with any sentence in common with validation or test",
+}
+
+
+def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
+    """Mark the rows of a split that should be scored apart.
+
+    Args:
+        rows: The split.
+        train: The training split.
+
+    Returns:
+        A name from `SUBSETS` to `(N,)` marks.
+    """
+    keys = pair_keys(rows)
+    counts: dict[tuple[str, str], int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    conflicting = set(conflicting_pairs(rows))
+    leaked = sentence_is_in(rows, train)
+    differs, only = final_punctuation(rows)
+    return {
+        "full": np.ones(len(keys), dtype=bool),
+        "clean": ~leaked,
+        "leaked": leaked,
+        "leaked pair": pair_is_in(rows, train),
+        "punctuation": differs,
+        "same but punctuation": only,
+        "repeated": np.array([counts[key] > 1 for key in keys], dtype=bool),
+        "conflicting gold": np.array([key in conflicting for key in keys], dtype=bool),
+    }
+
+
+def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
+    """Leave out the training rows that validation or test give away.
+
+    Args:
+        task: The task; without a training split it stays as it is.
+        by: A name from `DROPS`.
+
+    Returns:
+        The task, its notes saying how many rows went.
+
+    Raises:
+        UnknownNameError: Another name.
+        TaskError: Too few training rows are left.
+    """
+    if by not in DROPS:
+        raise unknown_name("rows to drop", by, DROPS)
+    if "train" not in task.splits:
+        return task
+    mark = pair_is_in if by == "pairs" else sentence_is_in
+    tables: Mapping[str, Columns] = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in task.splits.items()
+    }
+    train = tables["train"]
+    leaked = np.zeros(len(train["score"]), dtype=bool)
+    for split, rows in tables.items():
+        if split != "train":
+            leaked |= mark(train, rows)
+    kept = {column: [value for value, out in zip(train[column], leaked, strict=True) if not out] for column in train}
+    splits = build_splits({**tables, "train": kept})
+    note = f"train: {int(leaked.sum())} of {len(leaked)} rows left out, whose {by} are in validation or test"
+    return replace(task, splits=splits, notes=(note, *renew_notes(task.notes, task.splits, splits)))

@@ -1,0 +1,165 @@
+"""Sentence tables to a checked task: metric chosen, scheme converted, what a reader should know written down."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from extract.errors import TaskError, unknown_name
+from probes.metrics.tags import is_span_tag, split_tag
+from probes.readers.sentences import Sentence, SentenceTable
+from probes.tasks.words.schemes import Place, to_iob2
+from probes.tasks.words.task import METRICS, SPLITS, WordMetric, WordTask, build_word_splits
+
+
+def build_task(
+    tables: Mapping[str, SentenceTable],
+    *,
+    name: str,
+    source: str,
+    metric: str = "auto",
+    scheme: str = "auto",
+    tolerance: float = 0.0,
+    notes: tuple[str, ...] = (),
+) -> WordTask:
+    """Build a task from the sentences of its splits.
+
+    Args:
+        tables: Split (train, validation, test) to its sentences.
+        name: What reports call the task.
+        source: One line: where the sentences came from.
+        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag of every split is a span tag, accuracy if none but
+            O is one.
+        scheme: Tagging scheme of a span task; `auto` detects it over all splits at once.
+        tolerance: Share of the tags other than O that may break the detected scheme.
+        notes: Remarks to put before those made here.
+
+    Returns:
+        The task; span tags are IOB2.
+
+    Raises:
+        TaskError: If schemes are mixed, a tag is no span tag of a span task, `auto` finds span tags among others, a
+            scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
+        UnknownNameError: If the metric or the scheme is unknown.
+    """
+    if metric not in ("auto", *METRICS):
+        raise unknown_name("metric", metric, ["auto", *METRICS])
+    ordered = {split: tables[split] for split in (*SPLITS, *tables) if split in tables}
+    places = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
+    tags = [table.sentences[row].tags for table, row in places]
+
+    def place(row: int, word: int) -> str:
+        table, number = places[row]
+        return table.place(number, word)
+
+    chosen: WordMetric = "accuracy"
+    if metric == "span-f1" or (metric == "auto" and _marks_spans(tags, place)):
+        chosen = "span-f1"
+    record = None
+    if chosen == "span-f1":
+        tags, record = to_iob2(tags, scheme=scheme, tolerance=tolerance, place=place)
+    elif scheme != "auto":
+        raise TaskError(f"`scheme` is {scheme!r}, but task {name!r} is scored by accuracy: leave `scheme` out.")
+    columns: dict[str, dict[str, list[Any]]] = {}
+    rest = iter(tags)
+    for split, table in ordered.items():
+        columns[split] = {
+            "words": [sentence.words for sentence in table.sentences],
+            "tags": [next(rest) for _ in table.sentences],
+            "document": [sentence.document for sentence in table.sentences],
+            "space_after": [sentence.space_after for sentence in table.sentences],
+        }
+    said = (
+        *notes,
+        *((record.note(),) if record else ()),
+        *(note for table in ordered.values() for note in table.notes),
+    )
+    splits = build_word_splits(columns)
+    return WordTask(name, splits, chosen, source, record, notes=(*said, *audit_words(columns)))
+
+
+def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
+    """Tell span tags from others; a few of the one among the other are a slip that would change the metric."""
+    counts = Counter(tag for tags in sentences for tag in tags)
+    spans = [tag for tag in counts if _looks_like_span(tag)]
+    others = {tag for tag in counts if not is_span_tag(tag)}
+    if spans and others:
+        row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
+        n_others = sum(counts[tag] for tag in others)
+        raise TaskError(
+            f"{place(row, word)}: {sentences[row][word]!r} is no span tag, as are {n_others} of {counts.total()} tags "
+            f"({len(others)} different), but {spans[0]!r} and others are: mend them to score spans (`metric: span-f1` "
+            "takes nothing else), or set `metric: accuracy` to score every word."
+        )
+    return not others
+
+
+def _looks_like_span(tag: str) -> bool:
+    """Tell `B-PER` from O, and from positional tags such as `S----3MP2-`."""
+    kind = split_tag(tag)[1]
+    return is_span_tag(tag) and kind[:1].isalnum()
+
+
+def audit_words(splits: Mapping[str, Mapping[str, Sequence[Sequence[str]]]]) -> tuple[str, ...]:
+    """Say in one line each what a reader should know about overlap between splits.
+
+    Args:
+        splits: Split name to its columns `words` and `tags`, in the order train, validation, test.
+
+    Returns:
+        Sentences that are also in an earlier split (compared word by word), and tags of words that train never shows;
+        only where there are some.
+
+    Example:
+        >>> train = {"words": [["Hello"], ["Oslo"]], "tags": [["O"], ["B-LOC"]]}
+        >>> audit_words({"train": train, "test": {"words": [["Hello"]], "tags": [["O"]]}})
+        ('test: 1 of 1 sentences are also in train',)
+    """
+    notes: list[str] = []
+    rows = {split: [tuple(words) for words in columns["words"]] for split, columns in splits.items()}
+    known = {tag for tags in splits["train"]["tags"] for tag in tags} if "train" in splits else set()
+    names = list(rows)
+    for index, split in enumerate(names):
+        for other in names[:index]:
+            earlier = set(rows[other])
+            n_shared = sum(row in earlier for row in rows[split])
+            if n_shared:
+                notes.append(f"{split}: {n_shared} of {len(rows[split])} sentences are also in {other}")
+        new = [tag for tags in splits[split]["tags"] for tag in tags if known and tag not in known]
+        if new:
+            kinds = ", ".join(sorted(set(new))[:8])
+            count = f"{len(new)} words have tags" if len(new) > 1 else "1 word has a tag"
+            notes.append(f"{split}: {count} that train never shows ({kinds})")
+    return tuple(notes)
+
+
+def hold_out(table: SentenceTable, *, fraction: float, seed: int) -> tuple[SentenceTable, SentenceTable, str]:
+    """Take a validation split out of the training sentences.
+
+    Args:
+        table: The training sentences.
+        fraction: Share of the sentences to hold out, between 0 and 1.
+        seed: Seed of the draw; single sentences are drawn, whatever document they stand in.
+
+    Returns:
+        What is left, what was held out (both in the order of the file), and a note that says so.
+
+    Raises:
+        TaskError: If one of the two would be empty.
+    """
+    n = len(table.sentences)
+    n_held = round(n * fraction)
+    if not 0 < n_held < n:
+        raise TaskError(
+            f"`validation_fraction` is {fraction:g}, which holds out {n_held} of {n} sentences: choose a share between "
+            "0 and 1 that leaves both splits some."
+        )
+    held = set(np.random.default_rng(seed).permutation(n)[:n_held].tolist())
+
+    def pick(is_held: bool) -> list[Sentence]:
+        return [sentence for row, sentence in enumerate(table.sentences) if (row in held) == is_held]
+
+    note = f"validation: {n_held} of the {n} training sentences, drawn with seed {seed}; train is the rest"
+    return replace(table, sentences=pick(False)), replace(table, sentences=pick(True), notes=()), note

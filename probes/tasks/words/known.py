@@ -1,0 +1,251 @@
+"""Known word tasks, and their one table: from local files, the hub, or the sample shipped with the project."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import resources
+from pathlib import Path
+
+from extract.errors import unknown_name
+from probes.readers.conll_columns import ColumnFormat, read_columns
+from probes.readers.conllu import read_conllu
+from probes.readers.sentences import SentenceTable
+from probes.tasks.entries import TaskEntry
+from probes.tasks.words.assemble import build_task, hold_out
+from probes.tasks.words.files import load_word_files
+from probes.tasks.words.hub import load_word_hub
+from probes.tasks.words.sources import find_folder, need_folder, read_hub, read_local
+from probes.tasks.words.task import WordMetric, WordTask
+
+CONLL_HUB_IDS = {"conll2003": "eriktks/conll2003", "conll2000": "eriktks/conll2000"}
+PARQUET_BRANCH = "refs/convert/parquet"
+"""Where the hub keeps the rows of data sets whose own files are a script, which `datasets` no longer runs."""
+
+CONLL2003_COLUMNS = ("word", "pos", "chunk", "ner")
+CONLL2003_FILES = {
+    "train": ("eng.train", "train.txt"),
+    "validation": ("eng.testa", "valid.txt", "dev.txt"),
+    "test": ("eng.testb", "test.txt"),
+}
+CONLL2000_COLUMNS = ("word", "pos", "chunk")
+CONLL2000_FILES = {"train": ("train.txt",), "test": ("test.txt",)}
+FINANCE_FILES = {"train": ("FIN5.txt",), "test": ("FIN3.txt",)}
+FINANCE_FORMAT = ColumnFormat(("word", "pos", "chunk", "ner"), fallback_encoding="cp1252")
+WNUT17_FILES = {
+    "train": ("wnut17train.conll",),
+    "validation": ("emerging.dev.conll",),
+    "test": ("emerging.test.annotated",),
+}
+UD_EWT_FILES = {
+    "train": ("en_ewt-ud-train.conllu",),
+    "validation": ("en_ewt-ud-dev.conllu",),
+    "test": ("en_ewt-ud-test.conllu",),
+}
+TOLERANCE = 0.05
+"""Share of tags that may break the scheme of a published file: its few slips are read as conlleval reads them, since
+nobody may mend the file, and are counted in the notes."""
+SAMPLE_FILES = {split: f"words.{split}.conll" for split in ("train", "validation", "test")}
+
+
+def load_conll2003(
+    tags: str = "ner", *, folder: str | None = None, hub_id: str = CONLL_HUB_IDS["conll2003"],
+    revision: str | None = PARQUET_BRANCH, scheme: str = "auto",
+) -> WordTask:  # fmt: skip
+    """Load CoNLL-2003 English: entities, chunks or parts of speech of Reuters news.
+
+    Args:
+        tags: `ner`, `chunk` or `pos`.
+        folder: Where `eng.train`, `eng.testa` and `eng.testb` (or train.txt, valid.txt, test.txt) are; None is
+            `$ICECORE_DATA/conll2003` where that folder exists, else the hub.
+        hub_id: A dataset of the hub, or a local folder laid out like one, with lists `tokens` and `ner_tags`.
+        revision: Branch, tag or commit of the hub; None is the main branch.
+        scheme: `auto` finds the IOB1 of the published files and the IOB2 of the hub.
+
+    Returns:
+        The task; the published files have 14,041 training, 3,250 validation and 3,453 test sentences.
+
+    Raises:
+        TaskError: If a file is missing or broken, or there is none and the hub cannot be had.
+        UnknownNameError: If `tags` is none of the three.
+    """
+    _check_tags(tags, CONLL2003_COLUMNS[1:])
+    name = f"conll2003-{tags}"
+    local = find_folder("conll2003", folder)
+    if local is None:
+        tables, source = read_hub(hub_id, tags, revision, name="conll2003", files=CONLL2003_FILES)
+    else:
+        tables, source = read_local(local, CONLL2003_FILES, _column_reader(CONLL2003_COLUMNS, tags))
+    return build_task(tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE)
+
+
+def load_conll2000(
+    tags: str = "chunk", *, folder: str | None = None, hub_id: str = CONLL_HUB_IDS["conll2000"],
+    revision: str | None = PARQUET_BRANCH, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto",
+) -> WordTask:  # fmt: skip
+    """Load CoNLL-2000: chunks or parts of speech of the Wall Street Journal, with a validation split held out of train.
+
+    Args:
+        tags: `chunk` or `pos`.
+        folder: Where `train.txt` and `test.txt` are, packed as they are published (.gz) or not; None is
+            `$ICECORE_DATA/conll2000` where that folder exists, else the hub.
+        hub_id: A dataset of the hub, or a local folder laid out like one, with lists `tokens` and `chunk_tags`.
+        revision: Branch, tag or commit of the hub; None is the main branch.
+        validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
+        seed: Seed of that draw, by sentence.
+        scheme: `auto` finds the IOB2 of the published files.
+
+    Returns:
+        The task; the published files have 8,936 training and 2,012 test sentences.
+
+    Raises:
+        TaskError: If a file is missing or broken, there is none and the hub cannot be had, or nothing can be held out.
+        UnknownNameError: If `tags` is neither of the two.
+    """
+    _check_tags(tags, CONLL2000_COLUMNS[1:])
+    local = find_folder("conll2000", folder)
+    if local is None:
+        tables, source = read_hub(hub_id, tags, revision, name="conll2000", files=CONLL2000_FILES)
+    else:
+        tables, source = read_local(local, CONLL2000_FILES, _column_reader(CONLL2000_COLUMNS, tags))
+    notes: tuple[str, ...] = ()
+    if "validation" not in tables:
+        train, validation, note = hold_out(tables["train"], fraction=validation_fraction, seed=seed)
+        tables, notes = {"train": train, "validation": validation, "test": tables["test"]}, (note,)
+    name = f"conll2000-{tags}"
+    return build_task(
+        tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE, notes=notes
+    )
+
+
+def load_financial_ner(
+    folder: str | None = None, *, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto"
+) -> WordTask:  # fmt: skip
+    """Load the financial agreements of Alvarado et al. (2015): persons, places, organisations, other names.
+
+    Look Both Ways' financial NER. The agreements were filed with the US Securities and Exchange Commission; parties are
+    often called Lender and Borrower, which are tagged as persons.
+
+    Args:
+        folder: Where `FIN5.txt` (train) and `FIN3.txt` (test) are, columns word, part of speech, a dash, tag; None is
+            `$ICECORE_DATA/financial-ner`.
+        validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
+        seed: Seed of that draw, by sentence.
+        scheme: `auto` finds the scheme of the published files.
+
+    Returns:
+        The task; the published files have 41,010 training and 13,246 test words.
+
+    Raises:
+        TaskError: If the folder or a file is missing, a file is broken, or nothing can be held out.
+    """
+    local = need_folder("financial-ner", folder, FINANCE_FILES)
+    read = partial(read_columns, tags="ner", file_format=FINANCE_FORMAT)
+    tables, source = read_local(local, FINANCE_FILES, read)
+    train, validation, note = hold_out(tables["train"], fraction=validation_fraction, seed=seed)
+    splits = {"train": train, "validation": validation, "test": tables["test"]}
+    return build_task(
+        splits, name="financial-ner", source=source, metric="span-f1", scheme=scheme, tolerance=TOLERANCE,
+        notes=(note,),
+    )  # fmt: skip
+
+
+def load_wnut17(folder: str | None = None, *, scheme: str = "auto") -> WordTask:
+    """Load WNUT-17: emerging and rare entities of six types in social media.
+
+    Args:
+        folder: Where `wnut17train.conll`, `emerging.dev.conll` and `emerging.test.annotated` are; None is
+            `$ICECORE_DATA/wnut17`.
+        scheme: `auto` finds the IOB2 of the published files.
+
+    Returns:
+        3,394 training, 1,009 validation and 1,287 test sentences.
+
+    Raises:
+        TaskError: If the folder or a file is missing, or a file is broken.
+    """
+    local = need_folder("wnut17", folder, WNUT17_FILES)
+    tables, source = read_local(local, WNUT17_FILES, _column_reader(("word", "ner"), "ner", separator="tab"))
+    return build_task(tables, name="wnut17", source=source, metric="span-f1", scheme=scheme)
+
+
+def load_ud_ewt(tags: str = "upos", *, folder: str | None = None) -> WordTask:
+    """Load the English Web Treebank of Universal Dependencies: parts of speech.
+
+    Args:
+        tags: `upos` (17 universal tags) or `xpos` (Penn Treebank tags).
+        folder: Where `en_ewt-ud-train.conllu` and its siblings are; None is `$ICECORE_DATA/ud-ewt`.
+
+    Returns:
+        12,544 training, 2,001 validation and 2,077 test sentences.
+
+    Raises:
+        TaskError: If the folder or a file is missing, or a file is broken.
+        UnknownNameError: If `tags` is neither of the two.
+    """
+    _check_tags(tags, ("upos", "xpos"))
+    local = need_folder("ud-ewt", folder, UD_EWT_FILES)
+    tables, source = read_local(local, UD_EWT_FILES, partial(read_conllu, tags=tags))
+    return build_task(tables, name=f"ud-ewt-{tags}", source=source, metric="accuracy")
+
+
+def load_words_sample(tags: str = "ner") -> WordTask:
+    """Load the sentences written for this project and shipped with it: a sample, no benchmark.
+
+    Args:
+        tags: `ner`, `chunk` or `pos`.
+
+    Returns:
+        112 training, 32 validation and 32 test sentences, in documents of eight.
+
+    Raises:
+        UnknownNameError: If `tags` is none of the three.
+
+    Example:
+        >>> task = load_words_sample("chunk")
+        >>> task.is_sample, len(task.splits["test"])
+        (True, 32)
+    """
+    _check_tags(tags, CONLL2003_COLUMNS[1:])
+    file_format = ColumnFormat(CONLL2003_COLUMNS)
+    with resources.as_file(resources.files("probes.tasks.words") / "samples") as folder:
+        tables = {
+            split: read_columns(folder / file, tags, file_format=file_format) for split, file in SAMPLE_FILES.items()
+        }
+    note = "a sample written for this project: good for trying things out, no benchmark"
+    source = "words/samples, shipped with icecore"
+    task = build_task(tables, name=f"words-sample-{tags}", source=source, metric=_metric(tags), notes=(note,))
+    return replace(task, is_sample=True)
+
+
+WordTaskEntry = TaskEntry[WordTask]
+
+_ENTRIES = (
+    WordTaskEntry(
+        "words-sample", "small sample written for this project: ner, chunk or pos", "words", load_words_sample
+    ),
+    WordTaskEntry(
+        "conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub", "words", load_conll2003
+    ),
+    WordTaskEntry("conll2000", "CoNLL-2000: chunk or pos; local files, else the hub", "words", load_conll2000),
+    WordTaskEntry("wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17", "words", load_wnut17),
+    WordTaskEntry("ud-ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt", "words", load_ud_ewt),
+    WordTaskEntry(
+        "financial-ner", "financial agreements from $ICECORE_DATA/financial-ner", "words", load_financial_ner
+    ),
+    WordTaskEntry("word-files", "your own CoNLL columns, CoNLL-U or JSON Lines", "words", load_word_files),
+    WordTaskEntry("word-hub", "a token dataset of the hub, by column names", "words", load_word_hub),
+)
+WORD_TASKS: dict[str, WordTaskEntry] = {entry.name: entry for entry in _ENTRIES}
+
+
+def _check_tags(tags: str, allowed: tuple[str, ...]) -> None:
+    if tags not in allowed:
+        raise unknown_name("column of tags", tags, allowed)
+
+
+def _metric(tags: str) -> WordMetric:
+    return "accuracy" if tags == "pos" else "span-f1"
+
+
+def _column_reader(columns: tuple[str, ...], tags: str, *, separator: str = "auto") -> Callable[[Path], SentenceTable]:
+    return partial(read_columns, tags=tags, file_format=ColumnFormat(columns, separator))

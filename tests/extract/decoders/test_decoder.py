@@ -1,0 +1,49 @@
+"""A decoder in memory: frozen, described, refused where it cannot be read."""
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from extract.decoders.decoder import UNBOUNDED, find_blocks, wrap_decoder
+from extract.decoders.locate import Located
+from extract.errors import DecoderError
+from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_model, make_tokenizer
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_frozen_and_described(family: str) -> None:
+    model = make_model(family).train()
+    decoder = wrap_decoder(model, make_tokenizer())
+    assert not decoder.module.training
+    assert not any(parameter.requires_grad for parameter in decoder.module.parameters())
+    about = decoder.description
+    assert (about.family, about.n_layers, about.width, about.dtype) == (family, 3, 32, "float32")
+    assert (about.name, about.source, about.revision, about.adapter) == ("in-memory", "memory", "", "")
+    assert about.window == (UNBOUNDED if family == "bloom" else 64)
+    assert about.n_parameters == sum(parameter.numel() for parameter in decoder.module.parameters())
+    assert len(about.weight_digest) == len(about.tokenizer_digest) == 64
+    assert decoder.layers == ("embedding", "block_01", "block_02", "block_03", "final_norm")
+    assert not any("lm_head" in name for name, _ in decoder.module.named_parameters())
+
+
+def test_equal_weights_equal_digests() -> None:
+    digests = [make_decoder(seed=seed).description.weight_digest for seed in (0, 0, 1)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_paths_stay_out_of_the_description(tmp_path: Any) -> None:
+    located = Located("tiny", "folder", str(tmp_path), "")
+    about = wrap_decoder(make_model(), make_tokenizer(), located=located, adapter=str(tmp_path)).description
+    assert (about.name, about.adapter) == ("tiny", tmp_path.name)
+    assert str(tmp_path) not in str(about.to_dict())
+    assert wrap_decoder(make_model(), make_tokenizer(), adapter="owner/lora").description.adapter == "owner/lora"
+
+
+def test_blocks_are_the_list_of_the_right_length() -> None:
+    module = nn.Module()
+    module.experts = nn.ModuleList([nn.Linear(1, 1)] * 2)
+    module.stack = nn.ModuleList([nn.Linear(1, 1) for _ in range(3)])
+    assert find_blocks(module, 3, family="made-up") == tuple(module.stack)
+    with pytest.raises(DecoderError, match="the 'made-up' decoder has no list of 5 blocks to read from"):
+        find_blocks(module, 5, family="made-up")

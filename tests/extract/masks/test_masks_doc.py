@@ -1,0 +1,83 @@
+"""docs/masks.md tells what the code does: every drawing, plan, name and family."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from extract.inputs.template import BOS_POLICIES
+from extract.masks.kinds import KINDS, draw, kind_matrix, parse_kind
+from extract.masks.paper_plans import LBW_PLANS, lbw_plan
+from extract.masks.plan_table import ARCHITECTURES, PLANS
+from tests.extract.mask_families import ALSO_WORKING, REFUSED, WORKING
+from tests.extract.masks.test_masks import DRAWN_SPANS
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "masks.md"
+
+
+def section(heading: str) -> str:
+    """Give the text under a heading, up to the next one of its level or above."""
+    level = heading.split(" ", maxsplit=1)[0]
+    found = re.search(
+        rf"^{re.escape(heading)}\n(.*?)(?=^#{{2,{len(level)}}} |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S
+    )
+    assert found, heading
+    return found[1]
+
+
+def rows(text: str) -> dict[str, str]:
+    """Read the tables of a text: first cell to the last, without the heads."""
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return {row[0].strip("` "): row[-1].strip() if len(row) > 1 else "" for row in cells}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_drawn(name: str) -> None:
+    drawn = re.findall(r"```text\n(.*?)\n```", section(f"### `{name}`"), re.DOTALL)
+    assert drawn == [draw(kind_matrix(parse_kind(name), 4, spans=DRAWN_SPANS))]
+
+
+def test_no_kind_is_told_that_does_not_exist() -> None:
+    told = re.findall(r"^### `(.+)`$", section("## Kinds"), re.MULTILINE)
+    assert told == list(KINDS)
+
+
+def test_every_plan_is_told() -> None:
+    told = rows(section("## Plans"))
+    assert {form: told[form] for form in PLANS} == PLANS
+
+
+def test_every_name_of_the_paper_is_told() -> None:
+    told = rows(section("### By the papers' names"))
+    assert set(told) == set(LBW_PLANS)
+    for name, form in told.items():
+        k0 = 3 if LBW_PLANS[name].needs_k0 else None
+        text = form.strip("`").replace("K-K0", "4").replace("K0", "3").replace("K", "7")
+        assert lbw_plan(name, 7, k0=k0).text == text
+
+
+def test_every_architecture_is_told_and_drawn() -> None:
+    text = section("## Architectures")
+    assert rows(text) == ARCHITECTURES
+    assert all(re.search(rf"^{name} +e -> 1", text, re.MULTILINE) for name in ARCHITECTURES)
+
+
+def test_every_bos_policy_is_told() -> None:
+    assert rows(section("## BOS and the first token")) == BOS_POLICIES
+
+
+def test_the_families_are_those_that_are_tested() -> None:
+    assert set(rows(section("### Every theorem"))) == {family for family, _ in WORKING.values()}
+    also = set(re.findall(r"`(\w+)`", section("### Causal, influence, batch")))
+    assert also == {family for family, _ in ALSO_WORKING.values()}
+    assert set(rows(section("### Refused"))) == {family for family, *_ in REFUSED.values()}
+
+
+def test_docstrings_of_the_rules_name_their_paper() -> None:
+    for name, (rule, _, source) in KINDS.items():
+        told = section(f"### `{name}`")
+        for word in ("BACK", "BIDIR", "MASK0-FOR", "MASK0-BIDIR", "MAGNET"):
+            if word in source.split():
+                assert word in told, name
+                assert word in (inspect.getdoc(rule) or ""), name

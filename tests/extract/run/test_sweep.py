@@ -1,0 +1,137 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from extract.decoders.decoder import Decoder
+from extract.errors import ConfigError
+from extract.masks.plan import parse_plan
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec
+from extract.run.sweep import sweep_cost, sweep_latents
+from extract.store.cache import LatentCache
+from extract.wiring.tree import count_blocks
+from tests.extract.tiny_decoders import make_decoder
+
+PLANS = ("causal", "backward:1", "backward:2", "backward", "nosink-bidirectional:2+bidirectional:1", "backward@1-1")
+SPEC = ExtractionSpec(poolings=("mean", "last"))
+
+
+def sweep(decoder: Decoder, texts: list[str], folder: Path, plans: tuple[str, ...] = PLANS) -> list[LatentCache]:
+    return sweep_latents(decoder, texts, [parse_plan(plan) for plan in plans], spec=SPEC, folder=folder)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "mistral", "opt"])
+def test_a_sweep_equals_separate_extractions(family: str, texts: list[str], tmp_path: Path) -> None:
+    decoder = make_decoder(family)
+    caches = sweep(decoder, texts, tmp_path / "together")
+    for plan, cache in zip(PLANS, caches, strict=True):
+        alone = extract_latents(
+            decoder, texts, spec=ExtractionSpec(plan=plan, poolings=SPEC.poolings), folder=tmp_path / "alone"
+        )
+        assert cache.identity == alone.identity
+        for pooling in SPEC.poolings:
+            torch.testing.assert_close(
+                cache.gather(cache.rows_of(texts), pooling),
+                alone.gather(alone.rows_of(texts), pooling),
+                atol=1e-5,
+                rtol=1e-5,
+            )
+
+
+def test_plans_of_a_sweep_differ_from_each_other(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    tops = [cache.gather(cache.rows_of(texts), "mean")[-1] for cache in sweep(decoder, texts, tmp_path)]
+    for i, one in enumerate(tops):
+        for other in tops[:i]:
+            assert float((one - other).abs().max()) > 1e-3
+
+
+def test_a_sweep_computes_exactly_the_nodes_of_its_tree(
+    decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [parse_plan(f"bidirectional:{k}") for k in range(4)]
+    cost = sweep_cost(plans, len(decoder.blocks))
+    assert (cost.n_blocks, cost.n_blocks_apart) == (3 + 1 + 2 + 3, 12)
+    calls: list[int] = []
+    monkeypatch.setattr("extract.run.sweep.Extraction.certify", lambda _self: {"influence": {"n_layers": 5}})
+
+    def count(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            return inner(*args, **options)
+
+        return forward
+
+    for block in decoder.blocks:
+        monkeypatch.setattr(block, "forward", count(block.forward))
+    short = texts[:3]
+    sweep_latents(decoder, short, plans, spec=ExtractionSpec(batch_tokens=1000), folder=tmp_path)
+    lengths = len({len(decoder.tokenizer(text).input_ids) for text in short})
+    probes = 2 * 3  # the wiring is compared with the untouched decoder first
+    assert (len(calls) - probes) % cost.n_blocks == 0
+    assert 1 <= (len(calls) - probes) // cost.n_blocks <= lengths
+
+
+def test_a_grid_of_k_and_k0_costs_what_its_tree_says() -> None:
+    n_blocks = 6
+    grid = [
+        parse_plan(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}").kinds(n_blocks)
+        for k in range(n_blocks + 1)
+        for k0 in range(k + 1)
+    ]
+    brute = {plan[:depth] for plan in grid for depth in range(1, n_blocks + 1)}
+    assert count_blocks(grid) == len(brute)
+    assert count_blocks(grid) < 0.5 * n_blocks * len(grid)
+
+
+def test_an_interrupted_sweep_goes_on_and_ends_with_the_same_numbers(
+    decoder: Decoder, texts: list[str], tmp_path: Path
+) -> None:
+    class Interrupting:
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def start(self, *, n_rows: int, n_done: int) -> None:
+            assert n_done < n_rows
+
+        def advance(self, *, n_rows: int, n_tokens: int) -> None:
+            self.seen += n_rows > 0 and n_tokens > 0
+            if self.seen == 4:
+                raise KeyboardInterrupt
+
+        def finish(self) -> None: ...
+
+    plans = [parse_plan(plan) for plan in PLANS]
+    spec = ExtractionSpec(poolings=SPEC.poolings, batch_tokens=60)
+    with pytest.raises(KeyboardInterrupt):
+        sweep_latents(decoder, texts, plans, spec=spec, folder=tmp_path / "cut", progress=Interrupting())
+    half = [LatentCache(path, allow_partial=True) for path in sorted((tmp_path / "cut").glob("*.h5"))]
+    assert 0 < sum(cache.n_done for cache in half) < len(texts) * len(PLANS)
+    resumed = sweep_latents(decoder, texts, plans, spec=spec, folder=tmp_path / "cut")
+    whole = sweep_latents(decoder, texts, plans, spec=spec, folder=tmp_path / "whole")
+    for one, other in zip(resumed, whole, strict=True):
+        torch.testing.assert_close(
+            one.gather(range(len(one)), "mean"), other.gather(range(len(other)), "mean"), atol=1e-6, rtol=0
+        )
+
+
+def test_a_whole_sweep_is_found_again(
+    decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = sweep(decoder, texts, tmp_path)
+
+    def forbid(*_args: object, **_options: object) -> None:
+        raise AssertionError("a block was computed")
+
+    monkeypatch.setattr("extract.run.sweep.walk_plans", forbid)
+    assert [cache.path for cache in sweep(decoder, texts, tmp_path)] == [cache.path for cache in first]
+
+
+def test_a_plan_that_cannot_share_blocks_is_refused(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'extend/backward:2' cannot be part of a sweep"):
+        sweep(decoder, texts, tmp_path, plans=("causal", "extend/backward:2"))
+    with pytest.raises(ConfigError, match="no plan was given"):
+        sweep(decoder, texts, tmp_path, plans=())
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,145 @@
+"""The code of docs/cache_format.md, run as a reader would run it, and its tables, held against the code."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extract.decoders.decoder import Decoder
+from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.template import InputTemplate
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec
+from extract.store.cache import LatentCache
+from extract.store.layout import CERTIFICATE_BYTES, array_shapes
+from extract.store.manifest import SCHEMA, flatten
+from tests.extract.tiny_decoders import make_manifest, write_cache
+from tests.extract.word_stores import make_word_manifest, write_word_cache
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "cache_format.md"
+TEXT = "Ice floats on water."  # the text and the file that the page's code names
+FILE = Path("caches", "example.h5")
+TEXTS = ["snow", TEXT, "Eis schwimmt: über dem Wasser, 氷.", "a"]
+WORDS_FILE = Path("caches", "words.h5")
+WORD_TEXTS = [
+    join_words(["Is", "it", "?"], [True, False, False]),
+    JoinedText("Eis: 氷 ist\u00a0kalt", ((0, 3), (3, 4), (5, 6), (7, 10), (11, 15))),
+    join_words(["Is", "it?"], [True, False]),
+]
+PIECES = [(1, 3, 2), (0, 0, 3), (1, 0, 3), (2, 0, 2)]
+FLAGS = np.array([0, 1, 0, 0, 2, 0, 4, 0, 0, 3], np.uint8)
+ALLOWED_IMPORTS = {"hashlib", "json", "h5py", "numpy"}
+
+
+def blocks() -> list[str]:
+    """Give the Python blocks of the page, in their order."""
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def run_page() -> dict[str, Any]:
+    """Run all blocks of the page in one namespace, in the current folder."""
+    names: dict[str, Any] = {}
+    for number, block in enumerate(blocks(), 1):
+        exec(compile(block, f"{PAGE.name}, block {number}", "exec"), names)
+    return names
+
+
+def write_example(folder: Path, **changes: Any) -> None:
+    """Write the caches that the page reads."""
+    (folder / FILE.parent).mkdir()
+    write_cache(folder / FILE, TEXTS, **changes)
+    write_word_cache(folder / WORDS_FILE, WORD_TEXTS, PIECES, flags=FLAGS, **changes)
+
+
+def test_the_page_needs_no_icecore() -> None:
+    imported = set(re.findall(r"^(?:import|from) (\w+)", "\n".join(blocks()), re.MULTILINE))
+    assert imported == ALLOWED_IMPORTS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_page_reads_what_the_library_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    write_example(tmp_path, storage_dtype=dtype)
+    monkeypatch.chdir(tmp_path)
+    names = run_page()
+    cache = LatentCache(FILE)
+    for text in TEXTS:
+        rows = cache.rows_of([text])
+        for pooling in cache.poolings:
+            for layer, expected in zip(cache.layers, cache.gather(rows, pooling), strict=True):
+                found = names["read_latent"](FILE, text, layer, pooling)
+                assert found.dtype == np.float32
+                assert np.array_equal(found, expected[0].numpy())
+    assert np.array_equal(names["latent"], cache.gather(cache.rows_of([TEXT]), "mean", layers="block_02")[0, 0].numpy())
+    assert names["is_whole"]
+    assert names["certificate"] == cache.certificate
+    assert hashlib.sha256(names["canonical"].encode()).hexdigest() == cache.manifest.id
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_page_reads_the_words_that_the_library_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    write_example(tmp_path, storage_dtype=dtype)
+    monkeypatch.chdir(tmp_path)
+    names = run_page()
+    cache = LatentCache(WORDS_FILE)
+    for text in WORD_TEXTS:
+        places = cache.words_of([text])
+        for pooling in cache.poolings:
+            for layer, expected in zip(cache.layers, cache.gather(places.positions, pooling), strict=True):
+                found, flags = names["read_words"](WORDS_FILE, text.text, text.spans, layer, pooling)
+                assert found.dtype == np.float32
+                assert np.array_equal(found, expected.numpy())
+                assert flags.tolist() == places.flags.tolist()
+    assert (names["words"].shape, names["flags"].tolist()) == ((3, 6), FLAGS[2:5].tolist())
+    with pytest.raises(KeyError, match="holds not all words of 'Is it'"):
+        names["read_words"](WORDS_FILE, "Is it", [[0, 5]], "block_02", "mean")
+
+
+def test_the_page_refuses_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_example(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names = run_page()
+    write_cache(tmp_path / "half.h5", TEXTS, is_whole=False)
+    with pytest.raises(KeyError, match="holds no latent of 'thunder'"):
+        names["read_latent"](FILE, "thunder", "block_02", "mean")
+    with pytest.raises(KeyError, match=f"holds no latent of {TEXTS[-1]!r}"):
+        names["read_latent"]("half.h5", TEXTS[-1], "block_02", "mean")
+
+
+def test_every_array_and_number_is_on_the_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"schema {SCHEMA}\n" in page
+    texts, words = make_manifest(TEXTS), make_word_manifest(WORD_TEXTS, len(TEXTS))
+    letters = {len(TEXTS): "N", len(FLAGS): "W", 6: "D"}
+    for path, (shape, dtype) in (*array_shapes(texts).items(), *array_shapes(words).items()):
+        general = re.sub(r"^/(latents|words)/\w+/\w+$", r"/\1/<pooling>/<layer>", path)
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{general}` "))
+        told = row.split("|")[2].strip().strip("`")
+        assert told == str(tuple(letters.get(n, n) for n in shape)).replace("'", ""), path
+        assert f"`{np.dtype(dtype)}`" in row
+    assert f"{CERTIFICATE_BYTES:,} bytes" in page
+
+
+def test_every_identity_and_certificate_field_is_on_the_page(decoder: Decoder, tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    cache = extract_latents(decoder, TEXTS, spec=ExtractionSpec(), folder=tmp_path)
+    told = set(
+        re.findall(r"`([\w.]+)`", "\n".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|"))
+    )
+    versions = cache.identity["versions"]
+    spec = ExtractionSpec(template=InputTemplate(on_long="windows"))
+    words = extract_latents(decoder, WORD_TEXTS, spec=spec, folder=tmp_path)
+    assert set(flatten({**cache.identity, "versions": ""})) <= told
+    assert set(flatten({**words.identity, "versions": ""})) <= told
+    assert all(f"`{package}`" in page for package in versions)
+    assert {key.replace("batch_invariance.left", ".left") for key in flatten(cache.certificate)} <= told
+    assert all(f"`{key.split('.')[-1]}`" in page for key in flatten(cache.manifest.provenance) if "decoder" not in key)
+    extra = cache.manifest.provenance["decoder"].keys() - cache.identity["decoder"].keys()
+    assert extra == {"name", "source", "n_parameters", "window"}
+    assert cache.path.name == f"in-memory-causal-{cache.manifest.id[:12]}.h5"
+    assert json.loads(cache.manifest.to_json())["identity"] == cache.identity

@@ -1,0 +1,75 @@
+"""A cache is found by what it holds: the same, or more; never something else."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+from extract.store.reuse import CoveringCache, find_cache
+from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
+
+TEXTS = make_texts(5)
+
+
+def wanted(**changes: Any) -> dict[str, Any]:
+    """Give the identity to look for."""
+    return make_manifest(TEXTS, **changes).identity
+
+
+def test_the_same_is_found_first(tmp_path: Path) -> None:
+    write_cache(tmp_path / "a-more.h5", TEXTS, poolings=["mean", "last", "max"])
+    write_cache(tmp_path / f"z-{make_manifest(TEXTS).short_id}.h5", TEXTS)
+    found = find_cache(tmp_path, wanted())
+    assert found == CoveringCache(tmp_path / f"z-{make_manifest(TEXTS).short_id}.h5", is_exact=True)
+
+
+@pytest.mark.parametrize(
+    "less",
+    [
+        {"poolings": ["last"]},
+        {"layers": ["block_02"]},
+        {"poolings": ["last", "mean"]},
+        {"poolings": ["mean"], "layers": ["embedding"]},
+    ],
+)
+def test_more_covers_less(tmp_path: Path, less: dict[str, list[str]]) -> None:
+    write_cache(tmp_path / "a.h5", TEXTS)
+    assert find_cache(tmp_path, wanted(**less)) == CoveringCache(tmp_path / "a.h5", is_exact=False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"poolings": ["mean", "max"]},
+        {"layers": ["block_03"]},
+        {"plan": "backward"},
+        {"weight_digest": "ef" * 32},
+        {"tokenizer_digest": "ef" * 32},
+        {"dtype": "bfloat16"},
+        {"storage_dtype": "float16"},
+        {"text_digest": "ef" * 32},
+        {"n_rows": 4},
+        {"poolings": ["mean"], "plan": "backward"},
+    ],
+)
+def test_another_identity_is_never_found(tmp_path: Path, other: dict[str, Any]) -> None:
+    write_cache(tmp_path / "a.h5", TEXTS)
+    assert find_cache(tmp_path, wanted()) is not None
+    assert find_cache(tmp_path, wanted(**other)) is None
+
+
+def test_half_done_foreign_and_damaged_files_are_passed_over(tmp_path: Path) -> None:
+    write_cache(tmp_path / "a.h5", TEXTS, is_whole=False)
+    (tmp_path / "b.h5").write_text("no cache")
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["x"] = [1]
+    write_cache(tmp_path / "d.h5", TEXTS)
+    with h5py.File(tmp_path / "d.h5", "r+") as file:
+        file.attrs["manifest"] = file.attrs["manifest"].replace('"float32"', '"float8"')
+    assert find_cache(tmp_path, wanted()) is None
+    assert find_cache(tmp_path / "nowhere", wanted()) is None
+    write_cache(tmp_path / "e.h5", TEXTS)
+    found = find_cache(tmp_path, wanted())
+    assert found is not None
+    assert found.path.name == "e.h5"

@@ -1,0 +1,193 @@
+"""Theorems of the mask plans, on every family they work for."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from extract.decoders.decoder import Decoder
+from extract.masks.plan import parse_plan
+from extract.masks.reach import expected_reach
+from extract.wiring.applied import plan_in_force
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence, probe_spans
+from extract.wiring.interface import wired, wiring_of
+from tests.extract.mask_families import (
+    ALSO_WORKING,
+    REFUSED,
+    SIDES,
+    WORKING,
+    Side,
+    drift,
+    family_decoder,
+    hidden_through_wiring,
+    hidden_under,
+    id_batch,
+    random_ids,
+    real_rows,
+    run_layers,
+)
+from tests.extract.tiny_decoders import make_decoder
+
+TOLERANCE = 1e-5
+KINDS = (
+    "causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid",
+)  # fmt: skip
+ARCHITECTURES = ("inter-stack/backward:2", "inter-block/nosink-bidirectional:2", "extra/hybrid:2", "extend/backward:2")
+MIXED = ("backward:1", "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "backward@2-2", *ARCHITECTURES)
+N_TOKENS = 6
+ROWS = random_ids(9, 6, 3)
+SPANS = [[-1, 0, 0, 0, -1, 1, 1, -1, -1], [0, 0, 0, -1, -1, 1], [-1, -1, 0]]
+
+
+def measured_reach(decoder: Decoder, *, side: Side | None) -> Tensor:
+    """Measure which tokens move which, with a longer row beside the variants unless there is to be no padding."""
+    (base,), (other,) = random_ids(N_TOKENS, seed=1), random_ids(N_TOKENS, seed=2)
+    changed = [[*base[:j], other[j], *base[j + 1 :]] for j in range(N_TOKENS)]
+    rows, spans = [base, *changed], [probe_spans(N_TOKENS).tolist()] * (N_TOKENS + 1)
+    if side is not None:
+        rows, spans = [*rows, *random_ids(9, seed=3)], [*spans, SPANS[0]]
+    batch = id_batch(rows, side=side or "right", spans=spans)
+    variants = torch.stack(real_rows(run_layers(decoder, batch), batch)[: N_TOKENS + 1])
+    scale = variants[0].abs().amax(-1)
+    return ((variants[1:] - variants[0]).abs().amax(-1) / scale > 2e-6).permute(1, 2, 0)
+
+
+def assert_reach(decoder: Decoder, plan: str, *, sides: tuple[Side | None, ...] = (None, *SIDES)) -> None:
+    """Compare what moves with the product of the masks, at every layer."""
+    n_blocks = len(decoder.blocks)
+    kinds = parse_plan(plan).kinds(n_blocks)
+    in_force = plan_in_force(decoder, parse_plan(plan))
+    with in_force if not parse_plan(plan).is_untouched else wired_by(decoder, kinds):
+        for side in sides:
+            moved = measured_reach(decoder, side=side)
+            wiring = wiring_of(decoder.blocks)
+            assert wiring is not None
+            windows = [wiring.windows[block] for block in range(n_blocks)]
+            expected = expected_reach(
+                parse_plan(plan), n_blocks, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS)
+            )
+            assert torch.equal(moved, expected), (plan, side, (moved != expected).nonzero()[:3].tolist())
+
+
+def wired_by(decoder: Decoder, kinds: tuple[str, ...]) -> Any:
+    """Wire a decoder though its plan be causal."""
+    return wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family)
+
+
+@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+def test_the_causal_plan_equals_the_untouched_model(name: str) -> None:
+    decoder = family_decoder(name)
+    batches = [id_batch(ROWS, side=side) for side in SIDES] + [id_batch(ROWS[:1])]
+    for batch in batches:
+        untouched = hidden_under(decoder, batch, "causal")
+        through = hidden_through_wiring(decoder, batch, ["causal"] * len(decoder.blocks))
+        for one, other in zip(real_rows(through, batch), real_rows(untouched, batch), strict=True):
+            assert drift(one, other) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_influence_is_exactly_what_the_masks_allow(name: str) -> None:
+    decoder = family_decoder(name)
+    for plan in (*KINDS, *MIXED):
+        assert_reach(decoder, plan)
+
+
+@pytest.mark.parametrize("name", ALSO_WORKING)
+def test_influence_in_other_families(name: str) -> None:
+    for plan in ("backward", "nosink-bidirectional:2", "hybrid", "extra/bidirectional:1"):
+        assert_reach(family_decoder(name), plan, sides=(None, "left"))
+
+
+@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+def test_latents_do_not_depend_on_the_batch(name: str) -> None:
+    decoder = family_decoder(name)
+    for plan in (*KINDS, *ARCHITECTURES) if name in WORKING else ("backward", "nosink-bidirectional"):
+        alone = [
+            hidden_under(decoder, id_batch([row], spans=[spans]), plan)[:, 0]
+            for row, spans in zip(ROWS, SPANS, strict=True)
+        ]
+        for side in SIDES:
+            batch = id_batch(ROWS, side=side, spans=SPANS)
+            assert batch.is_padded
+            together = hidden_under(decoder, batch, plan)
+            assert bool(together.isfinite().all())  # the padded tokens too
+            for one, other in zip(real_rows(together, batch), alone, strict=True):
+                assert drift(one, other) <= TOLERANCE, (plan, side)
+
+
+@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+def test_the_certificates_agree(name: str) -> None:
+    decoder = family_decoder(name)
+    for plan in map(parse_plan, ("nosink-bidirectional:2", "backward")):
+        with plan_in_force(decoder, plan) as chosen:
+            assert chosen is not None
+            assert check_influence(decoder, plan)["is_as_planned"]
+            assert max(check_batch_invariance(decoder)[side] for side in SIDES) <= TOLERANCE
+            windows = [chosen.windows[block] for block in range(3)]
+            expected = expected_reach(plan, 3, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS))
+            assert torch.equal(influence(decoder), expected)
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_no_converted_block_is_causal(name: str) -> None:
+    decoder, batch = family_decoder(name), id_batch(ROWS)
+    for plan in ("backward:0", "nosink-bidirectional:0", "extend/backward:0"):
+        assert torch.equal(hidden_under(decoder, batch, plan), hidden_under(decoder, batch, "causal"))
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_bidirectional_everywhere_is_the_library_s_own_mode(name: str) -> None:
+    family, config = WORKING[name]
+    # The library bounds a window in both directions by `<=`, and causal ones by `<`.
+    window = {"sliding_window": config["sliding_window"] - 1} if "sliding_window" in config else {}
+    own = make_decoder(family, **{**config, **window, "is_causal": False, "attn_implementation": "eager"})
+    decoder = family_decoder(name)
+    assert own.description.weight_digest == decoder.description.weight_digest
+    for batch in (id_batch(ROWS[:1]), *(id_batch(ROWS, side=side) for side in SIDES)):
+        expected = real_rows(run_layers(own, batch), batch)
+        causal = real_rows(hidden_under(decoder, batch, "causal"), batch)
+        for b, hidden in enumerate(real_rows(hidden_under(decoder, batch, "bidirectional"), batch)):
+            assert drift(hidden, expected[b]) <= TOLERANCE
+            assert drift(hidden, causal[b]) > 1e-2
+
+
+def test_gemma3_attends_as_its_embedding_models_do() -> None:
+    family, config = WORKING["gemma3_text"]
+    decoder = make_decoder(family, **{**config, "sliding_window": 5})
+    own = make_decoder(family, **{**config, "sliding_window": 8, "use_bidirectional_attention": True})
+    batch = id_batch(ROWS, side="left")
+    both = (hidden_under(decoder, batch, "bidirectional"), run_layers(own, batch))
+    for one, other in zip(*(real_rows(hidden, batch) for hidden in both), strict=True):
+        assert drift(one, other) <= TOLERANCE
+
+
+def test_backward_is_causal_on_the_reversed_text() -> None:
+    decoder = make_decoder("gpt2")
+    decoder.module.wpe.weight.data.zero_()  # type: ignore[union-attr, operator]
+    batch, reversed_batch = id_batch(ROWS[:1]), id_batch([ROWS[0][::-1]])
+    causal = hidden_under(decoder, batch, "causal")
+    assert drift(hidden_under(decoder, reversed_batch, "backward").flip(2), causal) <= TOLERANCE
+    for side in SIDES:
+        padded = id_batch([row[::-1] for row in ROWS], side=side)
+        backward = real_rows(hidden_under(decoder, padded, "backward"), padded)
+        assert drift(backward[0].flip(1), causal[:, 0]) <= TOLERANCE
+
+
+def test_a_family_without_its_window_in_use_is_not_refused() -> None:
+    family, config, _ = REFUSED["phimoe"]
+    decoder = make_decoder(family, **{**config, "sliding_window": None})
+    assert_reach(decoder, "nosink-bidirectional:2")
+
+
+def test_spans_belong_to_the_batch() -> None:
+    decoder = family_decoder("llama")
+    batch = id_batch(ROWS, spans=SPANS)
+    with_spans = hidden_under(decoder, batch, "hybrid")
+    without = hidden_under(decoder, replace(batch, spans=None), "hybrid")
+    assert torch.equal(without, hidden_under(decoder, batch, "bidirectional"))
+    assert drift(with_spans, without) > 1e-2
+    all_one = id_batch(ROWS, spans=[[0] * len(row) for row in ROWS])
+    causal = hidden_through_wiring(decoder, batch, ["causal"] * 3)
+    assert torch.equal(hidden_under(decoder, all_one, "hybrid"), causal)

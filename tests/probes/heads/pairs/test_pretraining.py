@@ -1,0 +1,270 @@
+"""Autoencoders of a corpus: fitted once, found again under the very same circumstances, never under others."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import probes.heads.pairs.pretraining
+from extract.errors import ConfigError, HeadError, UnknownNameError
+from extract.store.cache import LatentCache
+from probes.fitting.trainer import FitOptions
+from probes.heads.pairs.pretraining import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
+from probes.heads.saved import SavedAutoencoder, load_autoencoder, load_head
+from probes.networks.autoencoder import LayerAutoencoder
+from tests.probes.corpus_latents import N_TEXTS, write_corpus
+from tests.probes.finished_run import forbid
+from tests.probes.planted_latents import LAYERS, WIDTH
+
+OPTIONS: dict[str, Any] = {"bottleneck": "3, upper half 4", "max_epochs": 2, "batch_size": 40, "learning_rate": 2e-3}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> LatentCache:
+    """A corpus of 120 texts; read-only."""
+    return write_corpus(tmp_path_factory.mktemp("corpus") / "c.h5")
+
+
+@pytest.fixture
+def what(corpus: LatentCache, tmp_path: Path) -> Pretraining:
+    """A quick fit, kept under a temporary folder."""
+    return Pretraining(corpus, OPTIONS, 0, "cpu", tmp_path)
+
+
+def latents_of(cache: LatentCache) -> torch.Tensor:
+    return cache.gather(range(len(cache)), "mean")
+
+
+def assert_same(one: SavedAutoencoder, other: SavedAutoencoder) -> None:
+    for key, value in one.module.state_dict().items():
+        assert torch.equal(value, other.module.state_dict()[key]), key
+    without = [{key: value for key, value in saved.record.items() if key in one.record and key != "seconds"}
+               for saved in (one, other)]  # fmt: skip
+    assert without[0] == without[1]
+
+
+def test_they_are_fitted_once_and_found_again(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = obtain_autoencoder(what, pooling="mean")
+    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    again = obtain_autoencoder(what, pooling="mean")
+    assert_same(first, again)
+    latents = latents_of(what.cache)
+    with torch.no_grad():
+        assert torch.equal(first.module(latents), again.module(latents))
+    assert not first.module.training
+    assert not again.module.training
+
+
+def changes(corpus: LatentCache, folder: Path) -> dict[str, Callable[[Pretraining], Pretraining]]:
+    def option(name: str, value: Any) -> Callable[[Pretraining], Pretraining]:
+        return lambda what: replace(what, options={**OPTIONS, name: value})
+
+    return {
+        "bottleneck": option("bottleneck", 3),
+        "encoder": option("encoder", "linear"),
+        "dropout": option("dropout", 0.2),
+        "learning rate": option("learning_rate", 1e-3),
+        "epochs": option("max_epochs", 3),
+        "patience": option("patience", 1),
+        "batch": option("batch_size", 39),
+        "seed": lambda what: replace(what, seed=1),
+        "device": lambda what: replace(what, device="cuda:0"),
+        "corpus": lambda what: replace(what, cache=write_corpus(folder / "other.h5", seed=1)),
+        "fewer texts": lambda what: replace(what, cache=write_corpus(folder / "fewer.h5", n_texts=len(corpus) - 1)),
+    }
+
+
+def test_whatever_changes_is_fitted_anew(
+    what: Pretraining, corpus: LatentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obtain_autoencoder(what, pooling="mean")
+    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    for name, change in changes(corpus, tmp_path).items():
+        with pytest.raises(AssertionError, match="fit_layers was called"):
+            obtain_autoencoder(change(what), pooling="mean")
+            pytest.fail(f"another {name} was served the same autoencoders")
+    for pooling in ("last", "mean+last"):
+        with pytest.raises(AssertionError, match="fit_layers was called"):
+            obtain_autoencoder(what, pooling=pooling)
+    obtain_autoencoder(what, pooling="mean")  # still there
+
+
+def test_defaults_that_are_spelled_out_change_nothing(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    obtain_autoencoder(what, pooling="mean")
+    forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
+    same = {**OPTIONS, "patience": 5, "batch_size": "40", "learning_rate": "2e-3"}  # as YAML may give them
+    obtain_autoencoder(replace(what, options=same), pooling="mean")
+
+
+def spoil(folder: Path, how: str) -> None:
+    if how == "no record":  # it is written last
+        (folder / "head.json").unlink()
+    elif how == "half a record":
+        (folder / "head.json").write_text('{"name": "autoenc', encoding="utf-8")
+    elif how == "half the weights":
+        whole = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    else:
+        text = (folder / "head.json").read_text(encoding="utf-8")
+        (folder / "head.json").write_text(text.replace('"fit_id": "', '"fit_id": "0'), encoding="utf-8")
+
+
+@pytest.mark.parametrize("how", ["no record", "half a record", "half the weights", "another fit"])
+def test_a_folder_that_was_cut_short_is_fitted_anew(what: Pretraining, how: str) -> None:
+    first = obtain_autoencoder(what, pooling="mean")
+    [folder] = (what.folder / FOLDER).iterdir()
+    spoil(folder, how)
+    assert_same(first, obtain_autoencoder(what, pooling="mean"))
+    assert list((what.folder / FOLDER).iterdir()) == [folder]
+    assert_same(first, load_autoencoder(folder))
+
+
+class Scripted(LayerAutoencoder):
+    """Loses in every epoch what the script says, the top layer in the reverse order, and remembers its weights then."""
+
+    script = (0.9, 0.5, 0.7, 0.4, 0.6)
+    seen: ClassVar[list[list[torch.Tensor]]] = []
+
+    def on_validation_epoch_end(self) -> None:
+        self._seen.clear()
+        loss = self.script[len(self.seen)]
+        self.seen.append([group.state_dict()["0.weight"].clone() for group in self.encoder.groups])
+        self.log("held_out_loss", loss)
+        for k in range(self.n_layers):
+            self.log(f"held_out_loss_{k}", loss * (k + 1) if k < self.n_layers - 1 else 2 - loss)
+
+
+def test_the_epoch_with_the_lowest_held_out_loss_is_kept(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes.heads.pairs.pretraining, "LayerAutoencoder", Scripted)
+    monkeypatch.setattr(Scripted, "seen", [])
+    told: list[tuple[int, float]] = []
+    saved = obtain_autoencoder(
+        replace(what, options={**OPTIONS, "max_epochs": 5}), pooling="mean",
+        report=lambda epoch, values: told.append((epoch, values["held_out_loss"])),
+    )  # fmt: skip
+    assert [epoch for epoch, _ in told] == [1, 2, 3, 4, 5]
+    assert [loss for _, loss in told] == pytest.approx(Scripted.script)
+    assert saved.record["best_epochs"] == [4, 4, 4, 4, 1]
+    assert saved.record["held_out_losses"] == pytest.approx([0.4, 0.8, 1.2, 1.6, 1.1])
+    lower, upper = (group.state_dict()["0.weight"] for group in saved.module.encoder.groups)
+    assert [torch.equal(lower, weight) for weight, _ in Scripted.seen] == [False, False, False, True, False]
+    assert [torch.equal(upper[-1], weight[-1]) for _, weight in Scripted.seen] == [True, False, False, False, False]
+    assert [torch.equal(upper[:-1], weight[:-1]) for _, weight in Scripted.seen] == [False, False, False, True, False]
+
+
+def test_the_losses_on_record_are_those_of_the_saved_weights(what: Pretraining) -> None:
+    saved = obtain_autoencoder(replace(what, options={**OPTIONS, "dropout": 0.5}), pooling="mean")
+    held_out = torch.randperm(N_TEXTS, generator=torch.Generator().manual_seed(0))[:6]  # a twentieth, by the seed
+    with torch.no_grad():
+        direct = saved.module.losses(what.cache.gather(held_out, "mean")).tolist()
+    assert saved.record["held_out_losses"] == pytest.approx(direct, rel=1e-4)
+
+
+def test_fitting_stops_after_epochs_without_a_lower_loss(what: Pretraining) -> None:
+    stuck = {**OPTIONS, "learning_rate": 0.0, "max_epochs": 50, "patience": 2}
+    saved = obtain_autoencoder(replace(what, options=stuck), pooling="mean")
+    assert (set(saved.record["best_epochs"]), len(saved.record["history"])) == ({1}, 3)
+
+
+def test_the_record_says_what_they_are(
+    what: Pretraining, read_json: Callable[[Path], Any], listing: Callable[[Path], list[str]]
+) -> None:
+    saved = obtain_autoencoder(what, pooling="mean+last")
+    [folder] = (what.folder / FOLDER).iterdir()
+    assert listing(folder) == ["head.json", "model.safetensors"]
+    record = read_json(folder / "head.json")
+    names = [f"{pooling}/{layer}" for pooling in ("mean", "last") for layer in LAYERS]
+    assert (record["name"], record["pooling"], record["layers"]) == ("autoencoder", "mean+last", names)
+    assert record["codes"] == [3] * 5 + [4] * 5
+    assert (record["seed"], record["n_texts"]) == (0, {"train": 114, "held_out": 6})
+    assert len(record["held_out_losses"]) == 10
+    assert all(set(step) == {"train_loss", "held_out_loss"} for step in record["history"])
+    assert (record["n_layers"], record["width"]) == (10, WIDTH)
+    assert record["arguments"]["bottleneck"] == "3, upper half 4"
+    assert saved.module.n_layers == 10
+    with pytest.raises(UnknownNameError, match="unknown head 'autoencoder'"):  # no pair head
+        load_head(folder)
+
+
+def test_standardisation_is_that_of_the_training_texts(what: Pretraining) -> None:
+    saved = obtain_autoencoder(what, pooling="last")
+    held_out = torch.randperm(N_TEXTS, generator=torch.Generator().manual_seed(0))[:6].tolist()
+    train = np.setdiff1d(np.arange(N_TEXTS), held_out)
+    latents = what.cache.gather(train, "last").double().numpy()
+    np.testing.assert_allclose(saved.module.standardiser.mean.numpy(), latents.mean(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(saved.module.standardiser.scale.numpy(), latents.std(1, ddof=1), rtol=1e-4)
+
+
+def test_global_generators_are_left_alone(what: Pretraining) -> None:
+    before = torch.get_rng_state()
+    obtain_autoencoder(what, pooling="mean")
+    obtain_autoencoder(what, pooling="mean")  # loaded
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_pair_head_is_no_autoencoder(what: Pretraining, tmp_path: Path) -> None:
+    obtain_autoencoder(what, pooling="mean")
+    [folder] = (what.folder / FOLDER).iterdir()
+    text = (folder / "head.json").read_text(encoding="utf-8")
+    (folder / "head.json").write_text(text.replace('"name": "autoencoder"', '"name": "cosine-mlp"'), encoding="utf-8")
+    with pytest.raises(HeadError, match=rf"folder '{folder}' holds no readable head \(KeyError: 'cosine-mlp'\)"):
+        load_autoencoder(folder)
+    with pytest.raises(HeadError, match="holds no readable head"):
+        load_autoencoder(tmp_path / "nowhere")
+
+
+def test_options_are_sorted_and_checked() -> None:
+    arguments, fit = check_autoencoder_options({})
+    assert arguments == {}
+    assert fit == FitOptions(batch_size=64, max_epochs=20, patience=5)
+    arguments, fit = check_autoencoder_options({"bottleneck": [3, 4], "learning_rate": "1e-3", "max_epochs": 3})
+    assert arguments == {"bottleneck": [3, 4], "learning_rate": 1e-3}
+    assert fit == FitOptions(batch_size=64, max_epochs=3, patience=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "sentence"),
+    [
+        ({"botleneck": 3}, UnknownNameError, r"unknown autoencoder option 'botleneck': did you mean 'bottleneck'\?"),
+        ({"loss": "mse"}, UnknownNameError, "unknown autoencoder option 'loss'"),
+        ({"encoder": "mlq"}, UnknownNameError, r"unknown encoder 'mlq': did you mean 'mlp'\?"),
+        ({"bottleneck": "wide"}, HeadError, "bottleneck is 'wide'; allowed"),
+        ({"bottleneck": [4, 0]}, HeadError, r"bottleneck is \[4, 0\]; allowed"),
+        ({"max_epochs": 0}, ConfigError, "option max_epochs of head 'autoencoder' is 0; allowed: a whole number"),
+        ({"dropout": 3}, ConfigError, r"head 'autoencoder' cannot be built with \{'dropout': 3.0\}"),
+    ],
+)
+def test_options_that_cannot_be_used_are_told(
+    what: Pretraining, options: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        check_autoencoder_options(options)
+    with pytest.raises(error, match=sentence):
+        obtain_autoencoder(replace(what, options=options), pooling="mean")
+    assert not (what.folder / FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "pooling", "error", "sentence"),
+    [
+        ({"batch_size": 115}, "mean", HeadError, "batch_size is 115; allowed: 1 to 114, the texts that are trained on"),
+        ({"bottleneck": [4, 4]}, "mean", HeadError, "bottleneck lists 2 sizes; .* one size for each of the 5 layers"),
+        ({}, "meen", UnknownNameError, r"unknown pooling 'meen': did you mean 'mean'\?"),
+        (
+            {"learning_rate": 1e30},
+            "mean",
+            HeadError,
+            "the autoencoders of embedding, .* had no epoch with a finite held-out loss",
+        ),
+    ],
+)
+def test_a_corpus_that_cannot_be_fitted_leaves_nothing_behind(
+    what: Pretraining, options: dict[str, Any], pooling: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        obtain_autoencoder(replace(what, options={**OPTIONS, **options}), pooling=pooling)
+    assert not (what.folder / FOLDER).exists()

@@ -1,0 +1,81 @@
+"""Options of heads of words: protocols fill in, the config counts first, bad values get a sentence."""
+
+from typing import Any
+
+import pytest
+
+from extract.errors import ConfigError, HeadError, UnknownNameError
+from probes.heads.words.options import PROTOCOL_OPTIONS, TokenOptions
+from probes.heads.words.registry import WORD_HEADS, resolve_word_options
+from probes.heads.words.saved import TOKEN_HEADS
+
+
+def test_every_head_can_be_saved() -> None:
+    assert set(WORD_HEADS) == set(TOKEN_HEADS)
+
+
+@pytest.mark.parametrize("name", list(WORD_HEADS))
+def test_nothing_said_is_the_defaults(name: str) -> None:
+    resolved = resolve_word_options(name, {})
+    assert (resolved.options, resolved.pooling, resolved.layers) == (TokenOptions(), "", ("all",))
+
+
+def test_magnet_is_what_its_appendix_says() -> None:
+    found = resolve_word_options("token-classifier", {}, protocol="magnet")
+    options = found.options
+    assert (options.steps, options.batch_size, options.learning_rate, options.dropout) == (4000, 8, 5e-4, 0.1)
+    assert (options.is_standardised, options.keep, found.layers) == (False, "last", ("final_norm",))
+
+
+def test_look_both_ways_is_what_its_script_says() -> None:
+    found = resolve_word_options("token-classifier", {}, protocol="look-both-ways")
+    options = found.options
+    assert (options.max_epochs, options.batch_size, options.learning_rate) == (3, 32, 5e-3)
+    assert options.epoch_steps == 1  # three passes are three passes
+    assert (options.schedule, options.keep, options.leaves_out_cut) == ("linear", "last", True)
+    assert (options.is_standardised, found.layers) == (False, ("final_norm",))
+
+
+@pytest.mark.parametrize("protocol", list(PROTOCOL_OPTIONS))
+def test_the_config_counts_before_the_protocol(protocol: str) -> None:
+    found = resolve_word_options(
+        "token-classifier", {"learning_rate": "2e-3", "layers": "blocks", "steps": 0}, protocol=protocol
+    )
+    assert (found.options.learning_rate, found.layers, found.options.steps) == (2e-3, ("blocks",), 0)
+    assert not found.options.is_standardised
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"lerning_rate": 1}, UnknownNameError, "option 'lerning_rate': did you mean 'learning_rate'"),
+        ({"learning_rate": "fast"}, ConfigError, "option learning_rate of head 'token-classifier' is 'fast'; allowed"),
+        ({"batch_size": 2.5}, ConfigError, "option batch_size of head 'token-classifier' is 2.5; allowed: a whole"),
+        ({"batch_size": True}, ConfigError, "option batch_size of head 'token-classifier' is True"),
+        ({"batch_size": float("inf")}, ConfigError, "option batch_size of head 'token-classifier' is inf"),
+        ({"is_standardised": "yes"}, ConfigError, "is_standardised of head 'token-classifier' is 'yes'; allowed: true"),
+        ({"keep": 3}, ConfigError, "option keep of head 'token-classifier' is 3; allowed: a text"),
+        ({"layers": 3}, ConfigError, "option layers of head 'token-classifier' is 3; allowed"),
+        ({"pooling": 3}, ConfigError, "option pooling of head 'token-classifier' is 3; allowed"),
+        ({"keep": "bets"}, UnknownNameError, "unknown keep 'bets': did you mean 'best'"),
+        ({"schedule": "cosine"}, UnknownNameError, "unknown schedule 'cosine'"),
+        ({"class_weights": "balance"}, UnknownNameError, "class_weights 'balance': did you mean 'balanced'"),
+        ({"batch_size": 0}, HeadError, "batch_size is 0; allowed: a whole number of at least 1"),
+        ({"patience": 0}, HeadError, "patience is 0; allowed"),
+        ({"epoch_steps": 0}, HeadError, "epoch_steps is 0; allowed: a whole number of at least 1"),
+        ({"steps": -1}, HeadError, "steps is -1; allowed: a whole number of training steps, or 0"),
+        ({"steps": 10}, HeadError, "steps is 10 and keep is 'best'; allowed: keep: last"),
+        ({"dropout": 1}, HeadError, "dropout is 1.0; allowed: a share from 0 to below 1"),
+        ({"weight_decay": -1}, HeadError, "weight_decay is -1.0; allowed: a number of at least 0"),
+        ({"learning_rate": "nan"}, HeadError, "learning_rate is nan; allowed: a number of at least 0"),
+        ({"buffer_mb": 0}, HeadError, "buffer_mb is 0; allowed: a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        resolve_word_options("token-classifier", options)
+
+
+def test_an_unknown_head_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="unknown head of tasks of words 'token-clasifier': did you mean"):
+        resolve_word_options("token-clasifier", {})

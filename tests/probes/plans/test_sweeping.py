@@ -1,0 +1,139 @@
+"""A sweep from the command line, on a tiny decoder."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extract.errors import ConfigError
+from extract.masks.plan import parse_plan
+from probes.cli.main import main
+from probes.cli.sweep import choose_plans
+from probes.plans.sweeping import run_sweep
+from probes.runs.config import PretrainingSpec, RunConfig
+from tests.extract.tiny_decoders import save_decoder
+
+EMPTY = {"plans": "", "kinds": "", "k": "", "k0": "", "windows": "", "read": ""}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    settings = {
+        "name": "tiny",
+        "decoder": {"name": str(save_decoder(folder / "decoder"))},
+        "task": {"name": "sts-sample"},
+        "heads": {"layer-cosine": {}},
+        "bootstrap": 100,
+        "caches": str(folder / "caches"),
+        "runs": str(folder / "runs"),
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return path
+
+
+def test_a_sweep_reports_every_plan_and_chooses_on_validation(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(config), "--kinds", "backward,bidirectional", "--k", "0-2", "--task.pairs", "16"]) == 0
+    folder = config.parent / "runs" / "tiny-sweep"
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    plans = [row["plan"] for row in scores["plans"]]
+    assert plans == ["causal", "backward:1", "backward:2", "bidirectional:1", "bidirectional:2"]
+    assert scores["cost"]["block_passes"] == 3 + 2 * (1 + 2)
+    means = {
+        row["plan"]: row["heads"]["layer-cosine"]["summary"]["validation"]["pearson"]["mean"] for row in scores["plans"]
+    }
+    assert scores["chosen"]["layer-cosine"]["plan"] == max(means, key=lambda plan: means[plan])
+    assert (folder / "sweep.png").stat().st_size > 1000
+    summary = (folder / "summary.md").read_text(encoding="utf-8")
+    assert all(f"`{plan}`" in summary for plan in plans)
+    assert scores["chosen"]["layer-cosine"]["plan"] in capsys.readouterr().out
+
+
+def test_a_second_sweep_reuses_every_cache(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["sweep", str(config), "--plans", "causal; backward:3", "--task.pairs", "16"]
+    assert main(arguments) == 0
+
+    def forbid(*_args: object, **_options: object) -> None:
+        raise AssertionError("a block was computed")
+
+    monkeypatch.setattr("extract.run.sweep.walk_plans", forbid)
+    assert main(arguments) == 0
+
+
+def test_a_dry_run_lists_the_plans_and_writes_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(config.parent.rglob("*"))
+    assert main(["sweep", str(config), "--kinds", "backward", "--windows", "2", "--read", "2-3", "--dry_run"]) != 0
+    assert main(["sweep", str(config), "--kinds", "backward", "--windows", "2", "--read", "2-3", "--dry-run"]) == 0
+    assert capsys.readouterr().out.split() == ["backward@1-2", "backward@2-3"]
+    assert sorted(config.parent.rglob("*")) == before
+
+
+def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
+    plans = choose_plans({**EMPTY, "k": "2", "k0": "0-2"})
+    assert [plan.text for plan in plans] == [
+        "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "nosink-bidirectional:2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({}, "does not say its plans"),
+        ({"kinds": "backward"}, "does not say its plans"),
+        ({"k": "1", "k0": "3"}, "no plan left"),
+        ({"kinds": "backward", "k": "many"}, "'many' is no list of counts"),
+    ],
+)
+def test_flags_that_say_no_plans_are_refused(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choose_plans({**EMPTY, **flags})
+
+
+def test_verify_prints_the_influence_of_every_layer_and_draws_it(
+    config: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "deep" / "influence.png"
+    decoder = str(config.parent / "decoder")
+    assert main(["verify", decoder, "backward:1", "--tokens", "4", "--picture", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert "block_02\n1 0 0 0\n1 1 0 0\n1 1 1 0\n1 1 1 1\n" in printed
+    assert "block_03\n1 1 1 1\n1 1 1 1\n1 1 1 1\n1 1 1 1\n" in printed
+    assert "plan backward:1 took effect on decoder at 5 layers" in printed
+    assert picture.stat().st_size > 1000
+
+
+def test_attention_prints_the_sink_mass_of_every_block(
+    config: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("The mouse ran.\n\nSnow fell on the quiet harbour.\n", encoding="utf-8")
+    out = tmp_path / "maps"
+    decoder = str(config.parent / "decoder")
+    assert main(["attention", decoder, "nosink-bidirectional", "--texts", str(texts), "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [[f"block_0{i}", "0.000"] for i in (1, 2, 3)]
+    assert {path.name for path in out.iterdir()} == {"attention.png", "sink_mass.png"}
+
+
+@pytest.mark.parametrize("command", ["verify", "attention"])
+def test_bad_plans_and_decoders_are_told_in_a_sentence(
+    command: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(config.parent / "decoder"), "bidirectionel"]) == 1
+    assert "unknown mask plan 'bidirectionel': did you mean 'bidirectional'?" in capsys.readouterr().err
+    assert main([command, str(config.parent / "decoder"), "backward:9"]) == 1
+    assert "'backward:9' needs 9 blocks, but the decoder has 3" in capsys.readouterr().err
+    assert main([command, "nowhere-to-be-found", "causal"]) == 1
+    assert "nowhere-to-be-found" in capsys.readouterr().err
+    assert main([command, "one-argument"]) == 1
+    assert f"Usage: icecore {command} DECODER PLAN" in capsys.readouterr().err
+
+
+def test_a_head_that_needs_autoencoders_is_refused_before_anything_is_extracted() -> None:
+    config = RunConfig(
+        heads={"siamese-cosine": {"start": "pretrained"}}, pretraining=PretrainingSpec(corpus="sts-sample")
+    )
+    with pytest.raises(ConfigError, match="head 'siamese-cosine' has start 'pretrained', but a sweep fits no auto"):
+        run_sweep(config, [parse_plan("causal")])

@@ -1,0 +1,127 @@
+"""Protocols: what may choose an epoch, how often one looks, and that an optimistic number says so."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import probes.heads.pairs.fitting
+from extract.errors import TaskError
+from extract.store.cache import LatentCache
+from probes.fitting.protocols import PROTOCOLS
+from probes.heads.pairs.evaluation import evaluate_head
+from probes.heads.pairs.fitting import Setting
+from probes.heads.saved import load_head
+from probes.runs.config import RunConfig, TaskSpec
+from probes.runs.run import require_splits, run
+from probes.tasks import PairTask
+from tests.probes.finished_run import forbid
+from tests.probes.planted_latents import make_task, plant
+
+QUICK: dict[str, Any] = {"max_epochs": 30, "patience": 1, "hidden": 8, "learning_rate": 3e-2, "batch_size": 40}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where heads are kept for the whole module."""
+    return tmp_path_factory.mktemp("heads")
+
+
+@pytest.fixture(scope="module")
+def setting(cache: LatentCache, task: PairTask, folder: Path) -> Setting:
+    """One seed under FREEZE's released protocol."""
+    return Setting(cache, task, (0,), 100, "cpu", folder, protocol="freeze-released", has_subsets=False)
+
+
+@pytest.fixture(scope="module")
+def released(setting: Setting) -> dict[str, Any]:
+    """Scores of one head under that protocol."""
+    return evaluate_head("cosine-mlp", QUICK, setting).scores
+
+
+def test_a_protocol_that_chooses_on_anything_but_validation_is_optimistic() -> None:
+    for name, protocol in PROTOCOLS.items():
+        assert protocol.is_optimistic == (protocol.selection != "validation"), name
+        assert ("optimistic" in protocol.description) == protocol.is_optimistic
+        assert protocol.every >= 1
+    assert PROTOCOLS[RunConfig().protocol].selection == "validation"
+
+
+def test_every_tenth_epoch_is_tested_and_none_stops_the_fit(released: dict[str, Any]) -> None:
+    [seed] = released["seeds"]
+    history = seed["history"]
+    assert len(history) == 30  # with patience 1
+    looks = [epoch for epoch, step in enumerate(history, start=1) if "test_pearson" in step]
+    assert looks == [10, 20, 30]
+    assert all(set(step) == {"train_loss"} for epoch, step in enumerate(history, start=1) if epoch not in looks)
+    assert all(set(history[epoch - 1]) == {"train_loss", "test_pearson", "test_spearman"} for epoch in looks)
+
+
+def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], setting: Setting) -> None:
+    [seed] = released["seeds"]
+    found = {epoch: step["test_pearson"] for epoch, step in enumerate(seed["history"], start=1) if len(step) > 1}
+    assert seed["best_epoch"] == max(found, key=lambda epoch: found[epoch])
+    assert seed["scores"]["test"]["pearson"] == pytest.approx(max(found.values()), abs=1e-5)
+    assert released["summary"]["test"]["pearson"]["mean"] == pytest.approx(max(found.values()), abs=1e-5)
+    assert len(set(found.values())) == 3  # there was something to choose between
+    record = load_head(setting.folder / "cosine-mlp" / "seed_0").record
+    assert record["best_epoch"] == seed["best_epoch"]
+
+
+def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting: Setting) -> None:
+    assert released["is_optimistic"] is True
+    assert evaluate_head("layer-cosine", {}, setting).scores["is_optimistic"] is False
+    honest = replace(setting, protocol="icecore", folder=setting.folder / "honest")
+    found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 2}, honest).scores
+    assert found["is_optimistic"] is False
+    assert all({"validation_pearson"} <= set(step) for step in found["seeds"][0]["history"])
+
+
+def test_a_head_kept_under_one_protocol_is_not_served_under_another(
+    released: dict[str, Any], setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    assert evaluate_head("cosine-mlp", QUICK, setting).scores == released
+    with pytest.raises(AssertionError, match="fit_head was called"):
+        evaluate_head("cosine-mlp", QUICK, replace(setting, protocol="icecore"))
+
+
+def test_a_fit_of_fewer_than_ten_epochs_is_tested_at_its_end(setting: Setting, tmp_path: Path) -> None:
+    found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 4}, replace(setting, folder=tmp_path)).scores
+    assert found["seeds"][0]["best_epoch"] == 4
+
+
+def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
+    task = make_task(sizes={"train": 60, "validation": 40})
+    require_splits(task)
+    with pytest.raises(TaskError, match="task 'planted' has no split 'test', which every head needs; add rows to it"):
+        require_splits(task, protocol="freeze-released")
+    cache = plant(tmp_path / "c.h5", task)
+    setting = Setting(cache, task, (0,), 100, "cpu", tmp_path, protocol="freeze-released")
+    with pytest.raises(TaskError, match="has no split 'test'; it has: train, validation"):
+        evaluate_head("cosine-mlp", QUICK, setting)
+
+
+def test_a_run_marks_optimistic_numbers_wherever_they_stand(
+    cache: LatentCache, task: PairTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TaskSpec, "load", lambda _: task)
+    config = RunConfig(
+        name="released", heads={"layer-cosine": {}, "cosine-mlp": {**QUICK, "max_epochs": 10}}, bootstrap=100,
+        protocol="freeze-released", runs=str(tmp_path),
+    )  # fmt: skip
+    folder = run(config, cache=cache).folder
+    text = (folder / "summary.md").read_text(encoding="utf-8")
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    assert scores["protocol"] == "freeze-released"
+    assert {name: result["is_optimistic"] for name, result in scores["heads"].items()} == {
+        "layer-cosine": False, "cosine-mlp": True,
+    }  # fmt: skip
+    assert (folder / "figures" / "cosine_mlp_history.png").is_file()
+    assert "| cosine-mlp (optimistic) |" in text
+    assert "| layer-cosine (" in text
+    assert "| layer-cosine (optimistic)" not in text
+    assert "**Optimistic**: protocol `freeze-released` chooses the epoch" in text
+    assert "nothing was chosen on test" not in text

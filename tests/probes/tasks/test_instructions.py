@@ -1,0 +1,28 @@
+"""Instructions of papers are data: every one has a source, and the tasks they are for exist."""
+
+import pytest
+
+from extract.inputs.template import InputTemplate
+from probes.cli.main import main
+from probes.tasks.instructions import INSTRUCTIONS, LBW_DOMAIN
+from probes.tasks.table import ALL_TASKS
+
+
+def test_every_instruction_is_for_a_task_there_is() -> None:
+    tasks = [entry.task for entry in INSTRUCTIONS.values() if entry.task]
+    assert len(set(tasks)) == len(tasks)
+    assert set(tasks) <= set(ALL_TASKS)
+    for entry in INSTRUCTIONS.values():
+        assert entry.source.startswith("Look Both Ways")
+        assert bool(entry.text) != (entry.source == LBW_DOMAIN)
+        assert InputTemplate(instruction=entry.text).instruction == entry.text
+
+
+def test_they_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(["list", "instructions"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(INSTRUCTIONS)
+    banking = "Given an online banking query, find the corresponding intents. (Look Both Ways, Table 3; task banking77)"
+    assert any(banking in line for line in lines)
+    assert any("none (Look Both Ways, section 4.1; task scotus)" in line for line in lines)
