@@ -1,45 +1,105 @@
-"""The heads. A new head is one file, one row here, one config and one test."""
+"""The table of heads. A new head is one file, one row here, one config and one test."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
 from extract.errors import unknown_name
+from probes.fitting.protocols import find_protocol
 from probes.fitting.trainer import FitOptions
+from probes.heads.classes.cosine_threshold import ThresholdOptions, check_threshold, evaluate_threshold
+from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
+from probes.heads.classes.options import ProbeOptions
+from probes.heads.entries import HeadEntry
+from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
+from probes.heads.pairs.checks import pair_head
+from probes.heads.words.checks import token_head
 from probes.networks.cosine_mlp import CosineMLP
 from probes.networks.layer_cosine import LayerCosine
-from probes.networks.pair_head import PairHead
 from probes.networks.siamese_cosine import SiameseCosine
+from probes.networks.token_heads import TokenClassifier, TokenMix
 
-
-@dataclass(frozen=True)
-class HeadEntry:
-    """A head and how it is fitted unless told otherwise."""
-
-    head: type[PairHead]
-    options: FitOptions
-    description: str
-
-
-HEADS: dict[str, HeadEntry] = {
-    "layer-cosine": HeadEntry(
-        LayerCosine, FitOptions(), "raw and standardised cosine of each layer; the best on validation is the score"
+_ENTRIES = (
+    pair_head(
+        "layer-cosine", LayerCosine, FitOptions(),
+        "raw and standardised cosine of each layer; the best on validation is the score",
     ),
-    "cosine-mlp": HeadEntry(
-        CosineMLP, FitOptions(batch_size=64, max_epochs=100, patience=20), "standardised layer cosines -> 128 -> 1"
+    pair_head(
+        "cosine-mlp", CosineMLP, FitOptions(batch_size=64, max_epochs=100, patience=20),
+        "standardised layer cosines -> 128 -> 1",
     ),
-    "siamese-cosine": HeadEntry(
-        SiameseCosine,
-        FitOptions(batch_size=128, max_epochs=150, patience=15),
+    pair_head(
+        "siamese-cosine", SiameseCosine, FitOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
-}
+    HeadEntry(
+        "logistic-probe", "classes", "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
+        (ProbeOptions,), evaluate=evaluate_probe, check=check_probe, build=None,
+    ),
+    HeadEntry(
+        "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
+        (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=None,
+    ),
+    token_head(
+        "token-classifier", TokenClassifier,
+        "dropout and linear on each layer, all layers at once; the best on validation",
+    ),
+    token_head(
+        "token-mix", TokenMix, "the same on a softmax-weighted sum of layer-normed layers with a scale"
+    ),
+)  # fmt: skip
+HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
-def head_entry(name: str) -> HeadEntry:
+def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
     """Look up a head.
 
+    Args:
+        name: A key of `HEADS`.
+        kind: The kind of task it must be for; any where empty.
+        task: Name of the task, for the message.
+
+    Returns:
+        Its row.
+
     Raises:
-        UnknownNameError: A head that stands in no table.
+        UnknownNameError: Another name, or a head for another kind of task.
     """
-    if name not in HEADS:
-        raise unknown_name("head", name, HEADS)
-    return HEADS[name]
+    table = {key: entry for key, entry in HEADS.items() if kind in ("", entry.kind)}
+    if name not in table:
+        hint = f"These are the heads for tasks of {kind}, such as {task!r}." if kind and task else ""
+        raise unknown_name("head", name, table, hint=hint)
+    return table[name]
+
+
+def resolve_head(
+    name: str, options: Mapping[str, Any] | None, *, protocol: str = "icecore", kind: str = "", task: str = ""
+) -> HeadOptions:
+    """Check the options of a head; those that are not given are the protocol's, then the head's defaults.
+
+    Args:
+        name: A key of `HEADS`.
+        options: Options by name; None for none.
+        protocol: The protocol of the run.
+        kind: The kind of task the head must be for; any where empty.
+        task: Name of the task, for messages.
+
+    Returns:
+        The options.
+
+    Raises:
+        UnknownNameError: An unknown head or option, or an unknown name as a value.
+        ConfigError: A value of the wrong kind, or one the head cannot be built with.
+        HeadError: A value out of its range.
+
+    Example:
+        >>> resolve_head("token-classifier", {"learning_rate": "3e-3"}).own[0].learning_rate
+        0.003
+        >>> resolve_head("siamese-cosine", {"bottleneck": 64, "patience": 3}).own[0]
+        {'bottleneck': 64}
+    """
+    entry = head_entry(name, kind=kind, task=task)
+    merged = {**find_protocol(protocol).heads.get(name, {}), **(options or {})}
+    own, pooling, layers = split_data_options(name, merged)
+    found = HeadOptions(name, resolve_sources(name, entry.sources, own, others=DATA_OPTIONS), pooling, layers)
+    entry.check_options(found)
+    return found

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import probplot
 
 from probes.report.figures import mark_layers, new_figure
-from probes.report.residuals import Residuals
+from probes.heads.pairs.residuals import Residuals
 
 
 def draw_residuals(found: Residuals, path: Path, *, title: str) -> None:

@@ -13,7 +13,7 @@ from probes.fitting.protocols import PROTOCOLS
 from probes.heads.pairs.evaluation import Evaluation, evaluate_head
 from probes.heads.pairs.fitting import Setting
 from probes.heads.saved import AUTOENCODER
-from probes.report.residuals import Residuals, residuals_of, write_predictions
+from probes.heads.pairs.residuals import Residuals, residuals_of, write_predictions
 from probes.report.write import write_manifest, write_pretraining, write_report, write_scores
 from probes.runs.class_runs import describe_class_task, evaluate_classes, require_heads, write_class_report
 from probes.runs.config import RunConfig

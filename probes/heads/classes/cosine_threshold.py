@@ -1,22 +1,23 @@
 """Two classes of text pairs by a threshold on a cosine: no training but the choice of layer, kind and threshold."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from extract.errors import HeadError
-from extract.store.cache import LatentCache
-from probes.heads.classes.logistic_probe import ProbeResult, describe_optimism, summarise_predictions
+from extract.errors import ConfigError, HeadError
+from probes.heads.classes.results import class_result, require_rows
 from probes.heads.classes.solving import check_features
+from probes.heads.entries import Purpose
+from probes.heads.options import HeadOptions
+from probes.heads.result import Curve, HeadResult
+from probes.heads.setting import Setting, Watch
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
 from probes.latents.standardise import fit_standardiser
 from probes.metrics.class_metrics import score_classes
 from probes.networks.pair_head import cosine
-from probes.tasks.classes.audit import why_optimistic
 from probes.tasks.classes.task import ClassTask
 
 KINDS = ("raw", "standardised")
@@ -30,83 +31,79 @@ class ThresholdOptions:
     """The split that decides layer, kind and threshold; `test` is what LBW's released code does, and optimistic."""
 
 
-def evaluate_threshold(
-    cache: LatentCache, task: ClassTask, options: ThresholdOptions, *, pooling: str, layers: tuple[str, ...] = ("all",),
-    device: str = "cpu", n_resamples: int = 1000,
-) -> ProbeResult:  # fmt: skip
+def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Choose layer, kind (raw or standardised cosine) and threshold on one split, and score every split.
 
     Class 1 is that of the higher cosines, whichever of the two it is on the choosing split.
 
     Args:
-        cache: Latents of every text of the task.
-        task: A task of text pairs with two classes.
-        options: Which split decides.
-        pooling: Which pooling.
-        layers: A selection of the cache's layers.
-        device: Not used; the cosines are cheap.
-        n_resamples: Bootstrap resamples behind every interval.
+        resolved: Its options.
+        setting: What all heads of the run share.
+        watch: Not used: nothing is trained.
 
     Returns:
-        Scores with the curve over layers, and the predictions; `fit` is None.
+        The result, with a curve over layers for each kind.
 
     Raises:
         HeadError: More than two classes, or a split that the task does not have.
     """
-    del device
-    check_threshold(task, options)
-    features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
+    del watch
+    task, cache, choose_on = setting.task, setting.cache, resolved.own[0].choose_on
+    check_threshold(task, resolved, Purpose(setting.protocol))
+    features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
     cosines = {split: _cosines(features, split) for split in task.splits}
-    gold = task.labels(options.choose_on)
-    classes = task.training_classes
+    gold, classes = task.labels(choose_on), task.training_classes
     found = [
-        [_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows]
-        for rows in cosines[options.choose_on]
+        [_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows] for rows in cosines[choose_on]
     ]
     curve = np.array([[best[0] for best in rows] for rows in found])
     kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
     score, threshold, above = found[kind][layer]
-    predictions = {
-        split: classes[np.where(values[kind, layer] > threshold, above, 1 - above)] for split, values in cosines.items()
-    }
     names = features.channels.names
-    scores: dict[str, Any] = {
-        "pooling": pooling,
-        "layers": list(names),
-        "options": asdict(options),
-        "selection": options.choose_on,
-        **describe_optimism("; ".join(filter(None, (_chosen_on_test(options), why_optimistic(task))))),
-        "curve": {name: curve[k].tolist() for k, name in enumerate(KINDS)},
-        "chosen": {"layer": names[layer], "kind": KINDS[kind], "threshold": threshold, "score": score},
-        **summarise_predictions(task, predictions, n_resamples=n_resamples),
-    }
-    return ProbeResult(scores, predictions, None)
+    return class_result(
+        resolved, setting,
+        {split: classes[np.where(rows[kind, layer] > threshold, above, 1 - above)] for split, rows in cosines.items()},
+        pooling=features.channels.pooling,
+        layers=names,
+        options=asdict(resolved.own[0]),
+        selection=choose_on,
+        optimistic_because="layer, kind and threshold are chosen on test" if choose_on == "test" else "",
+        chosen={"layer": names[layer], "kind": KINDS[kind], "threshold": threshold, "score": score},
+        curves=tuple(
+            Curve(name, choose_on, task.metric, tuple(row)) for name, row in zip(KINDS, curve.tolist(), strict=True)
+        ),
+    )  # fmt: skip
 
 
-def check_threshold(task: ClassTask, options: ThresholdOptions) -> None:
-    """Refuse a task without two classes to tell apart, or a choosing split that it lacks; needs no latents.
-
-    Args:
-        task: The task.
-        options: Which split decides.
+def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse a task without two classes of pairs to separate, or a split to choose on that it lacks or must not be.
 
     Raises:
-        HeadError: Names what was got.
+        TaskError: The task has neither a validation nor a test split.
+        ConfigError: One text per row, or a split on which no plan can be chosen.
+        HeadError: Another number of classes, or no such split.
     """
+    require_rows(task)
+    choose_on = resolved.own[0].choose_on
+    if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):
+        raise ConfigError(
+            f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan can be "
+            f"chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set choose_on: "
+            "validation, or run each plan by itself."
+        )
+    if not task.is_pairs:
+        raise ConfigError(
+            f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use logistic-probe."
+        )
     if len(task.training_classes) != 2:
         raise HeadError(
             f"cosine-threshold got task {task.name!r} with {len(task.training_classes)} classes in train; allowed: 2. "
             "Use logistic-probe."
         )
-    if options.choose_on not in task.splits:
+    if choose_on not in task.splits:
         raise HeadError(
-            f"choose_on is {options.choose_on!r}; allowed: a split of task {task.name!r}, which are "
-            f"{', '.join(task.splits)}."
+            f"choose_on is {choose_on!r}; allowed: a split of task {task.name!r}, which are {', '.join(task.splits)}."
         )
-
-
-def _chosen_on_test(options: ThresholdOptions) -> str:
-    return "layer, kind and threshold are chosen on test" if options.choose_on == "test" else ""
 
 
 def _cosines(features: ClassFeatures, split: str) -> Float[np.ndarray, "2 L N"]:

@@ -1,94 +1,118 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
-from extract.store.cache import LatentCache
+from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
+from extract.errors import ConfigError
 from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.picking import pick_probe, predict_split, score_splits
+from probes.heads.classes.results import class_result, require_rows, training_names
+from probes.heads.classes.saved import save_probe
 from probes.heads.classes.solving import ChunkSolver, Part, training_codes
+from probes.heads.entries import Purpose
+from probes.heads.options import HeadOptions
+from probes.heads.result import Curve, HeadResult
+from probes.heads.setting import Setting, Watch
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
 from probes.logistic.checks import check_codes
 from probes.logistic.labels import check_folds, stratified_folds
 from probes.logistic.oversampling import describe_oversampling
-from probes.logistic.result import LogisticFit
-from probes.metrics.class_intervals import Resampling, summarise_class_seeds
-from probes.metrics.class_metrics import score_classes
-from probes.tasks.classes.audit import why_optimistic
 from probes.tasks.classes.task import ClassTask
 
 
-@dataclass(frozen=True, eq=False)
-class ProbeResult:
-    """Probes of every layer and C, and the chosen one.
-
-    Attributes:
-        scores: Plain values, as they stand in scores.json.
-        predictions: Split to the chosen probe's classes `(N,)`.
-        fit: The chosen probe alone: one layer, one C, one fold; None for a head without weights.
-    """
-
-    scores: dict[str, Any]
-    predictions: dict[str, Int[np.ndarray, " N"]]
-    fit: LogisticFit | None
-
-
-def evaluate_probe(
-    cache: LatentCache, task: ClassTask, options: ProbeOptions, *, pooling: str, layers: tuple[str, ...] = ("all",),
-    device: str = "cpu", n_resamples: int = 1000,
-) -> ProbeResult:  # fmt: skip
+def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Fit a probe for every layer and C on train, choose on validation, and read test once.
 
+    Without a validation split, layer and C are chosen by cross-validation on train.
+
     Args:
-        cache: Latents of every text of the task.
-        task: The task; without a validation split layer and C are chosen by cross-validation on train.
-        options: Options of the probes.
-        pooling: Which pooling, or several joined by `+`.
-        layers: A selection of the cache's layers.
-        device: Where to compute.
-        n_resamples: Bootstrap resamples behind every interval.
+        resolved: Its options.
+        setting: What all heads of the run share.
+        watch: Not used: the solver has no epochs.
 
     Returns:
-        Scores (the surface over layers and C on the selecting split, the chosen point, every metric of the task on
-        every split with intervals, what the default point scores, which is the highest layer and the C nearest 1,
-        and convergence), the chosen probe and its predictions.
+        The result: a curve over layers for each C, the chosen layer and C, and the chosen probe's classes. Extras:
+        `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
 
     Raises:
         HeadError: Rows that no probe can be fitted on, or classes too small for the folds.
         UnknownNameError: A pooling or layer that the cache does not have.
     """
-    features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
+    del watch
+    task, cache, options = setting.task, setting.cache, _options(resolved)
+    features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
     names = features.channels.names
     selection = selection_of(task, options, has_choice=len(names) * len(options.Cs) > 1)
-    parts = _fit_all(features, task, options, selection=selection, device=device)
+    parts = _fit_all(features, task, options, selection=selection, device=setting.device)
     surface = np.concatenate([part.surface for part in parts])
     fits = [part.fit for part in parts]
     place = _best(surface, options.Cs)
     fit, converged = pick_probe(fits, place)
-    predictions = {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits}
+    chosen = {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])}
+    facts = {"pooling": features.channels.pooling, "layer": chosen["layer"], "convergence": converged["chosen"]}
+    save_probe(setting.folder / resolved.name, fit, task, facts)
     default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
-    scores = {
-        "pooling": pooling,
-        "layers": list(names),
-        "options": asdict(options),
-        "selection": selection,
-        "Cs": list(options.Cs),
-        "surface": surface.tolist(),
-        "chosen": {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])},
-        "default": {
-            "layer": names[default[0]], "C": options.Cs[default[1]],
-            "scores": score_splits(features, pick_probe(fits, default)[0], layer=default[0]),
+    default_scores = score_splits(features, pick_probe(fits, default)[0], layer=default[0])
+    return class_result(
+        resolved, setting,
+        {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits},
+        pooling=features.channels.pooling,
+        layers=names,
+        options=asdict(options),
+        selection=selection,
+        chosen=chosen,
+        curves=tuple(
+            Curve(f"C {C:g}", selection, task.metric, tuple(column))
+            for C, column in zip(options.Cs, surface.T.tolist(), strict=True)
+        ),
+        extras={
+            "Cs": list(options.Cs),
+            "default": {"layer": names[default[0]], "C": options.Cs[default[1]], "scores": default_scores},
+            **_describe_growth(task, options),
+            "convergence": converged,
         },
-        **describe_optimism(why_optimistic(task)),
-        **summarise_predictions(task, predictions, n_resamples=n_resamples),
-        **_describe_growth(task, options),
-        "convergence": converged,
-    }  # fmt: skip
-    return ProbeResult(scores, predictions, fit)
+    )  # fmt: skip
+
+
+def _options(resolved: HeadOptions) -> ProbeOptions:
+    found: ProbeOptions = resolved.own[0]
+    return found
+
+
+def check_probe(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse a task that no probe can be fitted on, or no plan be chosen on, before anything is extracted.
+
+    Raises:
+        TaskError: The task has neither a validation nor a test split.
+        ConfigError: One layer and one C where a plan is to be chosen without a validation split.
+        HeadError: Too few rows, or classes or groups too small for the folds.
+    """
+    require_rows(task)
+    options = _options(resolved)
+    is_one = names_one_layer(_extracted(resolved.layers, purpose.extracted))
+    if purpose.chooses_plan and len(options.Cs) == 1 and is_one and "validation" not in task.splits:
+        raise ConfigError(
+            f"head {resolved.name!r} has one layer and one C, and task {task.name!r} no validation split (protocol "
+            f"{purpose.protocol}), so there is no score to choose a plan by; give it several Cs or layers, which "
+            "train decides on by cross-validation, or use protocol icecore."
+        )
+    has_choice = len(options.Cs) > 1 or not names_one_layer(resolved.layers) or "+" in resolved.pooling
+    selection_of(task, options, has_choice=has_choice)
+
+
+def _extracted(layers: tuple[str, ...], extracted: tuple[str, ...]) -> tuple[str, ...]:
+    """Resolve a selection against the extracted layers, where these are named and need no decoder to be known."""
+    return layers if set(extracted) & set(GROUPS) else select_from(layers, sorted(extracted))
+
+
+def names_one_layer(layers: tuple[str, ...]) -> bool:
+    """Tell whether a selection names one layer, for which no cache need be asked."""
+    return len(layers) == 1 and (layers[0].startswith("block_") or layers[0] in (EMBEDDING, FINAL_NORM))
 
 
 def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) -> str:
@@ -115,16 +139,6 @@ def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) ->
     return f"{options.folds}-fold cross-validation on train"
 
 
-def training_names(task: ClassTask) -> list[str]:
-    """Name the classes that train has rows of, in the order of a probe's outputs."""
-    return [task.class_names[number] for number in task.training_classes]
-
-
-def describe_optimism(reason: str) -> dict[str, Any]:
-    """Give what scores.json says of it: whether the reported number is optimistic, and why."""
-    return {"is_optimistic": bool(reason), "optimistic_because": reason}
-
-
 def _fit_all(
     features: ClassFeatures, task: ClassTask, options: ProbeOptions, *, selection: str, device: str
 ) -> list[Part]:
@@ -148,45 +162,8 @@ def _describe_growth(task: ClassTask, options: ProbeOptions) -> dict[str, Any]:
     return {"oversampled": describe_oversampling(training_codes(task), mode=options.oversampling, class_names=names)}
 
 
-def summarise_predictions(
-    task: ClassTask, predictions: dict[str, Int[np.ndarray, " N"]], *, n_resamples: int
-) -> dict[str, Any]:
-    """Score predictions of every split by every metric of the task.
-
-    Args:
-        task: The task.
-        predictions: Split to classes `(N,)`.
-        n_resamples: Bootstrap resamples behind every interval.
-
-    Returns:
-        `summary` (split to metric to mean and interval) and `majority` (what the most frequent training class scores).
-    """
-    return {
-        "majority": _majority(task),
-        "summary": {
-            split: {
-                metric: summarise_class_seeds(
-                    found[None], task.labels(split), metric=metric, groups=task.groups(split),
-                    resampling=Resampling(n_resamples),
-                ).to_dict()
-                for metric in task.metrics
-            }
-            for split, found in predictions.items()
-        },
-    }  # fmt: skip
-
-
 def _best(surface: Float[np.ndarray, "L C"], Cs: tuple[float, ...]) -> tuple[int, int]:
     """Choose the highest score; of equals the lowest layer, then the strongest penalty, which is the smallest C."""
     rising = np.argsort(Cs, kind="stable")
     layer, c = np.unravel_index(int(np.argmax(surface[:, rising])), surface.shape)
     return int(layer), int(rising[c])
-
-
-def _majority(task: ClassTask) -> dict[str, float]:
-    """Score the most frequent training class on every split: what a probe must beat."""
-    most = int(np.bincount(task.labels("train")).argmax())
-    return {
-        split: float(score_classes(np.full(len(rows), most), task.labels(split), metric=task.metric))
-        for split, rows in task.splits.items()
-    }

@@ -1,6 +1,7 @@
 """Chosen probes on disk: weights as safetensors, everything else as JSON, and new latents classified by them."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.heads.classes.logistic_probe import ProbeResult, training_names
+from probes.heads.classes.results import training_names
 from probes.logistic.head import LogisticHead
+from probes.logistic.result import LogisticFit
 from probes.tasks.classes.task import ClassTask
 
 PROBE_SCHEMA = 1
@@ -45,17 +47,15 @@ class SavedProbe:
         return [self.record["class_names"][code] for code in codes.tolist()]
 
 
-def save_probe(folder: Path, result: ProbeResult, task: ClassTask) -> None:
-    """Write the chosen probe of a result; a head without weights writes nothing.
+def save_probe(folder: Path, fit: LogisticFit, task: ClassTask, facts: Mapping[str, Any]) -> None:
+    """Write a chosen probe.
 
     Args:
         folder: Where `model.safetensors` and `head.json` go; made when absent.
-        result: What came of fitting.
+        fit: The probe alone.
         task: The task it was fitted on.
+        facts: Its `pooling`, `layer` and `convergence`.
     """
-    fit = result.fit
-    if fit is None:
-        return
     n_classes, width = fit.weight.shape[-2:]
     precision = "float64" if fit.weight.dtype == torch.float64 else "float32"
     head = LogisticHead(1, width, n_classes=n_classes, Cs=fit.Cs, precision=precision)
@@ -67,13 +67,13 @@ def save_probe(folder: Path, result: ProbeResult, task: ClassTask) -> None:
         "schema": PROBE_SCHEMA,
         "name": "logistic-probe",
         "arguments": head.arguments(),
-        "pooling": result.scores["pooling"],
-        "layer": result.scores["chosen"]["layer"],
+        "pooling": facts["pooling"],
+        "layer": facts["layer"],
         "C": fit.Cs[0],
         "class_names": training_names(task),
         "is_pairs": task.is_pairs,
         "task": {"name": task.name, "digest": task.digest()},
-        "convergence": result.scores["convergence"]["chosen"],
+        "convergence": facts["convergence"],
     }
     # Written last: a folder without it holds no probe.
     (folder / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")

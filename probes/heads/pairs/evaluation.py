@@ -1,103 +1,104 @@
-"""Scoring a head over its seeds: the part of a run that depends on one head alone."""
+"""Scoring a pair head over its seeds: choose as the protocol says, then read test once."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32
+from jaxtyping import Bool, Float32
 
-from probes.fitting.protocols import PROTOCOLS
-from probes.fitting.trainer import EpochReport
 from probes.heads.contributions import average_contributions, layer_contributions
-from probes.heads.options import resolve_options
-from probes.heads.pairs.fitting import Setting, fit_seed
-from probes.heads.registry import head_entry
-from probes.latents.pair_latents import PairLatents
-from probes.metrics.bootstrap import summarise_seeds
+from probes.heads.options import HeadOptions
+from probes.heads.pairs.fitting import FittedHead, fit_options, fit_seed
+from probes.heads.pairs.residuals import residuals_of
+from probes.heads.result import Curve, HeadResult
+from probes.heads.setting import Setting, Watch
+from probes.metrics.bootstrap import SeedSummary, summarise_seeds
 from probes.metrics.correlation import METRICS
 from probes.networks.layer_cosine import KINDS, LayerCosine
+from probes.networks.pair_head import PairHead
 from probes.tasks.pairs.leakage import subsets
 
+METRIC = "pearson"
 MIN_SUBSET = 30
 """Fewer rows than this have no correlation worth an interval."""
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What came of a head.
-
-    Attributes:
-        scores: Plain values, as they stand in scores.json.
-        calibrated: Split to predictions `(N,)` in the units of the gold, the mean over seeds.
-    """
-
-    scores: dict[str, Any]
-    calibrated: dict[str, Float[np.ndarray, " N"]]
-
-
-def evaluate_head(
-    name: str, options: dict[str, Any], setting: Setting, *, watch: Callable[[int], EpochReport] | None = None
-) -> Evaluation:
+def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Fit a head for every seed, choose as the protocol says, and read the test split once.
 
     A fitted head that was kept under the very same circumstances is loaded instead of fitted again.
 
     Args:
-        name: A head from the registry.
-        options: Its options, as in a config.
+        network: The head's class.
+        resolved: Its options.
         setting: What all heads of the run share.
-        watch: Gives, for a seed, the function that is told of every epoch.
+        watch: Makes, for a seed, the function that receives every epoch.
 
     Returns:
-        Scores: per seed the epoch, history and correlations per split; per split the mean, spread and interval over
-        seeds, on test also for subsets; contributions of the layers; for the layer cosine its curves. And the
-        calibrated predictions.
+        The result. Predictions are calibrated, in the units of the gold, the mean over seeds. Extras: `subsets` of
+        test, `residuals` per split, and `contributions` of the layers for a trained head.
 
     Raises:
         HeadError: The head could not be fitted.
         TaskError: The task has no training or no selection split.
     """
-    resolved = resolve_options(name, options)
-    is_trained = head_entry(name).head.is_trained
-    seeds = setting.seeds if is_trained else setting.seeds[:1]
-    fitted = [fit_seed(name, resolved, setting, seed=seed, watch=watch) for seed in seeds]
-    first = fitted[0]
-    stacked = {split: np.stack([each.predictions[split] for each in fitted]) for split in setting.task.splits}
-    scores: dict[str, Any] = {
-        "pooling": first.data.pooling,
-        "layers": list(first.data.layers),
-        "options": {**resolved.arguments, **vars(resolved.fit)} if is_trained else {},
-        "is_optimistic": is_trained and PROTOCOLS[setting.protocol].is_optimistic,
-        "seeds": [each.describe() for each in fitted],
-        "summary": {
-            split: {metric: _summarise(rows, setting, split, metric=metric) for metric in METRICS}
-            for split, rows in stacked.items()
+    seeds = setting.seeds if network.is_trained else setting.seeds[:1]
+    fitted = [fit_seed(network, resolved, setting, seed=seed, watch=watch) for seed in seeds]
+    data, splits = fitted[0].data, list(setting.task.splits)
+    stacked = {split: np.stack([each.predictions[split] for each in fitted]) for split in splits}
+    summary = {split: _summarise(rows, setting, split) for split, rows in stacked.items()}
+    calibrated = {split: np.asarray(np.mean([each.calibrated(split) for each in fitted], axis=0)) for split in splits}
+    residuals = {split: residuals_of(setting.task, split, found) for split, found in calibrated.items()}
+    chosen, curves, extras = _layer_choice(fitted)
+    return HeadResult(
+        name=resolved.name,
+        pooling=data.pooling,
+        layers=data.layers,
+        options={**resolved.own[0], **vars(fit_options(resolved))} if network.is_trained else {},
+        metric=METRIC,
+        selection=f"{setting.rules.selection} (epoch)" if network.is_trained else "validation (layer and kind)",
+        selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
+        chosen=chosen,
+        summary=summary,
+        curves=curves,
+        seeds=tuple(each.describe() for each in fitted),
+        optimistic_because=setting.rules.optimistic_because if network.is_trained else "",
+        extras={
+            "subsets": _subset_scores(stacked, setting),
+            "residuals": {split: each.to_dict() for split, each in residuals.items() if split != "train"},
+            **extras,
         },
-        "subsets": _subset_scores(stacked, setting),
-    }
-    if isinstance(first.head, LayerCosine):
-        scores["curves"] = _curves(first.head, first.data)
-        kind, layer = first.head.chosen.tolist()
-        scores["chosen"] = {"kind": KINDS[kind], "layer": first.data.layers[layer]}
-    else:
-        scores["contributions"] = average_contributions([layer_contributions(each.head, each.data) for each in fitted])
-    calibrated = {split: np.asarray(np.mean([each.calibrated(split) for each in fitted], axis=0)) for split in stacked}
-    return Evaluation(scores, calibrated)
+        predictions=calibrated,
+        row_scores={split: -np.abs(each.values) for split, each in residuals.items()},
+    )
+
+
+def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve, ...], dict[str, Any]]:
+    """Give the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
+    first = fitted[0]
+    if not isinstance(first.head, LayerCosine):
+        found = [layer_contributions(each.head, each.data) for each in fitted]
+        return {}, (), {"contributions": average_contributions(found)}
+    kind, layer = first.head.chosen.tolist()
+    curves = tuple(
+        Curve(name, split, metric, tuple(row))
+        for split in first.data.splits
+        for metric, rows in first.head.curves(first.data, split).items()
+        for name, row in zip(KINDS, rows.tolist(), strict=True)
+    )
+    return {"kind": KINDS[kind], "layer": first.data.layers[layer]}, curves, {}
 
 
 def _summarise(
-    rows: Float32[np.ndarray, "S N"], setting: Setting, split: str, *, metric: str,
-    marks: Bool[np.ndarray, " N"] | None = None,
-) -> dict[str, object]:  # fmt: skip
+    rows: Float32[np.ndarray, "S N"], setting: Setting, split: str, marks: Bool[np.ndarray, " N"] | None = None
+) -> dict[str, SeedSummary]:
     gold = setting.task.gold01(split)
     if marks is not None:
         rows, gold = rows[:, marks], gold[marks]
-    return summarise_seeds(rows, gold, metric=metric, n_resamples=setting.n_resamples).to_dict()
+    return {metric: summarise_seeds(rows, gold, metric=metric, n_resamples=setting.n_resamples) for metric in METRICS}
 
 
 def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
-    """Score the subsets of test that its training split gives away, or that the tokens set apart."""
+    """Score the subsets of test that its training split gives away, or that final punctuation distinguishes."""
     splits = setting.task.splits
     if not setting.has_subsets or not {"train", "test"} <= set(splits):
         return {}
@@ -105,21 +106,12 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Sett
         split: {column: list(splits[split][column]) for column in ("sentence1", "sentence2", "score")}
         for split in ("train", "test")
     }
-    found = {}
+    found: dict[str, Any] = {}
     for name, marks in subsets(tables["test"], tables["train"]).items():
         n_rows = int(marks.sum())
-        found[name] = dict[str, Any](n=n_rows)
+        found[name] = {"n": n_rows}
         if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(setting.task.gold01("test")[marks])) > 1:
             found[name] |= {
-                metric: _summarise(stacked["test"], setting, "test", metric=metric, marks=marks) for metric in METRICS
+                metric: each.to_dict() for metric, each in _summarise(stacked["test"], setting, "test", marks).items()
             }
     return found
-
-
-def _curves(head: LayerCosine, data: PairLatents) -> dict[str, Any]:
-    """Collect the layer curve of every split."""
-    found = {split: head.curves(data, split) for split in data.splits}
-    return {
-        split: {metric: dict(zip(KINDS, values.tolist(), strict=True)) for metric, values in curves.items()}
-        for split, curves in found.items()
-    }

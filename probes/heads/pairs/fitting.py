@@ -1,8 +1,6 @@
-"""One head fitted with one seed, or found as it was kept under the very same circumstances."""
+"""One pair head fitted with one seed, or found as it was kept under the very same circumstances."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,61 +8,18 @@ import torch
 from jaxtyping import Float, Float32
 
 from extract.digest import digest_json
-from extract.errors import HeadError, unknown_name
-from extract.store.cache import LatentCache
-from probes.fitting.protocols import PROTOCOLS
-from probes.fitting.trainer import EpochReport, FitResult, fit_head, ignore_epoch, predict_pairs
+from extract.errors import HeadError
+from probes.fitting.trainer import FitOptions, FitResult, fit_head, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
-from probes.heads.registry import head_entry
 from probes.heads.saved import SavedAutoencoder, load_head, save_head
+from probes.heads.setting import Setting, Watch
 from probes.latents.pair_latents import PairLatents
-from probes.metrics.calibration import CALIBRATIONS, Calibration, fit_calibration, read_calibration
+from probes.metrics.calibration import fit_calibration, read_calibration
 from probes.metrics.correlation import correlations
 from probes.networks.pair_head import PairHead
 from probes.networks.siamese_cosine import SiameseCosine
-from probes.tasks import PairTask
 from probes.tasks.held_back import without_test
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all heads of a run share.
-
-    Attributes:
-        cache: The latents.
-        task: The pairs.
-        seeds: Seeds of trained heads.
-        n_resamples: Bootstrap resamples.
-        device: Where heads are fitted.
-        folder: Where fitted heads are kept, one folder per head and seed.
-        protocol: A name from `PROTOCOLS`.
-        calibration: A name from `CALIBRATIONS`.
-        anchor_identical: Whether a text paired with itself gets the highest score.
-        autoencoders: Gives the autoencoders of a pooling, for heads that start from them.
-        has_subsets: Whether subsets of test are scored as well.
-    """
-
-    cache: LatentCache
-    task: PairTask
-    seeds: tuple[int, ...]
-    n_resamples: int
-    device: str
-    folder: Path
-    protocol: str = "icecore"
-    calibration: str = "linear"
-    anchor_identical: bool = False
-    autoencoders: Callable[[str], SavedAutoencoder] | None = None
-    has_subsets: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse names that stand in no table, before anything is fitted."""
-        for kind, name, table in (
-            ("protocol", self.protocol, PROTOCOLS),
-            ("calibration", self.calibration, CALIBRATIONS),
-        ):
-            if name not in table:
-                raise unknown_name(kind, name, table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +40,10 @@ class FittedHead:
 
     def calibrated(self, split: str) -> Float[np.ndarray, " N"]:
         """Give the predictions of a split in the units of the gold."""
-        calibration: Calibration = read_calibration(self.record["calibration"])
-        return calibration(self.predictions[split])
+        return read_calibration(self.record["calibration"])(self.predictions[split])
 
     def describe(self) -> dict[str, Any]:
-        """Give what scores.json tells of this seed."""
+        """Give what scores.json records of this seed."""
         gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
         return {
             **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
@@ -98,17 +52,120 @@ class FittedHead:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class SeedFit:
+    """Everything that decides what a head fitted with one seed is.
+
+    Attributes:
+        network: The head's class.
+        resolved: Its options.
+        setting: What all heads of the run share.
+        seed: The seed.
+        data: The pairs.
+        encoders: The autoencoders it starts from; None for a head that starts fresh.
+    """
+
+    network: type[PairHead]
+    resolved: HeadOptions
+    setting: Setting
+    seed: int
+    data: PairLatents
+    encoders: SavedAutoencoder | None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the network that the config gives."""
+        found: dict[str, Any] = self.resolved.own[0]
+        return found
+
+    @property
+    def options(self) -> FitOptions:
+        """How it is fitted."""
+        return fit_options(self.resolved)
+
+    def identify(self) -> str:
+        """Digest everything the fitted weights depend on."""
+        setting, data = self.setting, self.data
+        reads_test = setting.rules.selection == "test"
+        seen = setting.task if reads_test else without_test(setting.task)  # found again when test is read later
+        return digest_json(
+            [
+                self.resolved.name, self.arguments, vars(self.options), data.pooling, list(data.layers), self.seed,
+                setting.cache.manifest.id, seen.digest(), setting.cache.identity["versions"], setting.device,
+                setting.protocol, setting.calibration, setting.anchor_identical,
+                self.encoders.record["fit_id"] if self.encoders else "",
+            ],
+        )  # fmt: skip
+
+    def build(self) -> PairHead:
+        """Build the network with its initial weights."""
+        arguments = dict(self.arguments)
+        picks: list[int] = []
+        if self.encoders is not None:
+            known = self.encoders.record["layers"]
+            picks = [known.index(layer) for layer in self.data.layers]
+            codes = [self.encoders.module.codes[k] for k in picks]
+            arguments |= {"encoder": self.encoders.module.kind, "bottleneck": codes}
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            head = self.network(len(self.data.layers), self.data.cache.width, **arguments)
+        if self.encoders is not None and isinstance(head, SiameseCosine):
+            head.adopt(self.encoders.module.encoder, self.encoders.module.standardiser, picks=picks)
+        return head
+
+    def fit(self, watch: Watch) -> tuple[PairHead, dict[str, Any]]:
+        """Fit it, and give it with its record."""
+        head, rules = self.build(), self.setting.rules
+        if self.setting.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
+            raise HeadError(
+                f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired with "
+                "itself; set it to false, or pair_features to 0."
+            )
+        options = self.options
+        if rules.every > 1:  # no stopping early: the best of all looks counts
+            options = replace(options, patience=options.max_epochs)
+        result = fit_head(
+            head, self.data, options=options, seed=self.seed, device=self.setting.device, every=rules.every,
+            report=watch(self.seed),
+        )  # fmt: skip
+        return head, self.describe(head, result)
+
+    def describe(self, head: PairHead, result: FitResult) -> dict[str, Any]:
+        """Give the record that is kept with the fitted head."""
+        data, setting = self.data, self.setting
+        calibration = fit_calibration(
+            setting.calibration, predict_pairs(head, data, "validation"),
+            np.asarray(data.task.splits["validation"]["score"], np.float64), score_range=data.task.score_range,
+            identical=head.identical_similarity() if setting.anchor_identical else None,
+        )  # fmt: skip
+        return {
+            "name": self.resolved.name,
+            "pooling": data.pooling,
+            "layers": list(data.channels.layers),
+            "seed": result.seed,
+            "best_epoch": result.best_epoch,
+            "seconds": round(result.seconds, 3),
+            "history": list(result.history),
+            "calibration": calibration.to_dict(),
+        }
+
+
+def fit_options(resolved: HeadOptions) -> FitOptions:
+    """Say how a head is fitted; one without epochs has no options of its own, and reads pairs as others do."""
+    return resolved.own[1] if len(resolved.own) > 1 else FitOptions()
+
+
 def fit_seed(
-    name: str, resolved: HeadOptions, setting: Setting, *, seed: int, watch: Callable[[int], EpochReport] | None = None
+    network: type[PairHead], resolved: HeadOptions, setting: Setting, *, seed: int, watch: Watch
 ) -> FittedHead:
     """Fit a head with one seed, or load it.
 
     Args:
-        name: A head from the registry.
+        network: The head's class.
         resolved: Its options.
         setting: What all heads of the run share.
         seed: The seed.
-        watch: Gives the function that is told of every epoch.
+        watch: Makes the function that receives every epoch.
 
     Returns:
         The head with its predictions.
@@ -117,106 +174,36 @@ def fit_seed(
         HeadError: The head could not be fitted.
         TaskError: The task lacks a split.
     """
-    protocol = PROTOCOLS[setting.protocol]
-    n_train = len(setting.task.splits["train"]) if "train" in setting.task.splits else 1
+    task = setting.task
+    n_train = len(task.splits["train"]) if "train" in task.splits else 1
     data = PairLatents(
-        setting.cache, setting.task, pooling=resolved.pooling or setting.cache.poolings[0], layers=resolved.layers,
-        batch_size=min(resolved.fit.batch_size, n_train), seed=seed, selection=protocol.selection,
+        setting.cache, task, pooling=resolved.pooling_of(setting.cache.poolings), layers=resolved.layers,
+        batch_size=min(fit_options(resolved).batch_size, n_train), seed=seed, selection=setting.rules.selection,
     )  # fmt: skip
-    encoders = _encoders(name, resolved, setting, data)
-    fit_id = _fit_id(name, resolved, data, setting, seed=seed, encoders=encoders)
-    folder = setting.folder / name / f"seed_{seed}"
+    fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
+    folder, fit_id = setting.folder / resolved.name / f"seed_{seed}", fit.identify()
     try:
         saved = load_head(folder)
         head, record = saved.head, saved.record
         is_kept = record.get("fit_id") == fit_id
     except HeadError:
-        is_kept = False  # not there yet, or cut short: fitted anew
+        is_kept = False  # not there yet, or cut short: fit it
     if not is_kept:
-        head = _build(name, resolved, data, seed=seed, encoders=encoders)
-        if setting.anchor_identical and head.identical_similarity() is None:  # told before anything is fitted
-            raise HeadError(
-                f"anchor_identical is true, but head {name!r} predicts no constant for a text paired with itself; set "
-                "it to false, or pair_features to 0."
-            )
-        options = resolved.fit
-        if protocol.every > 1:  # no stopping early: the best of all looks counts
-            options = replace(options, patience=options.max_epochs)
-        result = fit_head(
-            head, data, options=options, seed=seed, device=setting.device, every=protocol.every,
-            report=watch(seed) if watch else ignore_epoch,
-        )  # fmt: skip
-        record = _record(name, head, data, result, setting=setting)
+        head, record = fit.fit(watch)
         save_head(folder, head, {**record, "fit_id": fit_id})
-    return FittedHead(head, record, data, {split: predict_pairs(head, data, split) for split in setting.task.splits})
+    return FittedHead(head, record, data, {split: predict_pairs(head, data, split) for split in task.splits})
 
 
-def _encoders(name: str, resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedAutoencoder | None:
-    """Obtain the autoencoders a head starts from, if it does."""
-    if resolved.arguments.get("start", "fresh") == "fresh":
+def _find_encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedAutoencoder | None:
+    """Find the autoencoders a head starts from, if it does."""
+    arguments = resolved.own[0]
+    if arguments.get("start", "fresh") == "fresh":
         return None
     if setting.autoencoders is None:
         raise HeadError(
-            f"option start is {resolved.arguments['start']!r}, but no autoencoders are at hand; set "
-            "`pretraining.corpus`, or use start: fresh."
+            f"option start is {arguments['start']!r}, but there are no autoencoders; set `pretraining.corpus`, or use "
+            "start: fresh."
         )
     found = setting.autoencoders(data.pooling)
-    require_same_encoders(name, resolved.arguments, found.module.arguments())
+    require_same_encoders(resolved.name, arguments, found.module.arguments())
     return found
-
-
-def _build(
-    name: str, resolved: HeadOptions, data: PairLatents, *, seed: int, encoders: SavedAutoencoder | None
-) -> PairHead:
-    arguments = dict(resolved.arguments)
-    picks: list[int] = []
-    if encoders is not None:
-        known = encoders.record["layers"]
-        picks = [known.index(layer) for layer in data.layers]
-        arguments |= {
-            "encoder": encoders.module.kind, "bottleneck": [encoders.module.codes[k] for k in picks],
-        }  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        head = head_entry(name).head(len(data.layers), data.cache.width, **arguments)
-    if encoders is not None and isinstance(head, SiameseCosine):
-        head.adopt(encoders.module.encoder, encoders.module.standardiser, picks=picks)
-    return head
-
-
-def _fit_id(
-    name: str, resolved: HeadOptions, data: PairLatents, setting: Setting, *, seed: int,
-    encoders: SavedAutoencoder | None,
-) -> str:  # fmt: skip
-    return digest_json(
-        [
-            name, resolved.arguments, vars(resolved.fit), data.pooling, list(data.layers), seed,
-            setting.cache.manifest.id, _seen_rows(setting).digest(), setting.cache.identity["versions"], setting.device,
-            setting.protocol, setting.calibration, setting.anchor_identical,
-            encoders.record["fit_id"] if encoders else "",
-        ],
-    )  # fmt: skip
-
-
-def _seen_rows(setting: Setting) -> PairTask:
-    """Give the rows that a fit sees, so that a head fitted before test is read is found again when it is."""
-    is_on_test = PROTOCOLS[setting.protocol].selection == "test"
-    return setting.task if is_on_test else without_test(setting.task)
-
-
-def _record(name: str, head: PairHead, data: PairLatents, result: FitResult, *, setting: Setting) -> dict[str, Any]:
-    calibration = fit_calibration(
-        setting.calibration, predict_pairs(head, data, "validation"),
-        np.asarray(data.task.splits["validation"]["score"], np.float64), score_range=data.task.score_range,
-        identical=head.identical_similarity() if setting.anchor_identical else None,
-    )  # fmt: skip
-    return {
-        "name": name,
-        "pooling": data.pooling,
-        "layers": list(data.channels.layers),
-        "seed": result.seed,
-        "best_epoch": result.best_epoch,
-        "seconds": round(result.seconds, 3),
-        "history": list(result.history),
-        "calibration": calibration.to_dict(),
-    }

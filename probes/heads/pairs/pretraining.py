@@ -14,7 +14,8 @@ from extract.errors import ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.fitting.layer_fit import fit_layers
 from probes.fitting.trainer import EpochReport, FitOptions, ignore_epoch
-from probes.heads.options import sort_options
+from probes.heads.options import resolve_sources
+from probes.heads.pairs.building import try_building
 from probes.heads.saved import AUTOENCODER, SavedAutoencoder, load_autoencoder, save_head
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
@@ -37,7 +38,9 @@ def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any
         UnknownNameError: An unknown option, or a value that stands in no table.
         ConfigError: A value of the wrong kind.
     """
-    return sort_options(AUTOENCODER, LayerAutoencoder, options, defaults=DEFAULTS)
+    arguments, fit = resolve_sources(AUTOENCODER, (LayerAutoencoder, DEFAULTS), options)
+    try_building(AUTOENCODER, LayerAutoencoder, arguments)
+    return arguments, fit
 
 
 def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What scores.json tells of the fits of a head of words, and of the words it read."""
+"""What the result of a token head says of its fits, of the words it read, and of its protocol."""
 
 import math
 from typing import Any
@@ -7,29 +7,56 @@ import numpy as np
 from jaxtyping import Float
 
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from probes.heads.words.options import WordHeadOptions
+from extract.store.cache import LatentCache
+from probes.fitting.protocols import LBW, LBW_TOKENS, MAGNET
+from probes.heads.result import Curve
+from probes.heads.words.options import TokenOptions
 from probes.latents.word_latents import WordLatents
 
 
-def selection(resolved: WordHeadOptions, *, n_layers: int) -> str:
+def selection(options: TokenOptions, *, n_layers: int) -> str:
     """Say what is chosen, and on which split."""
     chosen = [
-        *(["epoch"] if resolved.options.keep == "best" else []),
+        *(["epoch"] if options.keep == "best" else []),
         *(["layer"] if n_layers > 1 else []),
     ]
     return f"validation ({' and '.join(chosen)})" if chosen else "nothing to choose"
 
 
-def describe_curve(curve: Float[np.ndarray, "S P"]) -> dict[str, Any]:
-    """Describe the validation scores of every layer with every seed; empty where there are none."""
+def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, ...]:
+    """Make the curve of the validation scores of every layer with every seed; none without a validation split."""
     if not curve.size:
-        return {}
+        return ()
     spread = curve.std(0, ddof=1) if len(curve) > 1 else np.zeros(curve.shape[1])
-    return {"split": "validation", "mean": curve.mean(0).tolist(), "std": spread.tolist(), "values": curve.tolist()}
+    rows = tuple(tuple(row) for row in curve.tolist())
+    return (Curve("", "validation", metric, tuple(curve.mean(0).tolist()), tuple(spread.tolist()), rows),)
+
+
+def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ...]:
+    """Say where a run departs from the protocol it names, because of what the cache holds.
+
+    Args:
+        protocol: The protocol.
+        cache: The word cache.
+        pooling: The word pooling that a head reads.
+
+    Returns:
+        One line each; none where the protocol is kept, or leaves it open.
+    """
+    words, template = cache.identity["words"], cache.identity["template"]
+    found = []
+    if protocol == MAGNET:
+        if not words["shift"]:
+            found.append("tokens are not shifted by one, as MAGNET shifts them")
+        if pooling != "mean":
+            found.append(f"a word is the {pooling} of its tokens, and not their mean, as with MAGNET")
+    if protocol == LBW and (template["max_tokens"], template["on_long"]) != (LBW_TOKENS, "truncate"):
+        found.append(f"sentences are not cut to {LBW_TOKENS} tokens, as the released code cuts them")
+    return tuple(found)
 
 
 def describe_seed(record: dict[str, Any], probe: int) -> dict[str, Any]:
-    """Tell of one seed; of the epochs, the chosen layer's score until it is done, and the best yet of any."""
+    """Describe one seed: per epoch the chosen layer's score until it is done, and the best so far of any layer."""
     history = []
     best = -math.inf
     for step in record["history"]:

@@ -1,8 +1,6 @@
-"""Scoring a head of words over its seeds: the layer chosen on validation, test read once."""
+"""Scoring a token head over its seeds: the layer chosen on validation, test read once."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,134 +8,103 @@ from jaxtyping import Float32, Int
 
 from extract.digest import digest_json
 from extract.errors import HeadError, TaskError
-from extract.store.cache import LatentCache
-from probes.fitting.trainer import EpochReport, ignore_epoch
-from probes.heads.words.description import coverage, describe_curve, describe_seed, selection
+from probes.heads.options import HeadOptions
+from probes.heads.result import HeadResult
+from probes.heads.setting import Setting, Watch
+from probes.heads.words.description import coverage, departures, describe_seed, selection, token_curves
 from probes.heads.words.fitting import fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids
 from probes.heads.words.mixing import describe_mix
-from probes.heads.words.options import WordHeadOptions
-from probes.heads.words.saved import TOKEN_HEADS, SavedTokenHead, load_token_head, save_token_head
+from probes.heads.words.options import TokenOptions, token_options
+from probes.heads.words.saved import SavedTokenHead, load_token_head, save_token_head
 from probes.latents.word_latents import WordLatents
+from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.spans import NO_PREDICTION
 from probes.networks.token_heads import TokenHead, TokenMix
 from probes.tasks.held_back import without_test
-from probes.tasks.words.task import WordTask
 
 MIX = "mix"
 """What stands for the layer of a head that reads a mix of all of them."""
 
 
-@dataclass(frozen=True)
-class WordSetting:
-    """What all heads of a run share.
-
-    Attributes:
-        cache: The word latents.
-        task: The sentences.
-        seeds: Seeds; every head is fitted once per seed.
-        n_resamples: Bootstrap resamples.
-        device: Where heads are fitted.
-        folder: Where fitted heads are kept, one folder per head and seed.
-        protocol: Recorded with the heads.
-    """
-
-    cache: LatentCache
-    task: WordTask
-    seeds: tuple[int, ...]
-    n_resamples: int
-    device: str
-    folder: Path
-    protocol: str = "icecore"
-
-
-@dataclass(frozen=True, eq=False)
-class WordResult:
-    """What came of a head.
-
-    Attributes:
-        scores: Plain values, as they stand in scores.json.
-        names: Split to its tags: what predictions are positions of.
-        predictions: Split to the classes `(W,)` that the chosen layer predicts with the first seed;
-            `NO_PREDICTION` for words without a latent.
-        confusion: Split to counts of gold tags (rows) and predicted ones (columns, the last being no prediction).
-    """
-
-    scores: dict[str, Any]
-    names: dict[str, tuple[str, ...]]
-    predictions: dict[str, Int[np.ndarray, " W"]]
-    confusion: dict[str, Int[np.ndarray, "G P"]]
-
-
-def evaluate_token_head(
-    name: str, resolved: WordHeadOptions, setting: WordSetting, *, watch: Callable[[int], EpochReport] | None = None
-) -> WordResult:
+def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Fit a head for every seed, choose a layer on validation, and read the test split once.
 
     A fitted head that was kept under the very same circumstances is loaded instead of fitted again.
 
     Args:
-        name: A key of `TOKEN_HEADS`.
+        network: The head's class.
         resolved: Its options.
         setting: What all heads of the run share.
-        watch: Gives, for a seed, the function that is told of every epoch.
+        watch: Makes, for a seed, the function that receives every epoch.
 
     Returns:
-        Scores: the validation curve over layers, the chosen layer, per split the metric with spread and interval, the
-        table by type, spans decoded in other ways, the most frequent errors, the majority baseline and the words
-        without a latent.
+        The result. Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`,
+        `decoding` (spans decoded in other ways), `errors` and `coverage`; `mix` for a head that mixes layers.
 
     Raises:
         HeadError: The head could not be fitted.
         TaskError: The task lacks a split.
     """
-    options = resolved.options
+    options, task = token_options(resolved), setting.task
     data = WordLatents(
-        setting.cache, setting.task, pooling=resolved.pooling, layers=resolved.layers, batch_size=options.batch_size,
+        setting.cache, task, pooling=resolved.pooling, layers=resolved.layers, batch_size=options.batch_size,
         streaming=options.streaming(),
     )  # fmt: skip
-    fitted = [_fit_seed(name, resolved, setting, data=data, seed=seed, watch=watch) for seed in setting.seeds]
+    fitted = [_fit_seed(network, resolved, setting, data=data, seed=seed, watch=watch) for seed in setting.seeds]
     is_mix = isinstance(fitted[0].head, TokenMix)
     names = (MIX,) if is_mix else data.layers
     curve = np.array([each.record["scores"] for each in fitted])
     if not curve.size and len(names) > 1:
         raise TaskError(
-            f"task {setting.task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to "
-            "it, or name one layer with `layers`."
+            f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
+            "name one layer with `layers`."
         )
     probe = int(np.argmax(curve.mean(0))) if curve.size else 0
     chosen = _Chosen([each.head.only(probe) for each in fitted], data, None if is_mix else probe)
-    found = {split: chosen.judge(split, resolved, n_resamples=setting.n_resamples) for split in setting.task.splits}
-    scores = {
-        "pooling": data.channels.pooling,
-        "layers": list(names),
-        "options": asdict(options),
-        "metric": setting.task.metric,
-        "selection": selection(resolved, n_layers=len(names)),
-        "is_optimistic": options.leaves_out_cut and any(not rows.has_latent.all() for rows in data.rows.values()),
-        "curve": describe_curve(curve),
-        "chosen": {"layer": names[probe], "score": float(curve.mean(0)[probe]) if curve.size else None},
-        "seeds": [describe_seed(each.record, probe) for each in fitted],
-        **{key: {split: each.facts[key] for split, each in found.items()} for key in _FACTS},
-        **_describe_mix(fitted, data, resolved),
-    }
-    return WordResult(
-        scores,
-        {split: each.judge.gold.names for split, each in found.items()},
-        {split: each.ids for split, each in found.items()},
-        {split: each.judge.confusion(each.ids) for split, each in found.items()},
+    found = {split: chosen.judge(split, options, n_resamples=setting.n_resamples) for split in task.splits}
+    score = float(curve.mean(0)[probe]) if curve.size else None
+    return HeadResult(
+        name=resolved.name,
+        pooling=data.channels.pooling,
+        layers=names,
+        options=asdict(options),
+        metric=task.metric,
+        selection=selection(options, n_layers=len(names)),
+        selection_score=float("nan") if score is None else score,
+        chosen={"layer": names[probe], "score": score},
+        summary={split: {task.metric: each.summary} for split, each in found.items()},
+        curves=token_curves(curve, task.metric),
+        seeds=tuple(describe_seed(each.record, probe) for each in fitted),
+        baselines={"majority": {split: each.majority for split, each in found.items()}},
+        optimistic_because=_why_optimistic(options, data),
+        departures=departures(setting.protocol, setting.cache, data.channels.pooling),
+        extras={
+            **{key: {split: each.facts[key] for split, each in found.items()} for key in _FACTS},
+            **_describe_mix(fitted, data, options),
+        },
+        predictions={split: each.ids for split, each in found.items()},
+        names={split: each.judge.gold.names for split, each in found.items()},
+        row_scores={split: each.judge.sentence_scores(each.ids) for split, each in found.items()},
     )
 
 
-_FACTS = ("summary", "majority", "by_type", "decoding", "errors", "coverage")
+def _why_optimistic(options: TokenOptions, data: WordLatents) -> str:
+    is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
+    return "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
+
+
+_FACTS = ("by_type", "decoding", "errors", "coverage")
 
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """Predictions of one split, and what is told of them."""
+    """Predictions of one split, and how they score."""
 
     judge: Judge
     ids: Int[np.ndarray, " W"]
+    summary: SeedSummary
+    majority: float
     facts: dict[str, Any]
 
 
@@ -149,22 +116,21 @@ class _Chosen:
     data: WordLatents
     channel: int | None
 
-    def judge(self, split: str, resolved: WordHeadOptions, *, n_resamples: int) -> _Judged:
+    def judge(self, split: str, options: TokenOptions, *, n_resamples: int) -> _Judged:
         """Predict a split, and only then look at its tags."""
         logits = [predict_logits(head, self.data, split, channel=self.channel) for head in self.heads]
         ids = np.stack([_best(each) for each in logits])
-        options, metric = resolved.options, self.data.task.metric
+        metric = self.data.task.metric
         judge = judge_of(self.data, split, is_strict=options.is_strict, leaves_out_cut=options.leaves_out_cut)
         ways = [judge.decodings(*each) for each in zip(ids, logits, strict=True)] if metric == "span-f1" else []
         facts = {
-            "summary": {metric: judge.summarise(ids, n_resamples=n_resamples).to_dict()},
-            "majority": judge.score(majority_ids(self.data, judge)),
             "by_type": judge.by_type(ids),
             "decoding": {way: float(np.mean([each[way] for each in ways])) for way in ways[0]} if ways else {},
             "errors": judge.errors(ids[0]),
             "coverage": coverage(self.data, split),
         }
-        return _Judged(judge, ids[0], facts)
+        summary = judge.summarise(ids, n_resamples=n_resamples)
+        return _Judged(judge, ids[0], summary, judge.score(majority_ids(self.data, judge)), facts)
 
 
 def _best(logits: Float32[np.ndarray, "W K"]) -> Int[np.ndarray, " W"]:
@@ -173,11 +139,10 @@ def _best(logits: Float32[np.ndarray, "W K"]) -> Int[np.ndarray, " W"]:
 
 
 def _fit_seed(
-    name: str, resolved: WordHeadOptions, setting: WordSetting, *, data: WordLatents, seed: int,
-    watch: Callable[[int], EpochReport] | None,
-) -> SavedTokenHead:  # fmt: skip
+    network: type[TokenHead], resolved: HeadOptions, setting: Setting, *, data: WordLatents, seed: int, watch: Watch
+) -> SavedTokenHead:
     """Fit a head with one seed, or load it."""
-    options = resolved.options
+    name, options = resolved.name, token_options(resolved)
     fit_id = digest_json(
         [
             name, asdict(options), data.channels.pooling, list(data.layers), seed,
@@ -191,12 +156,9 @@ def _fit_seed(
         if saved.record.get("fit_id") == fit_id:
             return saved
     except HeadError:
-        pass  # not there yet, or cut short: fitted anew
-    head = TOKEN_HEADS[name](
-        len(data.layers), data.cache.width, len(data.classes), seed=seed, **options.head_arguments()
-    )
-    report = watch(seed) if watch else ignore_epoch
-    fit = fit_token_head(head, data, options, device=setting.device, report=report)
+        pass  # not there yet, or cut short: fit it
+    head = network(len(data.layers), data.cache.width, len(data.classes), seed=seed, **options.head_arguments())
+    fit = fit_token_head(head, data, options, device=setting.device, report=watch(seed))
     record = {
         "name": name,
         "classes": list(data.classes),
@@ -215,10 +177,10 @@ def _fit_seed(
     return SavedTokenHead(head, record)
 
 
-def _describe_mix(fitted: list[SavedTokenHead], data: WordLatents, resolved: WordHeadOptions) -> dict[str, Any]:
+def _describe_mix(fitted: list[SavedTokenHead], data: WordLatents, options: TokenOptions) -> dict[str, Any]:
     heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
     if not heads:
         return {}
-    how = {"is_strict": resolved.options.is_strict, "leaves_out_cut": resolved.options.leaves_out_cut}
+    how = {"is_strict": options.is_strict, "leaves_out_cut": options.leaves_out_cut}
     judge = judge_of(data, "validation", **how) if "validation" in data.rows else None
     return {"mix": describe_mix(heads, data, judge)}

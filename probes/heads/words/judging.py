@@ -131,6 +131,12 @@ class Judge:
             for pair, n in Counter(pairs).most_common(most)
         ]  # fmt: skip
 
+    def sentence_scores(self, ids: Int[np.ndarray, " W"]) -> Float[np.ndarray, " N"]:
+        """Score every sentence by itself, for paired tests: its share of right words; NaN where it has none."""
+        right = np.concatenate([[0], np.cumsum(self._pick(ids) == self._gold)])
+        sizes = np.diff(self._offsets)
+        return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
+
     def confusion(self, ids: Int[np.ndarray, " W"]) -> Int[np.ndarray, "G P"]:
         """Count gold tags (rows) and predicted ones (columns, the last being no prediction)."""
         table = np.zeros((len(self.gold.names), len(self.gold.names) + 1), dtype=np.int64)

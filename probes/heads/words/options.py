@@ -1,15 +1,14 @@
-"""Options of the heads of words as they stand in a config, and what each protocol puts in place of the defaults."""
+"""Options of the token heads, as a config writes them."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from extract.errors import ConfigError, HeadError, unknown_name
+from extract.errors import HeadError, unknown_name
+from probes.heads.options import HeadOptions
 from probes.latents.reading import Streaming
 from probes.networks.token_heads import SCHEDULES
 
-DATA_OPTIONS = ("pooling", "layers")
 CLASS_WEIGHTS = {
     "none": "every word counts alike",
     "balanced": "every class counts alike: a word weighs the inverse of its class's share",
@@ -110,83 +109,7 @@ class TokenOptions:
         return {name: getattr(self, name) for name in ("dropout", "learning_rate", "weight_decay", "schedule")}
 
 
-PROTOCOL_OPTIONS: dict[str, dict[str, Any]] = {
-    "magnet": {
-        "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
-        "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
-    },
-    "look-both-ways": {
-        "max_epochs": 3, "epoch_steps": 1, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear",
-        "weight_decay": 0.0, "keep": "last", "is_standardised": False, "start": "random", "offset": "none",
-        "layers": "final_norm", "leaves_out_cut": True,
-    },
-}  # fmt: skip
-"""What the papers do (MAGNET, appendix A; the code released with Look Both Ways); options of the config count before
-these."""
-
-
-@dataclass(frozen=True)
-class WordHeadOptions:
-    """What a config says of one head.
-
-    Attributes:
-        options: Its own options.
-        pooling: The word pooling it reads; the first one of the cache when empty.
-        layers: The layers it reads.
-    """
-
-    options: TokenOptions
-    pooling: str
-    layers: tuple[str, ...]
-
-
-def resolve_token_options(name: str, options: Mapping[str, Any], *, protocol: str = "icecore") -> WordHeadOptions:
-    """Check the options of a head of words, and fill in those of the protocol.
-
-    Args:
-        name: What messages call the head.
-        options: Options by name.
-        protocol: The protocol; its own options stand where the config says nothing.
-
-    Returns:
-        The options.
-
-    Raises:
-        UnknownNameError: An unknown option, or a value that stands in no table.
-        ConfigError: A value of the wrong kind.
-        HeadError: A value outside its range.
-
-    Example:
-        >>> resolve_token_options("token-classifier", {"patience": 5}, protocol="magnet").options.steps
-        4000
-    """
-    merged = {**PROTOCOL_OPTIONS.get(protocol, {}), **options}
-    known = {item.name: item.default for item in fields(TokenOptions)}
-    own: dict[str, Any] = {}
-    for key, value in merged.items():
-        if key in DATA_OPTIONS:
-            continue
-        if key not in known:
-            raise unknown_name(f"{name} option", key, [*known, *DATA_OPTIONS])
-        own[key] = _coerce(name, key, value, known[key])
-    layers, pooling = merged.get("layers", "all"), merged.get("pooling") or ""
-    if not isinstance(layers, str | list | tuple):
-        raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
-    if not isinstance(pooling, str):
-        raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a word pooling.")
-    return WordHeadOptions(TokenOptions(**own), pooling, (layers,) if isinstance(layers, str) else tuple(layers))
-
-
-def _coerce(head: str, key: str, value: Any, default: Any) -> Any:
-    """Bring a value to the kind of its default; YAML reads `1e-3` as a text."""
-    kind = type(default)
-    try:
-        if isinstance(value, bool) is (kind is bool):
-            if kind is int and float(value).is_integer():
-                return int(float(value))
-            if kind in (float, bool) or (kind is str and isinstance(value, str)):
-                return kind(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    nouns = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    raise ConfigError(f"option {key} of head {head!r} is {value!r}; allowed: {nouns[kind]}.")
+def token_options(resolved: HeadOptions) -> TokenOptions:
+    """Give the options of a token head."""
+    found: TokenOptions = resolved.own[0]
+    return found

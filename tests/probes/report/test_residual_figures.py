@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probes.report.residual_figures import draw_pretraining, draw_reconstruction, draw_residuals
-from probes.report.residuals import Residuals
+from probes.heads.pairs.residuals import Residuals
 
 
 def make_residuals(n_rows: int, *, kind: str = "noisy") -> Residuals:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import pearsonr
 
-from probes.report.residuals import Residuals, residuals_of, write_predictions
+from probes.heads.pairs.residuals import Residuals, residuals_of, write_predictions
 from probes.tasks import PairTask
 from probes.tasks.pairs.task import build_splits
 

@@ -1,0 +1,166 @@
+"""The result of a head: one frozen record for every kind of task, and its serial form in scores.json."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.metrics.bootstrap import SeedSummary
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A score of every layer on one split.
+
+    Attributes:
+        name: What the line is, for instance `standardised` or `C 0.1`; empty where a head has one line only.
+        split: The split that was scored.
+        metric: The metric.
+        values: `L` scores in the order of the result's layers, the mean over seeds.
+        spread: `L` standard deviations over seeds; empty for one seed.
+        by_seed: Per seed `L` scores; empty where the seeds agree or there is one.
+    """
+
+    name: str
+    split: str
+    metric: str
+    values: tuple[float, ...]
+    spread: tuple[float, ...] = ()
+    by_seed: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class HeadResult:
+    """What came of one head on one task.
+
+    Attributes:
+        name: The head.
+        pooling: The pooling it read, or several joined by `+`.
+        layers: Names of the `L` layers it could read.
+        options: Its options, defaults included.
+        metric: The metric it was chosen by.
+        selection: What was chosen and where, in words, for instance `validation (epoch and layer)`.
+        selection_score: The score that decided, by which mask plans are compared too; NaN where there is none.
+        chosen: What was chosen: `layer`, and for instance `C`, `kind` or `threshold`; empty where nothing was.
+        summary: Split to metric to mean, spread and interval over seeds.
+        curves: Scores of every layer.
+        seeds: Per seed `seed`, `best_epoch`, `seconds`, `history` and what else the head records.
+        baselines: Baseline to split to its score by `metric`, for instance `majority`.
+        optimistic_because: Why the reported numbers are optimistic; empty when they are not.
+        departures: Where the run departs from the protocol it names, one line each.
+        extras: What only some heads have, plain values by name.
+        predictions: Split to `(N,)` predictions: scores, or positions in `names`; -1 is no prediction.
+        names: Split to the class or tag names that predictions are positions of; empty for scores.
+        row_scores: Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none.
+    """
+
+    name: str
+    pooling: str
+    layers: tuple[str, ...]
+    options: Mapping[str, Any]
+    metric: str
+    selection: str
+    selection_score: float
+    chosen: Mapping[str, Any]
+    summary: Mapping[str, Mapping[str, SeedSummary]]
+    curves: tuple[Curve, ...] = ()
+    seeds: tuple[Mapping[str, Any], ...] = ()
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    optimistic_because: str = ""
+    departures: tuple[str, ...] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def is_optimistic(self) -> bool:
+        """Whether the reported numbers are optimistic."""
+        return bool(self.optimistic_because)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that were scored."""
+        return tuple(self.summary)
+
+    def mean(self, split: str, metric: str | None = None) -> float:
+        """Give the mean over seeds of a metric on a split; NaN where the split was not scored."""
+        found = self.summary.get(split, {}).get(metric or self.metric)
+        return float("nan") if found is None else found.mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the serial form, without predictions and row scores (docs/scores_format.md)."""
+        return {
+            "pooling": self.pooling,
+            "layers": list(self.layers),
+            "options": dict(self.options),
+            "metric": self.metric,
+            "selection": self.selection,
+            "selection_score": self.selection_score,
+            "chosen": dict(self.chosen),
+            "is_optimistic": self.is_optimistic,
+            "optimistic_because": self.optimistic_because,
+            "departures": list(self.departures),
+            "summary": {
+                split: {metric: each.to_dict() for metric, each in found.items()}
+                for split, found in self.summary.items()
+            },
+            "baselines": {name: dict(found) for name, found in self.baselines.items()},
+            "curves": [asdict(curve) for curve in self.curves],
+            "seeds": [dict(seed) for seed in self.seeds],
+            "extras": dict(self.extras),
+        }
+
+
+def read_result(name: str, values: Mapping[str, Any]) -> HeadResult:
+    """Read a result back from its serial form, without predictions and row scores.
+
+    Args:
+        name: The head.
+        values: What `HeadResult.to_dict` gave, as read from JSON: null where a number is missing.
+
+    Returns:
+        The result.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: A field is of the wrong kind.
+    """
+    return HeadResult(
+        name=name,
+        pooling=values["pooling"],
+        layers=tuple(values["layers"]),
+        options=values["options"],
+        metric=values["metric"],
+        selection=values["selection"],
+        selection_score=_number(values["selection_score"]),
+        chosen=values["chosen"],
+        summary={
+            split: {metric: _read_summary(each) for metric, each in found.items()}
+            for split, found in values["summary"].items()
+        },
+        curves=tuple(_read_curve(each) for each in values["curves"]),
+        seeds=tuple(values["seeds"]),
+        baselines={name: {k: _number(v) for k, v in found.items()} for name, found in values["baselines"].items()},
+        optimistic_because=values["optimistic_because"],
+        departures=tuple(values["departures"]),
+        extras=values["extras"],
+    )
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _read_summary(values: Mapping[str, Any]) -> SeedSummary:
+    numbers = {key: _number(values[key]) for key in ("mean", "std", "low", "high", "confidence")}
+    return SeedSummary(**numbers, values=tuple(_number(value) for value in values["values"]))
+
+
+def _read_curve(values: Mapping[str, Any]) -> Curve:
+    return Curve(
+        values["name"], values["split"], values["metric"], tuple(map(_number, values["values"])),
+        tuple(map(_number, values["spread"])), tuple(tuple(map(_number, row)) for row in values["by_seed"]),
+    )  # fmt: skip

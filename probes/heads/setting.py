@@ -1,0 +1,58 @@
+"""What all heads of a run share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from extract.errors import unknown_name
+from extract.store.cache import LatentCache
+from probes.fitting.protocols import Protocol, find_protocol
+from probes.fitting.trainer import EpochReport
+from probes.heads.saved import SavedAutoencoder
+from probes.metrics.calibration import CALIBRATIONS
+
+Watch = Callable[[int], EpochReport]
+"""Makes, for a seed, the function that receives every epoch."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all heads of a run share.
+
+    Attributes:
+        cache: The latents.
+        task: The task.
+        seeds: Seeds of trained heads.
+        n_resamples: Bootstrap resamples.
+        device: Where heads are fitted.
+        folder: Where fitted heads are kept, one folder per head and seed.
+        protocol: A key of `PROTOCOLS`.
+        calibration: A key of `CALIBRATIONS`; how predictions of pair heads become scores.
+        anchor_identical: Whether a text paired with itself gets the highest score.
+        autoencoders: Finds or fits the autoencoders of a pooling, for heads that start from them.
+        has_subsets: Whether subsets of test are scored as well.
+    """
+
+    cache: LatentCache
+    task: Any
+    seeds: tuple[int, ...]
+    n_resamples: int
+    device: str
+    folder: Path
+    protocol: str = "icecore"
+    calibration: str = "linear"
+    anchor_identical: bool = False
+    autoencoders: Callable[[str], SavedAutoencoder] | None = None
+    has_subsets: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse unknown names before anything is fitted."""
+        find_protocol(self.protocol)
+        if self.calibration not in CALIBRATIONS:
+            raise unknown_name("calibration", self.calibration, CALIBRATIONS)
+
+    @property
+    def rules(self) -> Protocol:
+        """The protocol itself."""
+        return find_protocol(self.protocol)
