@@ -20,13 +20,12 @@ from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
-from probes.heads.saved import AUTOENCODER
-from probes.report.classes.summary import class_table
-from probes.report.table import screen_table
-from probes.report.words.summary import word_table
+from probes.heads.pairs.pretraining import AUTOENCODER
+from probes.report.write import screen_table
 from probes.runs.config import RunConfig
+from probes.runs.kinds import KINDS
+from probes.runs.load import load_run_task
 from probes.runs.obtain import obtain_cache, obtain_corpus
-from probes.runs.protocol_tasks import load_run_task
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.corpus import Corpus, load_corpus
@@ -161,10 +160,9 @@ def _holds_words(cache: LatentCache, spec: ExtractionSpec) -> bool:
 
 def _show(result: RunResult) -> None:
     console = Console(markup=False)
-    scores = result.scores
-    tables = {"score_range": screen_table, "class_names": class_table, "tags": word_table}
-    console.print(next(table(scores) for key, table in tables.items() if key in scores["task"]))
-    if result.scores["task"]["is_sample"]:
+    scores = result.record
+    console.print(screen_table(scores, KINDS[scores.header.kind].report))
+    if scores.header.task["is_sample"]:
         console.print("The task is a sample shipped with icecore: these scores are no benchmark result.")
     console.print(f"{result.folder}/summary.md holds the summary, scores.json the numbers.", soft_wrap=True)
 

@@ -1,7 +1,6 @@
 """`icecore list`: what can be named in a configuration."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from inspect import signature
 
 from rich.console import Console
@@ -52,25 +51,14 @@ def _corpora() -> list[tuple[str, str]]:
 
 
 def _heads() -> list[tuple[str, str]]:
-    from probes.heads.classes.registry import CLASS_HEADS
-    from probes.heads.classes.registry import DATA_OPTIONS as CLASS_DATA
-    from probes.heads.options import option_names
+    from probes.heads.options import option_defaults
+    from probes.heads.pairs.pretraining import AUTOENCODER, SOURCES
     from probes.heads.registry import HEADS
-    from probes.heads.saved import AUTOENCODER
-    from probes.heads.words.options import DATA_OPTIONS as WORD_DATA
-    from probes.heads.words.options import TokenOptions
-    from probes.heads.words.registry import WORD_HEADS
-    from probes.networks.autoencoder import LayerAutoencoder
 
-    rows = [(name, "pairs", entry.description, option_names(entry.head)) for name, entry in HEADS.items()]
-    for name, of_classes in CLASS_HEADS.items():
-        options = [item.name for item in fields(of_classes.options)]
-        rows.append((name, "classes", of_classes.description, (*options, *CLASS_DATA)))
-    for name, of_words in WORD_HEADS.items():
-        options = [item.name for item in fields(TokenOptions)]
-        rows.append((name, "words", of_words.description, (*options, *WORD_DATA)))
+    rows = [(name, entry.kind, entry.description, entry.options()) for name, entry in HEADS.items()]
     description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
-    rows.append((AUTOENCODER, "pretraining.autoencoder", description, option_names(LayerAutoencoder)))
+    options = tuple(option for source in SOURCES for option in option_defaults(source))
+    rows.append((AUTOENCODER, "pretraining.autoencoder", description, options))
     return [(name, _with_options(f"{kind}: {text}", options)) for name, kind, text, options in rows]
 
 

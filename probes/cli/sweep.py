@@ -11,6 +11,7 @@ from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
+from probes.report.scores import PlansScores
 from probes.runs.record import command_line
 from probes.runs.run import RunResult
 
@@ -53,19 +54,19 @@ def sweep_command(argv: Sequence[str]) -> int:
 
 
 def _show(result: RunResult) -> None:
-    for name, found in result.scores["chosen"].items():
-        summary = found["summary"]
-        metric = next(iter(summary["train"]))
-        point = f" ({found['point']['layer']})" if "point" in found else ""
-        line = f"{name}: best on validation {found['plan']}{point}"
+    scores: PlansScores = result.record
+    for name, choice in scores.chosen.items():
+        found = choice.result
+        point = f" ({found.chosen['layer']})" if "layer" in found.chosen else ""
+        line = f"{name}: best on validation {choice.plan}{point}"
         line += "".join(
-            f", {split} {metric} {100 * summary[split][metric]['mean']:.1f}"
-            for split in ("validation", "test") if split in summary
+            f", {split} {found.metric} {100 * found.mean(split):.1f}"
+            for split in ("validation", "test") if split in found.summary
         )  # fmt: skip
-        if "gain" in found:
-            line += f" ({100 * found['gain']['gain']:+.1f} over {found['gain']['over']})"
+        if choice.gain is not None:
+            line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
         Console().print(line, highlight=False, markup=False, soft_wrap=True)
-    figure = "search.png what was tried" if "search" in result.scores else "sweep.png the curve"
+    figure = "search.png what was tried" if scores.search else "sweep.png the curve"
     line = f"{result.folder}/summary.md holds every plan, {figure}."
     Console().print(line, soft_wrap=True, markup=False, highlight=False)
 

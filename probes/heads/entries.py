@@ -1,11 +1,10 @@
 """What the table of heads knows of a head, whatever kind of task it is for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
+from probes.fitting.saved import FittedModule
 from probes.heads.options import DATA_OPTIONS, HeadOptions, option_defaults
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
@@ -38,7 +37,8 @@ class HeadEntry:
         evaluate: Fits it for every seed, or finds it fitted, chooses as the protocol says and reads test once.
         check: Refuses a task it cannot be fitted on, before anything is extracted.
         check_options: Refuses options that contradict each other.
-        build: Builds the network from the record it was saved with, ready for its weights.
+        oldest_schema: Oldest schema of saved heads that it can be read from.
+        build: Builds the network from the arguments it was saved with, ready for its weights; None for a head without.
     """
 
     name: str
@@ -47,8 +47,9 @@ class HeadEntry:
     sources: tuple[Any, ...]
     evaluate: Callable[[HeadOptions, Setting, Watch], HeadResult]
     check: Callable[[Any, HeadOptions, Purpose], None]
-    build: Callable[[Mapping[str, Any]], nn.Module] | None
+    build: Callable[..., FittedModule] | None
     check_options: Callable[[HeadOptions], None] = lambda _: None
+    oldest_schema: int = 1
 
     def options(self) -> tuple[str, ...]:
         """Name its options in a config."""

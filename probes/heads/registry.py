@@ -13,6 +13,7 @@ from probes.heads.entries import HeadEntry
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
+from probes.logistic.probe import LinearProbe
 from probes.networks.cosine_mlp import CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
@@ -33,7 +34,7 @@ _ENTRIES = (
     ),
     HeadEntry(
         "logistic-probe", "classes", "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        (ProbeOptions,), evaluate=evaluate_probe, check=check_probe, build=None,
+        (ProbeOptions,), evaluate=evaluate_probe, check=check_probe, build=LinearProbe, oldest_schema=3,
     ),
     HeadEntry(
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",

@@ -8,9 +8,10 @@ from typing import Any
 from extract.errors import unknown_name
 from extract.store.cache import LatentCache
 from probes.fitting.protocols import Protocol, find_protocol
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import EpochReport
-from probes.heads.saved import SavedAutoencoder
 from probes.metrics.calibration import CALIBRATIONS
+from probes.networks.autoencoder import LayerAutoencoder
 
 Watch = Callable[[int], EpochReport]
 """Makes, for a seed, the function that receives every epoch."""
@@ -43,7 +44,7 @@ class Setting:
     protocol: str = "icecore"
     calibration: str = "linear"
     anchor_identical: bool = False
-    autoencoders: Callable[[str], SavedAutoencoder] | None = None
+    autoencoders: Callable[[str], SavedHead[LayerAutoencoder]] | None = None
     has_subsets: bool = True
 
     def __post_init__(self) -> None:

@@ -15,9 +15,9 @@ from extract.store.compose import CachePart, compose_cache
 from extract.store.manifest import Manifest
 from extract.store.reuse import cache_path
 from probes.runs.config import RunConfig
+from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, Watcher
 from probes.tasks.table import AnyTask
-from probes.tasks.words.task import WordTask
 
 
 @dataclass
@@ -45,9 +45,9 @@ class GrowingCaches:
 
         Returns:
             The caches, in the order of the plans. What is missing is swept together by the plans that miss the same
-            texts; words are extracted anew, for a text with words is one unit with its windows.
+            texts; words are extracted again, for a text with words is one unit with its windows.
         """
-        if isinstance(task, WordTask):
+        if KINDS[self.config.task.kind].reads_words:
             return self._sweep(list(plans), unique_texts(task.texts()))
         texts = unique_texts(task.texts())
         alike: dict[int, list[MaskPlan]] = {}

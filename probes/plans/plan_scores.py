@@ -1,29 +1,22 @@
-"""One plan of a sweep or a search: the task it is scored on, the scores of its heads, and what choosing it gained."""
+"""One plan of a sweep or a search: the heads of a configuration on it, and what choosing it gained."""
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from extract.decoders.layers import FINAL_NORM
-from extract.decoders.loading import choose_device
 from extract.errors import ConfigError, HeadError
 from extract.masks.plan import MaskPlan
 from extract.store.cache import LatentCache
-from probes.fitting.protocols import PROTOCOLS
-from probes.heads.pairs.evaluation import evaluate_head
-from probes.heads.pairs.fitting import Setting
-from probes.report.sweeps import selection_score
-from probes.runs.class_runs import describe_class_task, evaluate_classes, require_rows, require_selection
+from probes.fitting.protocols import find_protocol
+from probes.heads.result import HeadResult
+from probes.report.scores import PlanChoice, PlanGain, PlanScores
 from probes.runs.config import RunConfig
-from probes.runs.protocol_tasks import load_run_task
-from probes.runs.record import describe_task
-from probes.runs.run import require_splits
-from probes.runs.word_runs import describe_word_task, evaluate_words, require_word_splits
-from probes.tasks.classes.task import ClassTask
+from probes.runs.kinds import KINDS
+from probes.runs.load import check_heads, load_run_task
+from probes.runs.run import evaluate_heads, make_setting
 from probes.tasks.table import AnyTask
-from probes.tasks.words.task import WordTask
 
-ZERO_SHOT = "layer-cosine"
 CAUSAL_PLAN = "causal"
 
 
@@ -40,21 +33,8 @@ def load_for_plans(config: RunConfig) -> AnyTask:
         ConfigError: A head that needs autoencoders.
         TaskError: Rows that cannot be used, or a split that is missing.
     """
-    for name, options in config.heads.items():
-        start = (options or {}).get("start", "fresh")
-        if start != "fresh":
-            raise ConfigError(
-                f"head {name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would need "
-                "its own; use start: fresh, or `icecore run` for each plan."
-            )
     task = load_run_task(config)
-    if isinstance(task, ClassTask):
-        require_rows(task)
-        require_selection(config, task)
-    elif isinstance(task, WordTask):
-        require_word_splits(task, config, has_plans=True)
-    else:
-        require_splits(task)
+    check_heads(config, task, chooses_plan=True)
     return task
 
 
@@ -64,16 +44,14 @@ def require_unread_test(config: RunConfig) -> None:
     Raises:
         ConfigError: Names the protocol.
     """
-    if config.protocol in PROTOCOLS and PROTOCOLS[config.protocol].selection == "test":
+    if find_protocol(config.protocol).selection == "test":
         raise ConfigError(
             f"protocol {config.protocol!r} chooses epochs on test, which is read for chosen plans alone; use protocol "
             "icecore, or `icecore sweep --test all`, which reads test for every plan."
         )
 
 
-def evaluate_plan(
-    config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path
-) -> dict[str, Any]:  # fmt: skip
+def evaluate_plan(config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
     """Fit the heads of a configuration on the cache of one plan.
 
     Args:
@@ -84,49 +62,26 @@ def evaluate_plan(
         folder: The run folder, where fitted heads are kept.
 
     Returns:
-        The plan's row of scores.json: plan, cache, certificate, and the scores of every head.
+        The results of every head.
 
     Raises:
         IcecoreError: Rows or options that a head cannot work with.
     """
-    device = str(choose_device(config.decoder.device))
-    row = {"plan": plan.text, "cache": cache.path.name, "certificate": cache.certificate}
-    if isinstance(task, ClassTask):
-        results = evaluate_classes(config, task, cache, device=device)
-        return {**row, "heads": {name: result.scores for name, result in results.items()}}
+    kind = KINDS[config.task.kind]
+    if kind.zero_shot_head:
+        first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
+        config = replace(config, heads={**first, **config.heads})
     place = folder / "heads" / cache.manifest.short_id
-    if isinstance(task, WordTask):
-        found = evaluate_words(config, task, cache, device=device, folder=place)
-        return {**row, "heads": {name: result.scores for name, result in found.items()}}
-    setting = Setting(
-        cache, task, config.seeds, config.bootstrap, device, place, protocol=config.protocol,
-        calibration=config.calibration, anchor_identical=config.anchor_identical, has_subsets=False,
-    )  # fmt: skip
-    names = {ZERO_SHOT: config.heads.get(ZERO_SHOT), **config.heads}
-    heads = {name: evaluate_head(name, options or {}, setting).scores for name, options in names.items()}
-    curves, layers = heads[ZERO_SHOT]["curves"], heads[ZERO_SHOT]["layers"]
-    top = layers.index(FINAL_NORM) if FINAL_NORM in layers else len(layers) - 1
-    return {
-        **row,
-        "zero_shot": {
-            split: {metric: values["raw"][top] for metric, values in found.items()} for split, found in curves.items()
-        },
-        "heads": heads,
-    }
+    heads = evaluate_heads(config, make_setting(config, task, cache, place, has_subsets=False))
+    zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
+    return PlanScores(plan.text, cache.path.name, cache.certificate, heads, zero_shot)
 
 
-def describe_any_task(task: AnyTask) -> dict[str, Any]:
-    """Describe a task of any kind, for a record of results."""
-    if isinstance(task, ClassTask):
-        return describe_class_task(task)
-    return describe_word_task(task) if isinstance(task, WordTask) else describe_task(task)
-
-
-def best_row(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
+def best_row(rows: Sequence[PlanScores], head: str) -> PlanScores:
     """Choose the plan a head is best with on validation; of equals the first.
 
     Args:
-        rows: Plans with their scores, as `evaluate_plan` gives them.
+        rows: Plans with their scores.
         head: Name of the head.
 
     Returns:
@@ -138,7 +93,7 @@ def best_row(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:
     return max(rows, key=lambda row: finite_score(row, head))
 
 
-def finite_score(row: dict[str, Any], head: str) -> float:
+def finite_score(row: PlanScores, head: str) -> float:
     """Give the validation score of a plan, which must be one that plans can be compared by.
 
     Args:
@@ -151,51 +106,46 @@ def finite_score(row: dict[str, Any], head: str) -> float:
     Raises:
         HeadError: It is no number: there was nothing to choose on, or the head predicts one constant.
     """
-    score = selection_score(row["heads"][head])
+    score = row.heads[head].selection_score
     if not math.isfinite(score):
         raise HeadError(
-            f"the score of head {head!r} under plan {row['plan']!r} is {score}, by which no plan can be chosen; give "
+            f"the score of head {head!r} under plan {row.plan!r} is {score}, by which no plan can be chosen; give "
             "the task a validation split or the head several layers or Cs; leave the plan out if it alone has no score."
         )
     return score
 
 
-def default_row(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def default_row(rows: Sequence[PlanScores]) -> PlanScores:
     """Give the plan that one would take without choosing: causal, or the first where causal is not among them."""
-    return next((row for row in rows if row["plan"] == CAUSAL_PLAN), rows[0])
+    return next((row for row in rows if row.plan == CAUSAL_PLAN), rows[0])
 
 
-def describe_choice(chosen: dict[str, Any], default: dict[str, Any] | None, head: str) -> dict[str, Any]:
-    """Tell what a chosen plan scores; its test score is told, never asked.
+def describe_choices(chosen: Mapping[str, PlanScores], default: PlanScores | None) -> dict[str, PlanChoice]:
+    """Describe what was chosen for every head, and what choosing gained on test; test decides nothing.
 
     Args:
-        chosen: The row of the plan.
+        chosen: Head to the row of its plan.
         default: The row of the plan that one would take without choosing, if there is one.
-        head: Name of the head.
 
     Returns:
-        The plan, the summary of the head, its chosen point, and what choosing gained: test score of the chosen minus
-        that of the default.
+        Head to its choice.
     """
-    result = chosen["heads"][head]
-    told = {"plan": chosen["plan"], "summary": result["summary"]}
-    if "chosen" in result:
-        told["point"] = result["chosen"]
-    if default is not None and "test" in told["summary"]:
-        both = (told["summary"], default["heads"][head]["summary"])
-        metric = next(iter(told["summary"]["test"]))
-        with_choice, without = (summary["test"][metric]["mean"] for summary in both)
-        told["gain"] = {
-            "metric": metric, "over": default["plan"], "default": without, "chosen": with_choice,
-            "gain": with_choice - without,
-        }  # fmt: skip
-    return told
+    return {
+        head: PlanChoice(row.plan, row.heads[head], _gain(row.heads[head], head, default))
+        for head, row in chosen.items()
+    }
 
 
-def headline(row: dict[str, Any]) -> str:
-    """Tell the validation scores of a plan in one line."""
+def _gain(result: HeadResult, head: str, default: PlanScores | None) -> PlanGain | None:
+    if default is None or "test" not in result.summary:
+        return None
+    return PlanGain(result.metric, default.plan, default.heads[head].mean("test", result.metric), result.mean("test"))
+
+
+def headline(row: PlanScores) -> str:
+    """Give the validation scores of a plan in one line."""
     parts = []
-    if "zero_shot" in row:
-        parts.append(f"zero-shot validation Spearman {100 * row['zero_shot']['validation']['spearman']:.1f}")
-    parts += [f"{name} {100 * selection_score(result):.1f}" for name, result in row["heads"].items()]
+    if row.zero_shot:
+        parts.append(f"zero-shot validation Spearman {100 * row.zero_shot['validation']['spearman']:.1f}")
+    parts += [f"{name} {100 * result.selection_score:.1f}" for name, result in row.heads.items()]
     return ", ".join(parts)

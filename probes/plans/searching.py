@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.loading import choose_device, load_decoder
-from extract.inputs.joined import JoinedText
+from extract.decoders.loading import load_decoder
 from extract.masks.plan import MaskPlan
 from extract.run.sweep import sweep_cost
 from probes.plans.plan_caches import GrowingCaches
 from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.plan_scores import (
     CAUSAL_PLAN,
-    describe_any_task,
-    describe_choice,
+    describe_choices,
     evaluate_plan,
     finite_score,
     headline,
@@ -25,13 +23,13 @@ from probes.plans.plan_scores import (
 )
 from probes.plans.plan_search import Search, Trial, require_search, search_plans
 from probes.plans.plan_space import PlanSpace
-from probes.report.searches import draw_search, search_summary
-from probes.report.sweeps import selection_score
-from probes.report.write import write_scores
+from probes.report.scores import PlanScores, PlansScores
+from probes.report.write import write_plans
 from probes.runs.config import RunConfig
+from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, Watcher
-from probes.runs.record import describe_program, open_folder
-from probes.runs.run import RunResult
+from probes.runs.record import open_folder
+from probes.runs.run import RunResult, make_header
 from probes.tasks.held_back import without_test
 from probes.tasks.table import AnyTask
 
@@ -52,7 +50,7 @@ def run_search(
         plans: What to choose from.
         strategy: A name from `STRATEGIES`.
         budget: Most that choosing may compute, as a share of sweeping all plans over train and validation.
-        watcher: Is told what happens.
+        watcher: Receives what happens.
         command: The command line, for the record.
 
     Returns:
@@ -76,28 +74,26 @@ def run_search(
     found = search_plans(strategy, space, scorer, budget=budget)
     watcher.say(f"{found.chosen.text} was found for {found.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, found, caches, folder)
-    scores = {
-        "name": folder.name,
-        "command": command,
-        **describe_program(),
-        "device": str(choose_device(config.decoder.device)),
-        "decoder": decoder.description.to_dict(),
-        "task": describe_any_task(task),
-        "search": describe_search(found, space, strategy=strategy, budget=budget, head=scorer.head),
-        "test_read": " and ".join(row["plan"] for row in rows) if "test" in task.splits else "no plan",
-        "plans": rows,
-        "chosen": {name: describe_choice(rows[0], _causal(rows), name) for name in config.heads},
-    }
-    write_scores(folder, scores)
-    draw_search(scores, folder / "search.png")
-    (folder / "summary.md").write_text(search_summary(scores), encoding="utf-8")
+    header = make_header(
+        config, "search", folder, command=command, decoder=decoder.description.to_dict(), task=task.describe()
+    )
+    scores = PlansScores(
+        header,
+        " and ".join(row.plan for row in rows) if "test" in task.splits else "no plan",
+        tuple(rows),
+        describe_choices(dict.fromkeys(config.heads, rows[0]), _causal(rows)),
+        search=describe_search(found, space, strategy=strategy, budget=budget, head=scorer.head),
+    )
+    write_plans(folder, scores, KINDS[config.task.kind].report)
     return RunResult(folder, scores)
 
 
 def _space(config: RunConfig, judged: AnyTask, plans: Sequence[MaskPlan], decoder: Decoder) -> PlanSpace:
+    kind = KINDS[config.task.kind]
     folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
-    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), folds=folds)
-    return replace(space, keeps_rows=not isinstance(judged.texts()[0], JoinedText))
+    fewest = kind.fewest_rows(judged, folds)
+    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
+    return replace(space, keeps_rows=not kind.reads_words)
 
 
 class _Scorer:
@@ -117,20 +113,20 @@ class _Scorer:
         scores = []
         for plan, cache in zip(trial.plans, self.caches.obtain(trial.plans, part), strict=True):
             row = evaluate_plan(self.config, part, plan, cache, self.folder)
-            scores.append(selection_score(row["heads"][self.head]))
+            scores.append(row.heads[self.head].selection_score)
             say(f"{plan.text}: {self.head} {100 * scores[-1]:.1f}")
         if not any(map(math.isfinite, scores)):  # a search ranks a plan without a score last, but must have one score
             finite_score(row, self.head)
         return scores
 
 
-def _causal(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    return next((row for row in rows if row["plan"] == CAUSAL_PLAN), None)
+def _causal(rows: Sequence[PlanScores]) -> PlanScores | None:
+    return next((row for row in rows if row.plan == CAUSAL_PLAN), None)
 
 
 def _on_everything(
     config: RunConfig, task: AnyTask, found: Search, caches: GrowingCaches, folder: Path
-) -> list[dict[str, Any]]:
+) -> list[PlanScores]:
     """Fit every head on the chosen plan, and on the causal one beside it: the only look at test."""
     causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL_PLAN]
     plans = tuple(dict.fromkeys([found.chosen, *causal]))

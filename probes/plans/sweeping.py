@@ -3,32 +3,31 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from extract.decoders.loading import choose_device, load_decoder
+from extract.decoders.loading import load_decoder
 from extract.errors import ConfigError
 from extract.masks.plan import MaskPlan
 from extract.run.runner import unique_texts
 from extract.run.sweep import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache
 from probes.plans.plan_scores import (
-    ZERO_SHOT,
     best_row,
     default_row,
-    describe_any_task,
-    describe_choice,
+    describe_choices,
     evaluate_plan,
     finite_score,
     headline,
     load_for_plans,
     require_unread_test,
 )
-from probes.report.sweeps import EVERY_PLAN, curve_label, draw_sweep, sweep_summary
-from probes.report.write import write_scores
+from probes.report.scores import PlanChoice, PlanScores, PlansScores
+from probes.report.sweeps import EVERY_PLAN
+from probes.report.write import write_plans
 from probes.runs.config import RunConfig
+from probes.runs.kinds import KINDS, ZERO_SHOT
 from probes.runs.obtain import SILENT, Watcher
-from probes.runs.record import describe_program, open_folder
-from probes.runs.run import RunResult
+from probes.runs.record import open_folder
+from probes.runs.run import RunResult, make_header
 from probes.tasks.held_back import without_test
 from probes.tasks.table import AnyTask
 
@@ -54,7 +53,7 @@ def run_sweep(
         plans: The plans.
         test: A key of `TEST_READS`: the plans that are scored on test. Unless it is `all`, test is set aside until
             every plan is fitted and chosen.
-        watcher: Is told what happens.
+        watcher: Receives what happens.
         command: The command line, for the record.
 
     Returns:
@@ -81,20 +80,15 @@ def run_sweep(
     settings = {**config.to_dict(), "plans": [plan.text for plan in plans]}
     folder = open_folder(config.runs, f"{config.name.removesuffix('-sweep')}-sweep", settings)
     comparison = _Comparison(config, task, tuple(zip(plans, caches, strict=True)), folder, watcher)
-    scores = {
-        "name": folder.name,
-        "command": command,
-        **describe_program(),
-        "device": str(choose_device(config.decoder.device)),
-        "decoder": decoder.description.to_dict(),
-        "task": describe_any_task(task),
-        "cost": {"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
-        **comparison.compare(reads_all=test == "all"),
-    }
-    write_scores(folder, scores)
-    title = f"{curve_label(scores)}: {task.name} on {decoder.description.name}"
-    draw_sweep(scores["plans"], folder / "sweep.png", title=title)
-    (folder / "summary.md").write_text(sweep_summary(scores), encoding="utf-8")
+    rows, chosen, test_read = comparison.compare(reads_all=test == "all")
+    header = make_header(
+        config, "sweep", folder, command=command, decoder=decoder.description.to_dict(), task=task.describe()
+    )
+    scores = PlansScores(
+        header, test_read, rows, chosen,
+        cost={"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
+    )  # fmt: skip
+    write_plans(folder, scores, KINDS[config.task.kind].report)
     return RunResult(folder, scores)
 
 
@@ -108,42 +102,39 @@ class _Comparison:
     folder: Path
     watcher: Watcher
 
-    def compare(self, *, reads_all: bool) -> dict[str, Any]:
-        """Fit every head on every plan, choose, and tell which plans test was read for."""
+    def compare(self, *, reads_all: bool) -> tuple[tuple[PlanScores, ...], dict[str, PlanChoice], str]:
+        """Fit every head on every plan, choose, and say which plans test was read for."""
         judged = self.task if reads_all else without_test(self.task)
         rows = [self._score(place, judged) for place in range(len(self.plans))]
-        texts = [row["plan"] for row in rows]
-        chosen = {name: texts.index(best_row(rows, name)["plan"]) for name in self.config.heads}
-        default = texts.index(default_row(rows)["plan"])
+        places = {row.plan: place for place, row in enumerate(rows)}
+        chosen = {name: places[best_row(rows, name).plan] for name in self.config.heads}
+        default = places[default_row(rows).plan]
         read = sorted({default, *chosen.values()})
         if "test" not in self.task.splits:
-            told = "no plan"
+            test_read = "no plan"
         elif reads_all:
-            told = EVERY_PLAN
+            test_read = EVERY_PLAN
         else:
-            told = " and ".join(texts[place] for place in read)
+            test_read = " and ".join(rows[place].plan for place in read)
             for place in read:
                 heads = [name for name in self.config.heads if place in (default, chosen[name])]
                 rows[place] = self._read_test(rows[place], place, heads)
-        return {
-            "test_read": told,
-            "plans": rows,
-            "chosen": {name: describe_choice(rows[place], rows[default], name) for name, place in chosen.items()},
-        }
+        choices = describe_choices({name: rows[place] for name, place in chosen.items()}, rows[default])
+        return tuple(rows), choices, test_read
 
-    def _score(self, place: int, judged: AnyTask) -> dict[str, Any]:
+    def _score(self, place: int, judged: AnyTask) -> PlanScores:
         plan, cache = self.plans[place]
         row = evaluate_plan(self.config, judged, plan, cache, self.folder)
         for name in self.config.heads:
-            finite_score(row, name)  # told at the first plan, and not after the last
+            finite_score(row, name)  # refused at the first plan, and not after the last
         self.watcher.say(f"{plan.text}: {headline(row)}")
         return row
 
-    def _read_test(self, row: dict[str, Any], place: int, heads: list[str]) -> dict[str, Any]:
-        """Score heads of one plan on test as well; those that are kept by their circumstances are not fitted again."""
+    def _read_test(self, row: PlanScores, place: int, heads: list[str]) -> PlanScores:
+        """Score heads of one plan on test as well; those that are kept are not fitted again."""
         plan, cache = self.plans[place]
         part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
         self.watcher.say(f"{plan.text}: reading test")
         found = evaluate_plan(part, self.task, plan, cache, self.folder)
-        zero_shot = {"zero_shot": found["zero_shot"]} if ZERO_SHOT in heads and "zero_shot" in found else {}
-        return {**row, **zero_shot, "heads": {**row["heads"], **{name: found["heads"][name] for name in heads}}}
+        zero_shot = found.zero_shot if ZERO_SHOT in heads else row.zero_shot
+        return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: found.heads[name] for name in heads}})

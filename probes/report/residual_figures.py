@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.stats import probplot
 
-from probes.report.figures import mark_layers, new_figure
 from probes.heads.pairs.residuals import Residuals
+from probes.report.figures import mark_layers, new_figure
 
 
 def draw_residuals(found: Residuals, path: Path, *, title: str) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from extract.store.cache import LatentCache
+from probes.heads.pairs.residuals import Residuals
 from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
 from probes.report.residual_figures import draw_pretraining, draw_reconstruction, draw_residuals
-from probes.heads.pairs.residuals import Residuals
 from probes.report.summary import pretraining_text, reported_split, summary_text
 
 

@@ -1,23 +1,20 @@
 """The configuration of a run; every field is a key of the YAML file and an option of the command line."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
+from probes.fitting.protocols import find_protocol
+from probes.latents.channels import split_poolings
 from probes.tasks.pairs.leakage import drop_leaked_rows
-from probes.tasks.pairs.task import PairTask
 from probes.tasks.table import ALL_TASKS, AnyTask, load_any_task
 
-PROTOCOL_KINDS = {"freeze-released": ("pairs",), "look-both-ways": ("classes", "words"), "magnet": ("words",)}
-"""Kinds of task that a paper's protocol is about; `icecore` is about all."""
-
-PROTOCOL_EXTRACTION: dict[str, dict[str, dict[str, Any]]] = {
-    "magnet": {"words": {"shift": True, "poolings": ("mean",)}},
-    "look-both-ways": {"template": {"max_tokens": 32}},
-}
-"""What a protocol extracts from tasks of words, wherever the configuration says what it would say by itself."""
+if TYPE_CHECKING:
+    from probes.heads.options import HeadOptions
 
 
 @dataclass(frozen=True)
@@ -50,15 +47,23 @@ class TaskSpec:
         """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
         return ALL_TASKS[self.name].kind
 
-    def load(self) -> AnyTask:
+    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> AnyTask:
         """Load the task, drawn down to `pairs` per split.
+
+        Args:
+            defaults: Options of the reader that replace its defaults where it has them, as a protocol sets them.
+
+        Returns:
+            The task.
 
         Raises:
             TaskError: Rows that cannot be used.
             UnknownNameError: An option the task does not have.
         """
-        task = load_any_task(self.name, **self.options)
-        if self.drop_leaked != "none" and isinstance(task, PairTask):
+        known = ALL_TASKS[self.name].options()
+        options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
+        task: Any = load_any_task(self.name, **options)
+        if self.drop_leaked != "none":
             task = drop_leaked_rows(task, by=self.drop_leaked)
         return task.subset(self.pairs) if self.pairs else task
 
@@ -137,83 +142,46 @@ class RunConfig:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:
             raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
-        kind = self.task.kind
-        kinds = PROTOCOL_KINDS.get(self.protocol, (kind,))
-        if kind not in kinds:
-            raise ConfigError(
-                f"protocol {self.protocol!r} is for tasks of {' or '.join(kinds)}, but {self.task.name!r} is one of "
-                f"{kind}; use protocol icecore."
-            )
-        if self.task.kind == "classes":
-            self._check_class_heads()
-        elif self.task.kind == "words":
-            self._check_text_poolings()
-            # Filled in here, so that the run's record holds what is extracted.
-            object.__setattr__(self, "extraction", _extraction_of(self.extraction, self.protocol))
-            self._check_word_heads()
-        else:
-            self._check_pair_heads()
+        protocol = find_protocol(self.protocol, kind=self.task.kind, task=self.task.name)
+        # Filled in here, so that the run's record holds what is extracted.
+        values = protocol.extraction.get(self.task.kind, {})
+        object.__setattr__(self, "extraction", fill_extraction(self.extraction, values))
+        self._check_heads()
 
-    def _check_class_heads(self) -> None:
-        from probes.heads.classes.registry import CLASS_HEADS, resolve_class_options  # the heads bring torch with them
+    def _check_heads(self) -> None:
+        """Refuse options of heads, and poolings that they read and nobody extracts."""
+        from probes.runs.kinds import KINDS  # the heads bring torch with them
 
-        for name, options in self.heads.items():
-            if name not in CLASS_HEADS:
-                hint = f"These are the heads of classification tasks, as {self.task.name!r} is."
-                raise unknown_name("head", name, CLASS_HEADS, hint=hint)
-            self._check_pooling(name, resolve_class_options(name, options or {}).pooling)
-
-    def _check_text_poolings(self) -> None:
-        if self.extraction.poolings != ExtractionSpec().poolings:
+        kind = KINDS[self.task.kind]
+        if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
             raise ConfigError(
                 f"extraction.poolings is [{', '.join(self.extraction.poolings)}], which pools whole texts, but task "
                 f"{self.task.name!r} is one of words; set extraction.words.poolings (auto, first, last, mean)."
             )
+        key = "extraction.words.poolings" if kind.reads_words else "extraction.poolings"
+        extracted = self.extraction.words.poolings if kind.reads_words else self.extraction.poolings
+        for name, resolved in self.resolve_heads().items():
+            for pooling in split_poolings(resolved.pooling_of(extracted)):
+                if pooling not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
+                    raise ConfigError(
+                        f"head {name!r} reads the pooling {pooling!r}, which is not extracted; "
+                        f"allowed: {', '.join(extracted)}, or add it to {key}."
+                    )
+            kind.check_config(self, resolved)
 
-    def _check_word_heads(self) -> None:
-        from probes.heads.words.registry import WORD_HEADS, resolve_word_options  # the heads bring torch with them
+    def resolve_heads(self) -> "dict[str, HeadOptions]":
+        """Check the options of every head; those that the config leaves out are the protocol's, then the defaults.
 
-        for name, options in self.heads.items():
-            if name not in WORD_HEADS:
-                hint = f"These are the heads of tasks of words, as {self.task.name!r} is."
-                raise unknown_name("head", name, WORD_HEADS, hint=hint)
-            resolved = resolve_word_options(name, options or {}, protocol=self.protocol)
-            self._check_pooling(name, resolved.pooling or None)
+        Returns:
+            Head to its options.
 
-    def _check_pair_heads(self) -> None:
-        from probes.heads.options import resolve_options  # the heads bring torch with them
-        from probes.heads.pairs.pretraining import require_same_encoders
+        Raises:
+            IcecoreError: An unknown head or option, or a value that cannot be used.
+        """
+        from probes.heads.registry import resolve_head  # the heads bring torch with them
 
-        for name, options in self.heads.items():
-            resolved = resolve_options(name, options or {})
-            self._check_pooling(name, resolved.pooling)
-            n_features = resolved.arguments.get("pair_features", 0)
-            if self.anchor_identical and n_features:
-                raise ConfigError(
-                    f"anchor_identical is true, but head {name!r} has pair_features {n_features} and so predicts no "
-                    "constant for a text paired with itself; set it to false, or pair_features to 0."
-                )
-            if resolved.arguments.get("start", "fresh") == "fresh":
-                continue
-            if not self.pretraining.corpus:
-                raise ConfigError(
-                    f"head {name!r} has start {resolved.arguments['start']!r}, but `pretraining.corpus` is empty; "
-                    "name the corpus of its autoencoders (icecore list corpora), or use start: fresh."
-                )
-            require_same_encoders(name, resolved.arguments, self.pretraining.autoencoder)
-
-    def _check_pooling(self, head: str, pooling: str | None) -> None:
-        from probes.latents.channels import split_poolings
-
-        is_words = self.task.kind == "words"
-        key = "extraction.words.poolings" if is_words else "extraction.poolings"
-        extracted = self.extraction.words.poolings if is_words else self.extraction.poolings
-        for name in split_poolings(pooling or extracted[0]):
-            if name not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
-                raise ConfigError(
-                    f"head {head!r} reads the pooling {name!r}, which is not extracted; "
-                    f"allowed: {', '.join(extracted)}, or add it to {key}."
-                )
+        context = {"protocol": self.protocol, "kind": self.task.kind, "task": self.task.name}
+        return {name: resolve_head(name, options, **context) for name, options in self.heads.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
@@ -221,11 +189,11 @@ class RunConfig:
         return values
 
 
-def _extraction_of(spec: ExtractionSpec, protocol: str) -> ExtractionSpec:
+def fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any]]) -> ExtractionSpec:
     """Fill in what a protocol extracts; values that differ from the default are the user's and stay."""
-    for part, values in PROTOCOL_EXTRACTION.get(protocol, {}).items():
+    for part, found in values.items():
         own = getattr(spec, part)
-        unset = {name: value for name, value in values.items() if getattr(own, name) == getattr(type(own)(), name)}
+        unset = {name: value for name, value in found.items() if getattr(own, name) == getattr(type(own)(), name)}
         spec = replace(spec, **{part: replace(own, **unset)})
     return spec
 

@@ -87,13 +87,14 @@ def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) ->
     choose_on = resolved.own[0].choose_on
     if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):
         raise ConfigError(
-            f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan can be "
-            f"chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set choose_on: "
+            f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan can "
+            f"be chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set choose_on: "
             "validation, or run each plan by itself."
         )
     if not task.is_pairs:
         raise ConfigError(
-            f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use logistic-probe."
+            f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use "
+            "logistic-probe."
         )
     if len(task.training_classes) != 2:
         raise HeadError(

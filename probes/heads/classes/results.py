@@ -78,3 +78,20 @@ def require_rows(task: ClassTask) -> None:
     """
     if not {"validation", "test"} & set(task.splits):
         raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
+
+
+def fewest_rows(task: ClassTask, folds: int) -> int:
+    """Count the rows per split at which every class has one, or one for every fold of cross-validation.
+
+    Args:
+        task: The task.
+        folds: Folds, which a task without a validation split is scored by.
+
+    Returns:
+        Rows per split.
+    """
+    counts = [np.unique(task.labels(split), return_counts=True)[1] for split in task.splits]
+    if "validation" in task.splits:
+        return max(len(each) for each in counts)
+    (train,) = counts
+    return len(train) + int(np.ceil(folds * train.sum() / train.min()))

@@ -29,7 +29,7 @@ def pair_head(name: str, network: type[PairHead], fit: FitOptions, description: 
     return HeadEntry(
         name, "pairs", description, (network, fit) if network.is_trained else (network,),
         evaluate=partial(evaluate_pair_head, network), check=check_pairs, check_options=partial(check_network, network),
-        build=lambda record: network(record["n_layers"], record["width"], **record["arguments"]),
+        build=network, oldest_schema=2,
     )  # fmt: skip
 
 

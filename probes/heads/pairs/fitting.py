@@ -9,14 +9,16 @@ from jaxtyping import Float, Float32
 
 from extract.digest import digest_json
 from extract.errors import HeadError
+from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import FitOptions, FitResult, fit_head, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
-from probes.heads.saved import SavedAutoencoder, load_head, save_head
 from probes.heads.setting import Setting, Watch
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.calibration import fit_calibration, read_calibration
 from probes.metrics.correlation import correlations
+from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.pair_head import PairHead
 from probes.networks.siamese_cosine import SiameseCosine
 from probes.tasks.held_back import without_test
@@ -70,7 +72,7 @@ class SeedFit:
     setting: Setting
     seed: int
     data: PairLatents
-    encoders: SavedAutoencoder | None
+    encoders: SavedHead[LayerAutoencoder] | None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -104,13 +106,13 @@ class SeedFit:
         if self.encoders is not None:
             known = self.encoders.record["layers"]
             picks = [known.index(layer) for layer in self.data.layers]
-            codes = [self.encoders.module.codes[k] for k in picks]
-            arguments |= {"encoder": self.encoders.module.kind, "bottleneck": codes}
+            codes = [self.encoders.head.codes[k] for k in picks]
+            arguments |= {"encoder": self.encoders.head.kind, "bottleneck": codes}
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             head = self.network(len(self.data.layers), self.data.cache.width, **arguments)
         if self.encoders is not None and isinstance(head, SiameseCosine):
-            head.adopt(self.encoders.module.encoder, self.encoders.module.standardiser, picks=picks)
+            head.adopt(self.encoders.head.encoder, self.encoders.head.standardiser, picks=picks)
         return head
 
     def fit(self, watch: Watch) -> tuple[PairHead, dict[str, Any]]:
@@ -118,8 +120,8 @@ class SeedFit:
         head, rules = self.build(), self.setting.rules
         if self.setting.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
             raise HeadError(
-                f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired with "
-                "itself; set it to false, or pair_features to 0."
+                f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired "
+                "with itself; set it to false, or pair_features to 0."
             )
         options = self.options
         if rules.every > 1:  # no stopping early: the best of all looks counts
@@ -181,20 +183,13 @@ def fit_seed(
         batch_size=min(fit_options(resolved).batch_size, n_train), seed=seed, selection=setting.rules.selection,
     )  # fmt: skip
     fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
-    folder, fit_id = setting.folder / resolved.name / f"seed_{seed}", fit.identify()
-    try:
-        saved = load_head(folder)
-        head, record = saved.head, saved.record
-        is_kept = record.get("fit_id") == fit_id
-    except HeadError:
-        is_kept = False  # not there yet, or cut short: fit it
-    if not is_kept:
-        head, record = fit.fit(watch)
-        save_head(folder, head, {**record, "fit_id": fit_id})
-    return FittedHead(head, record, data, {split: predict_pairs(head, data, split) for split in task.splits})
+    folder = setting.folder / resolved.name / f"seed_{seed}"
+    saved = fit_or_load(folder, fit.identify(), lambda: fit.fit(watch), lambda record: network(**record["arguments"]))
+    predictions = {split: predict_pairs(saved.head, data, split) for split in task.splits}
+    return FittedHead(saved.head, saved.record, data, predictions)
 
 
-def _find_encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedAutoencoder | None:
+def _find_encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedHead[LayerAutoencoder] | None:
     """Find the autoencoders a head starts from, if it does."""
     arguments = resolved.own[0]
     if arguments.get("start", "fresh") == "fresh":
@@ -205,5 +200,5 @@ def _find_encoders(resolved: HeadOptions, setting: Setting, data: PairLatents) -
             "start: fresh."
         )
     found = setting.autoencoders(data.pooling)
-    require_same_encoders(resolved.name, arguments, found.module.arguments())
+    require_same_encoders(resolved.name, arguments, found.head.arguments())
     return found

@@ -24,7 +24,7 @@ def token_head(name: str, network: type[TokenHead], description: str) -> HeadEnt
     """
     return HeadEntry(
         name, "words", description, (TokenOptions,), evaluate=partial(evaluate_token_head, network), check=check_words,
-        build=lambda record: network(**record["arguments"]),
+        build=network,
     )  # fmt: skip
 
 
@@ -41,6 +41,6 @@ def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
     if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).keep == "best"):
         what, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
         raise TaskError(
-            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {what}; add rows to "
-            f"it{instead}."
+            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {what}; add "
+            f"rows to it{instead}."
         )

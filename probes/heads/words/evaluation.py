@@ -7,7 +7,9 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from extract.digest import digest_json
-from extract.errors import HeadError, TaskError
+from extract.errors import TaskError
+from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import SavedHead
 from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
@@ -16,7 +18,6 @@ from probes.heads.words.fitting import fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids
 from probes.heads.words.mixing import describe_mix
 from probes.heads.words.options import TokenOptions, token_options
-from probes.heads.words.saved import SavedTokenHead, load_token_head, save_token_head
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.spans import NO_PREDICTION
@@ -140,7 +141,7 @@ def _best(logits: Float32[np.ndarray, "W K"]) -> Int[np.ndarray, " W"]:
 
 def _fit_seed(
     network: type[TokenHead], resolved: HeadOptions, setting: Setting, *, data: WordLatents, seed: int, watch: Watch
-) -> SavedTokenHead:
+) -> SavedHead[TokenHead]:
     """Fit a head with one seed, or load it."""
     name, options = resolved.name, token_options(resolved)
     fit_id = digest_json(
@@ -150,34 +151,30 @@ def _fit_seed(
             setting.device,
         ],
     )  # fmt: skip
+
+    def fit() -> tuple[TokenHead, dict[str, Any]]:
+        sizes = len(data.layers), data.cache.width, len(data.classes)
+        head = network(*sizes, seed=seed, **options.head_arguments())
+        found = fit_token_head(head, data, options, device=setting.device, report=watch(seed))
+        return head, {
+            "name": name,
+            "classes": list(data.classes),
+            "pooling": data.channels.pooling,
+            "layers": list(data.layers),
+            "seed": seed,
+            "protocol": setting.protocol,
+            "best_epochs": list(found.best_epochs),
+            "offsets": list(found.offsets),
+            "scores": list(found.scores),
+            "history": list(found.history),
+            "seconds": round(found.seconds, 3),
+        }
+
     folder = setting.folder / name / f"seed_{seed}"
-    try:
-        saved = load_token_head(folder)
-        if saved.record.get("fit_id") == fit_id:
-            return saved
-    except HeadError:
-        pass  # not there yet, or cut short: fit it
-    head = network(len(data.layers), data.cache.width, len(data.classes), seed=seed, **options.head_arguments())
-    fit = fit_token_head(head, data, options, device=setting.device, report=watch(seed))
-    record = {
-        "name": name,
-        "classes": list(data.classes),
-        "pooling": data.channels.pooling,
-        "layers": list(data.layers),
-        "seed": seed,
-        "protocol": setting.protocol,
-        "best_epochs": list(fit.best_epochs),
-        "offsets": list(fit.offsets),
-        "scores": list(fit.scores),
-        "history": list(fit.history),
-        "seconds": round(fit.seconds, 3),
-        "fit_id": fit_id,
-    }
-    save_token_head(folder, head, record)
-    return SavedTokenHead(head, record)
+    return fit_or_load(folder, fit_id, fit, lambda record: network(**record["arguments"]))
 
 
-def _describe_mix(fitted: list[SavedTokenHead], data: WordLatents, options: TokenOptions) -> dict[str, Any]:
+def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options: TokenOptions) -> dict[str, Any]:
     heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
     if not heads:
         return {}

@@ -1,0 +1,94 @@
+"""The kinds of tasks: what differs between them in a run stands in one record each, never in a branch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from extract.decoders.layers import FINAL_NORM
+from extract.errors import ConfigError
+from extract.store.cache import LatentCache
+from probes.heads.classes.results import fewest_rows
+from probes.heads.options import HeadOptions
+from probes.heads.pairs.pretraining import require_same_encoders
+from probes.heads.result import HeadResult
+from probes.report.classes import CLASSES_REPORT
+from probes.report.document import KindReport
+from probes.report.pairs import PAIRS_REPORT
+from probes.report.words import WORDS_REPORT
+
+if TYPE_CHECKING:
+    from probes.runs.config import RunConfig
+
+ZERO_SHOT = "layer-cosine"
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.registry.HEADS`.
+
+    Attributes:
+        name: The name that tasks and heads of the kind carry.
+        report: How its runs are reported.
+        reads_words: Whether latents are those of words, not of whole texts.
+        check_config: Refuses a head's options that contradict the configuration.
+        describe: Describes the task of a run, with what only the cache knows of it.
+        fewest_rows: Fewest rows per split that a search may draw, for a number of folds of cross-validation.
+        zero_shot_head: The head without training that every sweep fits beside the others; none where empty.
+        zero_shot: Gives split to metric to the score that this head has at the final norm.
+    """
+
+    name: str
+    report: KindReport
+    reads_words: bool = False
+    check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
+    describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
+    fewest_rows: Callable[[Any, int], int] = lambda *_: 0
+    zero_shot_head: str = ""
+    zero_shot: Callable[[HeadResult], dict[str, dict[str, float]]] = lambda _: {}
+
+
+def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
+    """Refuse an anchor that a head cannot have, and autoencoders that nobody fits.
+
+    Raises:
+        ConfigError: Names the head and the option.
+    """
+    arguments = resolved.own[0]
+    n_features = arguments.get("pair_features", 0)
+    if config.anchor_identical and n_features:
+        raise ConfigError(
+            f"anchor_identical is true, but head {resolved.name!r} has pair_features {n_features} and so predicts no "
+            "constant for a text paired with itself; set it to false, or pair_features to 0."
+        )
+    start = arguments.get("start", "fresh")
+    if start == "fresh":
+        return
+    if not config.pretraining.corpus:
+        raise ConfigError(
+            f"head {resolved.name!r} has start {start!r}, but `pretraining.corpus` is empty; name the corpus of its "
+            "autoencoders (icecore list corpora), or use start: fresh."
+        )
+    require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
+
+
+def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
+    """Give the correlation of the raw cosine at the final norm, or at the highest layer there is."""
+    place = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
+    found: dict[str, dict[str, float]] = {}
+    for curve in result.curves:
+        if curve.name == "raw":
+            found.setdefault(curve.split, {})[curve.metric] = curve.values[place]
+    return found
+
+
+_KINDS = (
+    TaskKind(
+        "pairs", PAIRS_REPORT, check_config=check_pair_config, zero_shot_head=ZERO_SHOT, zero_shot=zero_shot_scores
+    ),
+    TaskKind("classes", CLASSES_REPORT, fewest_rows=fewest_rows),
+    TaskKind(
+        "words", WORDS_REPORT, reads_words=True,
+        describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
+    ),
+)  # fmt: skip
+KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _KINDS}

@@ -1,0 +1,60 @@
+"""The task of a run as its protocol wants it, with its heads checked against it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from probes.fitting.protocols import find_protocol
+from probes.heads.entries import Purpose
+from probes.heads.registry import HEADS
+from probes.runs.config import RunConfig
+from probes.tasks.classes.look_both_ways import look_both_ways_split
+from probes.tasks.table import AnyTask
+
+
+def _every_token(task: Any, config: RunConfig) -> Any:
+    from extract.decoders.loading import load_tokenizer  # brings torch with it
+    from probes.tasks.words.every_token import label_every_token
+
+    return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
+
+
+CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
+    "released-split": lambda task, _: look_both_ways_split(task),
+    "every-token": _every_token,
+}
+"""What protocols do to a task, by name; reading the tokenizer does not load the decoder."""
+
+
+def load_run_task(config: RunConfig) -> AnyTask:
+    """Load the task of a run, and do to it what the protocol of the run does.
+
+    Args:
+        config: The run.
+
+    Returns:
+        The task. Under `look-both-ways`, classes are split again and every token of a task of words is labelled.
+
+    Raises:
+        IcecoreError: The task, or the tokenizer, cannot be read.
+    """
+    protocol = find_protocol(config.protocol)
+    task = config.task.load(protocol.task)
+    cut = protocol.cut.get(config.task.kind, "")
+    found: AnyTask = CUTS[cut](task, config) if cut else task
+    return found
+
+
+def check_heads(config: RunConfig, task: AnyTask, *, chooses_plan: bool = False) -> None:
+    """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
+
+    Args:
+        config: The run.
+        task: Its task, cut as the protocol says.
+        chooses_plan: Whether a mask plan is chosen by validation scores, as in a sweep or a search.
+
+    Raises:
+        IcecoreError: Names the head, and the split or the rows that are missing.
+    """
+    purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
+    for name, resolved in config.resolve_heads().items():
+        HEADS[name].check(task, resolved, purpose)
