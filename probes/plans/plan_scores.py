@@ -13,12 +13,11 @@ from probes.fitting.protocols import PROTOCOLS
 from probes.heads.pairs.evaluation import evaluate_head
 from probes.heads.pairs.fitting import Setting
 from probes.report.sweeps import selection_score
-from probes.runs.class_runs import describe_class_task, evaluate_classes, require_rows, require_selection
+from probes.runs.class_runs import evaluate_classes, require_rows, require_selection
 from probes.runs.config import RunConfig
 from probes.runs.protocol_tasks import load_run_task
-from probes.runs.record import describe_task
 from probes.runs.run import require_splits
-from probes.runs.word_runs import describe_word_task, evaluate_words, require_word_splits
+from probes.runs.word_runs import evaluate_words, require_word_splits
 from probes.tasks.classes.task import ClassTask
 from probes.tasks.table import AnyTask
 from probes.tasks.words.task import WordTask
@@ -113,13 +112,6 @@ def evaluate_plan(
         },
         "heads": heads,
     }
-
-
-def describe_any_task(task: AnyTask) -> dict[str, Any]:
-    """Describe a task of any kind, for a record of results."""
-    if isinstance(task, ClassTask):
-        return describe_class_task(task)
-    return describe_word_task(task) if isinstance(task, WordTask) else describe_task(task)
 
 
 def best_row(rows: list[dict[str, Any]], head: str) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from probes.plans.plan_caches import GrowingCaches
 from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.plan_scores import (
     CAUSAL_PLAN,
-    describe_any_task,
     describe_choice,
     evaluate_plan,
     finite_score,
@@ -82,7 +81,7 @@ def run_search(
         **describe_program(),
         "device": str(choose_device(config.decoder.device)),
         "decoder": decoder.description.to_dict(),
-        "task": describe_any_task(task),
+        "task": task.describe(),
         "search": describe_search(found, space, strategy=strategy, budget=budget, head=scorer.head),
         "test_read": " and ".join(row["plan"] for row in rows) if "test" in task.splits else "no plan",
         "plans": rows,

@@ -15,7 +15,6 @@ from probes.plans.plan_scores import (
     ZERO_SHOT,
     best_row,
     default_row,
-    describe_any_task,
     describe_choice,
     evaluate_plan,
     finite_score,
@@ -87,7 +86,7 @@ def run_sweep(
         **describe_program(),
         "device": str(choose_device(config.decoder.device)),
         "decoder": decoder.description.to_dict(),
-        "task": describe_any_task(task),
+        "task": task.describe(),
         "cost": {"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
         **comparison.compare(reads_all=test == "all"),
     }

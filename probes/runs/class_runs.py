@@ -77,23 +77,6 @@ def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, 
     return found
 
 
-def describe_class_task(task: ClassTask) -> dict[str, Any]:
-    """Describe a task, for a record of results."""
-    return {
-        "name": task.name,
-        "source": task.source,
-        "licence": task.licence,
-        "is_sample": task.is_sample,
-        "metrics": list(task.metrics),
-        "n_classes": task.n_classes,
-        "class_names": list(task.class_names),
-        "has_groups": task.groups("train") is not None,
-        "n_rows": {split: len(rows) for split, rows in task.splits.items()},
-        "digest": task.digest(),
-        "notes": list(task.notes),
-    }
-
-
 def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, results: dict[str, ProbeResult]) -> None:
     """Write predictions, chosen probes, figures and summary into a run folder.
 

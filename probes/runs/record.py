@@ -11,7 +11,6 @@ import yaml
 from extract.digest import digest_json
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
-from probes.tasks import PairTask
 
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
@@ -57,19 +56,6 @@ def describe_cache(cache: LatentCache) -> dict[str, Any]:
         "n_rows": len(cache),
         "n_truncated": int(cache.is_truncated.sum()),
         "certificate": cache.certificate,
-    }
-
-
-def describe_task(task: PairTask) -> dict[str, Any]:
-    """Describe a task, for a record of results."""
-    return {
-        "name": task.name,
-        "source": task.source,
-        "is_sample": task.is_sample,
-        "score_range": list(task.score_range),
-        "n_pairs": {split: len(rows) for split, rows in task.splits.items()},
-        "digest": task.digest(),
-        "notes": list(task.notes),
     }
 
 

@@ -15,12 +15,12 @@ from probes.heads.pairs.fitting import Setting
 from probes.heads.saved import AUTOENCODER
 from probes.report.residuals import Residuals, residuals_of, write_predictions
 from probes.report.write import write_manifest, write_pretraining, write_report, write_scores
-from probes.runs.class_runs import describe_class_task, evaluate_classes, require_heads, write_class_report
+from probes.runs.class_runs import evaluate_classes, require_heads, write_class_report
 from probes.runs.config import RunConfig
 from probes.runs.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
 from probes.runs.protocol_tasks import load_run_task
-from probes.runs.record import describe_cache, describe_program, describe_task, open_folder
-from probes.runs.word_runs import describe_word_task, evaluate_words, require_word_splits, write_word_report
+from probes.runs.record import describe_cache, describe_program, open_folder
+from probes.runs.word_runs import evaluate_words, require_word_splits, write_word_report
 from probes.tasks import PairTask
 from probes.tasks.classes.task import ClassTask
 from probes.tasks.words.task import WordTask
@@ -91,7 +91,7 @@ def run(
         found[name] = evaluate_head(name, options or {}, setting, watch=watch)
     scores = {
         **_describe(config, cache, device=setting.device, command=command),
-        "task": describe_task(task),
+        "task": task.describe(),
         "pretraining": pretrained.describe(corpus),
         "heads": {name: evaluation.scores for name, evaluation in found.items()},
         "seconds": _durations(started, extracted),
@@ -118,7 +118,7 @@ def _run_classes(
     found = evaluate_classes(config, task, cache, device=device)
     scores = {
         **_describe(config, cache, device=device, command=command),
-        "task": describe_class_task(task),
+        "task": task.describe(),
         "heads": {name: result.scores for name, result in found.items()},
         "seconds": _durations(started, extracted),
     }
@@ -142,7 +142,7 @@ def _run_words(
     found = evaluate_words(config, task, cache, device=device, folder=folder / "heads", watcher=watcher)
     scores = {
         **_describe(config, cache, device=device, command=command),
-        "task": describe_word_task(task, cache),
+        "task": {**task.describe(), "words_in_cache": cache.word_report()},
         "heads": {name: result.scores for name, result in found.items()},
         "seconds": _durations(started, extracted),
     }

@@ -73,30 +73,6 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> list[str]:
     return found
 
 
-def describe_word_task(task: WordTask, cache: LatentCache | None = None) -> dict[str, Any]:
-    """Describe a task of words, for a record of results.
-
-    Args:
-        task: The task.
-        cache: Its cache, whose report of words is told as well.
-    """
-    found = {
-        "name": task.name,
-        "source": task.source,
-        "is_sample": task.is_sample,
-        "metrics": [task.metric],
-        "tags": list(task.labels),
-        "scheme": task.scheme.found if task.scheme else None,
-        "has_documents": task.has_documents,
-        "resampled": {split: task.resampled(split) for split in task.splits},
-        "n_sentences": {split: len(rows) for split, rows in task.splits.items()},
-        "n_words": {split: sum(map(len, rows["words"])) for split, rows in task.splits.items()},
-        "digest": task.digest(),
-        "notes": list(task.notes),
-    }
-    return found if cache is None else {**found, "words_in_cache": cache.word_report()}
-
-
 def write_word_report(folder: Path, scores: dict[str, Any], task: WordTask, results: dict[str, WordResult]) -> None:
     """Write predictions, figures and summary into a run folder.
 
