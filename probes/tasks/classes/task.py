@@ -225,10 +225,11 @@ def replace_rows(
 def _check_task(task: ClassTask) -> None:
     for metric in task.metrics:
         class_metric(metric)
+    if task.splits:
+        task.check_splits((*task.text_columns, "label", "row"))
     if not task.metrics or "train" not in task.splits:
         what = "no metric; give one or more of CLASS_METRICS" if not task.metrics else "no training split"
         raise TaskError(f"task {task.name!r} has {what} (its splits: {', '.join(task.splits) or 'none'}).")
-    task.check_splits((*task.text_columns, "label", "row"))
     for split in task.splits:
         labels = task.labels(split)
         if labels.min() < 0 or labels.max() >= task.n_classes:
