@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from probes.tasks.pairs.task import SPLITS
+from probes.tasks.base import order_splits
 
 if TYPE_CHECKING:
     import datasets
@@ -43,9 +43,8 @@ def build_class_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "d
     """
     from datasets import Dataset, DatasetDict, Features, Value
 
-    order = [*(split for split in SPLITS if split in columns), *(split for split in columns if split not in SPLITS)]
     splits = DatasetDict()
-    for split in order:
+    for split in order_splits(columns):
         kinds = {name: Value("int64" if name in ("label", "row") else "string") for name in columns[split]}
         values = {name: list(column) for name, column in columns[split].items()}
         splits[split] = Dataset.from_dict(values, features=Features(kinds))

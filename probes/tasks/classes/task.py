@@ -1,27 +1,26 @@
 """Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int64
+from numpy.typing import NDArray
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError
 from probes.metrics.class_metrics import class_metric
+from probes.tasks.base import Task, unique_texts
 from probes.tasks.classes.audit import class_notes
 from probes.tasks.classes.columns import build_class_splits, text_columns
 from probes.tasks.classes.splitting import draw_order
-from probes.tasks.pairs.task import SPLITS
 
 if TYPE_CHECKING:
     import datasets
 
 
 @dataclass(frozen=True, eq=False)
-class ClassTask:
+class ClassTask(Task):
     """Texts (or pairs of texts) with one class each, in train and up to two more splits, checked when built.
 
     Raises:
@@ -36,8 +35,12 @@ class ClassTask:
         (['a', 'b'], 2, 'accuracy')
     """
 
+    kind: ClassVar[str] = "classes"
+    draw_noun: ClassVar[str] = "stratified"
+    digest_names_columns: ClassVar[bool] = True
+
     name: str
-    """What reports call the task."""
+    """Name of the task in reports."""
     splits: "datasets.DatasetDict"
     """`train`, `validation`, `test` (in that order, train always) with columns `text`, or `text1` and `text2`
     (string), `label` (int64, a place in `class_names`), `row` (int64, place in the source, over all splits) and
@@ -91,11 +94,7 @@ class ClassTask:
         Returns:
             The unique texts over all splits, in the order first seen (train first, row by row, `text1` first).
         """
-        seen: dict[str, None] = {}
-        for rows in self.splits.values():
-            for texts in zip(*(rows[column] for column in self.text_columns), strict=True):
-                seen.update(dict.fromkeys(texts))
-        return list(seen)
+        return unique_texts(self.splits, self.text_columns)
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
         """Give the classes of one split.
@@ -109,7 +108,7 @@ class ClassTask:
         Raises:
             UnknownNameError: If the task has no such split.
         """
-        return np.asarray(self._rows(split)["label"], dtype=np.int64)
+        return np.asarray(self.rows(split)["label"], dtype=np.int64)
 
     def groups(self, split: str) -> tuple[str, ...] | None:
         """Give the group of each row of one split, to resample whole groups.
@@ -123,54 +122,71 @@ class ClassTask:
         Raises:
             UnknownNameError: If the task has no such split.
         """
-        rows = self._rows(split)
+        rows = self.rows(split)
         return tuple(rows["group"]) if "group" in rows.column_names else None
 
-    def digest(self) -> str:
-        """Hash the rows: splits, texts, labels, groups and class names, but not name, metrics, source or notes.
+    def audit(self) -> tuple[str, ...]:
+        """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""
+        return class_notes({split: rows[:] for split, rows in self.splits.items()}, self.class_names)
 
-        Returns:
-            64 hexadecimal digits (SHA-256); equal for equal rows in equal order, on every machine.
-        """
-        sha = hashlib.sha256(json.dumps(self.class_names).encode())
+    def digest_head(self) -> tuple[str, ...]:
+        """Return the class names, which the digest covers too."""
+        return self.class_names
+
+    @property
+    def digest_columns(self) -> tuple[str, ...]:
+        """Texts, labels and groups, but not the place in the source."""
+        return (*self.text_columns, "label", "group")
+
+    def describe_kind(self) -> dict[str, Any]:
+        """Return licence, classes, and whether rows are grouped."""
+        return {
+            "licence": self.licence,
+            "n_classes": self.n_classes,
+            "class_names": list(self.class_names),
+            "has_groups": "train" in self.splits and self.groups("train") is not None,
+        }
+
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject fewer rows per split than it has classes."""
         for split, rows in self.splits.items():
-            columns = [name for name in (*self.text_columns, "label", "group") if name in rows.column_names]
-            sha.update(json.dumps([split, len(rows), columns]).encode())
-            for row in zip(*(rows[column] for column in columns), strict=True):
-                sha.update(json.dumps(row).encode() + b"\n")
-        return sha.hexdigest()
-
-    def subset(self, n_per_split: int, seed: int = 0) -> "ClassTask":
-        """Draw a smaller task for quick trials, stratified; a larger draw with the same seed holds every smaller one.
-
-        Args:
-            n_per_split: Rows to keep of each split, at least its number of classes; a smaller split stays whole.
-            seed: Seed of the draw.
-
-        Returns:
-            A task whose rows keep their order and whose notes say that it is a subset.
-
-        Raises:
-            TaskError: If `n_per_split` is smaller than the number of classes in a split.
-        """
-        drawn = {}
-        for split, rows in self.splits.items():
-            labels = self.labels(split)
-            n_present = len(np.unique(labels))
+            n_present = len(np.unique(self.labels(split)))
             if n_per_split < min(n_present, len(rows)):
                 raise TaskError(
                     f"n_per_split is {n_per_split}, but split {split!r} of task {self.name!r} has {n_present} classes: "
                     f"give at least {n_present}, so that each keeps a row."
                 )
-            kept = np.sort(draw_order(labels, seed=seed)[:n_per_split]).tolist()
-            drawn[split] = {name: [values[i] for i in kept] for name, values in rows.to_dict().items()}
-        note = f"a stratified subset of at most {n_per_split} rows per split (seed {seed}), not the whole task"
-        return replace_rows(self, drawn, note=note)
 
-    def _rows(self, split: str) -> "datasets.Dataset":
-        if split not in self.splits:
-            raise unknown_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
-        return self.splits[split]
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.labels(split), seed=seed)
+
+    def without_test(self) -> "ClassTask":
+        """Leave the test split out, and the classes that only test has.
+
+        The other classes are renumbered, because a class number seeds the draws of its rows.
+
+        Returns:
+            The same task with the splits train and validation, where it has them.
+
+        Raises:
+            TaskError: There is no other split.
+
+        Example:
+            >>> from probes.tasks.classes.readers import load_class_sample
+            >>> list(load_class_sample().without_test().splits)
+            ['train', 'validation']
+        """
+        rest = super().without_test()
+        present = np.unique(np.concatenate([rest.labels(split) for split in rest.splits]))
+        if len(present) == rest.n_classes:
+            return rest
+        columns = {
+            split: {**rows[:], "label": np.searchsorted(present, rest.labels(split)).tolist()}
+            for split, rows in rest.splits.items()
+        }
+        names = tuple(rest.class_names[code] for code in present)
+        return rest.replaced(splits=build_class_splits(columns), class_names=names)
 
 
 def replace_rows(
@@ -201,28 +217,20 @@ def replace_rows(
         >>> replace_rows(task, {"train": fewer}, note="the last row left out").notes[0]
         'the last row left out'
     """
-    outdated = set(class_notes({split: rows.to_dict() for split, rows in task.splits.items()}, task.class_names))
-    names = tuple(class_names or task.class_names)
-    kept = tuple(remark for remark in task.notes if remark not in outdated)
-    notes = (note, *kept, *class_notes(columns, names))
-    return replace(task, splits=build_class_splits(columns), class_names=names, notes=notes)
+    return task.replace_splits(
+        build_class_splits(columns), note=note, class_names=tuple(class_names or task.class_names)
+    )
 
 
 def _check_task(task: ClassTask) -> None:
     for metric in task.metrics:
         class_metric(metric)
-    for split in task.splits:
-        if split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
+    if task.splits:
+        task.check_splits((*task.text_columns, "label", "row"))
     if not task.metrics or "train" not in task.splits:
         what = "no metric; give one or more of CLASS_METRICS" if not task.metrics else "no training split"
         raise TaskError(f"task {task.name!r} has {what} (its splits: {', '.join(task.splits) or 'none'}).")
-    for split, rows in task.splits.items():
-        for column in (*task.text_columns, "label", "row"):
-            if column not in rows.column_names:
-                raise unknown_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
-        if not len(rows):
-            raise TaskError(f"split {split!r} of task {task.name!r} has no rows: add rows or leave the split out.")
+    for split in task.splits:
         labels = task.labels(split)
         if labels.min() < 0 or labels.max() >= task.n_classes:
             raise TaskError(

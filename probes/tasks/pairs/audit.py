@@ -1,7 +1,7 @@
 """Duplicates, overlap between splits and final punctuation, counted for the reader; nothing is removed."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -136,18 +136,3 @@ def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
             n_shared = int(sentence_is_in(tables[split], tables[other]).sum())
             counts.append((n_shared, f"{split}: {n_shared} of {n_rows} rows share a sentence with {other}"))
     return tuple(note for count, note in counts if count)
-
-
-def renew_notes(notes: Sequence[str], before: Mapping[str, Columns], after: Mapping[str, Columns]) -> tuple[str, ...]:
-    """Replace what the audit said of a task's rows by what it says of those that are left; other remarks stay.
-
-    Args:
-        notes: Remarks on the task as it was.
-        before: Its splits then.
-        after: Its splits now.
-
-    Returns:
-        The other remarks in their order, then those of the audit.
-    """
-    old = set(audit_notes(before))
-    return (*(note for note in notes if note not in old), *audit_notes(after))

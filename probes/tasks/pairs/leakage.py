@@ -1,8 +1,5 @@
 """Rows of one split that another split gives away: subsets to score apart, and training rows to leave out."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Bool
 
@@ -13,10 +10,9 @@ from probes.tasks.pairs.audit import (
     final_punctuation,
     pair_is_in,
     pair_keys,
-    renew_notes,
     sentence_is_in,
 )
-from probes.tasks.pairs.task import PairTask, build_splits
+from probes.tasks.pairs.task import PairTask
 
 SUBSETS = {
     "full": "every row",
@@ -82,16 +78,10 @@ def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
     if "train" not in task.splits:
         return task
     mark = pair_is_in if by == "pairs" else sentence_is_in
-    tables: Mapping[str, Columns] = {
-        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
-        for split, rows in task.splits.items()
-    }
-    train = tables["train"]
-    leaked = np.zeros(len(train["score"]), dtype=bool)
-    for split, rows in tables.items():
+    train = task.splits["train"]
+    leaked = np.zeros(len(train), dtype=bool)
+    for split, rows in task.splits.items():
         if split != "train":
             leaked |= mark(train, rows)
-    kept = {column: [value for value, out in zip(train[column], leaked, strict=True) if not out] for column in train}
-    splits = build_splits({**tables, "train": kept})
     note = f"train: {int(leaked.sum())} of {len(leaked)} rows left out, whose {by} are in validation or test"
-    return replace(task, splits=splits, notes=(note, *renew_notes(task.notes, task.splits, splits)))
+    return task.keep_rows({"train": np.flatnonzero(~leaked)}, note=note)

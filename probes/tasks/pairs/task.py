@@ -1,28 +1,28 @@
 """Sentence pairs with a graded similarity: the task every similarity head is trained and scored on."""
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float32
 
-from extract.errors import TaskError, unknown_name
-from probes.tasks.pairs.audit import renew_notes
+from extract.errors import TaskError
+from probes.tasks.base import SPLITS, Split, Task, order_splits, unique_texts
+from probes.tasks.pairs.audit import audit_notes
 
 if TYPE_CHECKING:
     import datasets
 
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+__all__ = ["COLUMNS", "MIN_SPLIT_ROWS", "SPLITS", "PairTask", "Split", "build_splits"]
+
+COLUMNS = ("sentence1", "sentence2", "score")
 MIN_SPLIT_ROWS = 8
-"""Fewer rows than this make a correlation that says nothing."""
+"""The fewest rows of a split; a correlation over fewer means nothing."""
 
 
 @dataclass(frozen=True, eq=False)
-class PairTask:
+class PairTask(Task):
     """Pairs of texts with a gold similarity, in up to three splits, checked when built.
 
     Raises:
@@ -30,8 +30,10 @@ class PairTask:
         UnknownNameError: If a split or a column has another name than those below.
     """
 
+    kind: ClassVar[str] = "pairs"
+
     name: str
-    """What reports call the task."""
+    """Name of the task in reports."""
     splits: "datasets.DatasetDict"
     """`train`, `validation`, `test` (any non-empty subset, in that order) with columns `sentence1`, `sentence2`
     (string) and `score` (float64, gold in the original units)."""
@@ -44,8 +46,12 @@ class PairTask:
     notes: tuple[str, ...] = ()
     """One-line remarks for the reader of a report: rows dropped, duplicates, overlap between splits."""
 
+    metrics: tuple[str, ...] = field(default=("pearson", "spearman"), init=False)
+    """Correlations of prediction and gold over all rows of a split."""
+
     def __post_init__(self) -> None:
-        _check_splits(self)
+        self.check_splits(COLUMNS)
+        _check_gold(self)
 
     def texts(self) -> list[str]:
         """List every text of the task once.
@@ -53,11 +59,7 @@ class PairTask:
         Returns:
             The unique texts over all splits, in the order first seen (train first, row by row, `sentence1` first).
         """
-        seen: dict[str, None] = {}
-        for rows in self.splits.values():
-            for pair in zip(rows["sentence1"], rows["sentence2"], strict=True):
-                seen.update(dict.fromkeys(pair))
-        return list(seen)
+        return unique_texts(self.splits, COLUMNS[:2])
 
     def gold01(self, split: str) -> Float32[np.ndarray, " N"]:
         """Scale the gold of one split to [0, 1] by the score range.
@@ -71,51 +73,33 @@ class PairTask:
         Raises:
             UnknownNameError: If the task has no such split.
         """
-        if split not in self.splits:
-            raise unknown_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
         low, high = self.score_range
-        gold = np.asarray(self.splits[split]["score"], dtype=np.float64)
+        gold = np.asarray(self.rows(split)["score"], dtype=np.float64)
         return ((gold - low) / (high - low)).astype(np.float32)
 
-    def digest(self) -> str:
-        """Hash the rows: splits, texts, gold and score range, but not name, source or notes.
+    def audit(self) -> tuple[str, ...]:
+        """Count duplicates, overlap between splits and final punctuation; see `audit_notes`."""
+        return audit_notes(self.splits)
 
-        Returns:
-            64 hexadecimal digits (SHA-256); equal for equal rows in equal order, on every machine.
-        """
-        sha = hashlib.sha256(json.dumps(self.score_range).encode())
-        for split, rows in self.splits.items():
-            sha.update(json.dumps([split, len(rows)]).encode())
-            for row in zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True):
-                sha.update(json.dumps(row).encode() + b"\n")
-        return sha.hexdigest()
+    def digest_head(self) -> tuple[float, float]:
+        """Return the score range, which the digest covers too."""
+        return self.score_range
 
-    def subset(self, n_per_split: int, seed: int = 0) -> "PairTask":
-        """Draw a smaller task for quick trials; a larger draw with the same seed holds every smaller one.
+    @property
+    def digest_columns(self) -> tuple[str, ...]:
+        """All columns."""
+        return COLUMNS
 
-        Args:
-            n_per_split: Rows to keep of each split, at least 8; a split with fewer rows stays whole.
-            seed: Seed of the draw.
+    def describe_kind(self) -> dict[str, Any]:
+        """Return the score range, and the row counts under their older name `n_pairs`."""
+        return {"score_range": list(self.score_range), "n_pairs": self.n_rows()}
 
-        Returns:
-            A task whose rows keep their order and whose notes say that it is a subset; remarks on rows left out
-            before stay.
-
-        Raises:
-            TaskError: If `n_per_split` is below 8, or the drawn gold is constant.
-        """
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject fewer than 8 rows per split."""
         if n_per_split < MIN_SPLIT_ROWS:
             raise TaskError(
                 f"n_per_split is {n_per_split}, but a split needs at least {MIN_SPLIT_ROWS} rows for a correlation."
             )
-        drawn = {}
-        for index, (split, rows) in enumerate(self.splits.items()):
-            order = np.random.default_rng([seed, index]).permutation(len(rows))[:n_per_split]
-            kept = sorted(order.tolist())
-            drawn[split] = {column: [rows[column][i] for i in kept] for column in ("sentence1", "sentence2", "score")}
-        splits = build_splits(drawn)
-        note = f"a random subset of at most {n_per_split} rows per split (seed {seed}), not the whole task"
-        return replace(self, splits=splits, notes=(note, *renew_notes(self.notes, self.splits, splits)))
 
 
 def build_splits(columns: Mapping[str, Mapping[str, list[str] | list[float]]]) -> "datasets.DatasetDict":
@@ -130,19 +114,13 @@ def build_splits(columns: Mapping[str, Mapping[str, list[str] | list[float]]]) -
     from datasets import Dataset, DatasetDict, Features, Value
 
     features = Features({"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64")})
-    order = [*(split for split in SPLITS if split in columns), *(split for split in columns if split not in SPLITS)]
-    return DatasetDict({split: Dataset.from_dict(dict(columns[split]), features=features) for split in order})
+    return DatasetDict(
+        {split: Dataset.from_dict(dict(columns[split]), features=features) for split in order_splits(columns)}
+    )
 
 
-def _check_splits(task: PairTask) -> None:
-    if not task.splits:
-        raise TaskError(f"task {task.name!r} has no split; give at least one of {', '.join(SPLITS)}.")
+def _check_gold(task: PairTask) -> None:
     for split, rows in task.splits.items():
-        if split not in SPLITS:
-            raise unknown_name("split", split, SPLITS)
-        for column in ("sentence1", "sentence2", "score"):
-            if column not in rows.column_names:
-                raise unknown_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
         if len(rows) < MIN_SPLIT_ROWS:
             raise TaskError(
                 f"split {split!r} of task {task.name!r} has {len(rows)} rows, but a correlation needs at least "

@@ -10,8 +10,10 @@ import numpy as np
 from extract.errors import TaskError, unknown_name
 from probes.metrics.tags import is_span_tag, split_tag
 from probes.readers.sentences import Sentence, SentenceTable
+from probes.tasks.base import SPLITS
+from probes.tasks.words.audit import audit_words
 from probes.tasks.words.schemes import Place, to_iob2
-from probes.tasks.words.task import METRICS, SPLITS, WordMetric, WordTask, build_word_splits
+from probes.tasks.words.task import METRICS, WordMetric, WordTask, build_word_splits
 
 
 def build_task(
@@ -100,39 +102,6 @@ def _looks_like_span(tag: str) -> bool:
     """Tell `B-PER` from O, and from positional tags such as `S----3MP2-`."""
     kind = split_tag(tag)[1]
     return is_span_tag(tag) and kind[:1].isalnum()
-
-
-def audit_words(splits: Mapping[str, Mapping[str, Sequence[Sequence[str]]]]) -> tuple[str, ...]:
-    """Say in one line each what a reader should know about overlap between splits.
-
-    Args:
-        splits: Split name to its columns `words` and `tags`, in the order train, validation, test.
-
-    Returns:
-        Sentences that are also in an earlier split (compared word by word), and tags of words that train never shows;
-        only where there are some.
-
-    Example:
-        >>> train = {"words": [["Hello"], ["Oslo"]], "tags": [["O"], ["B-LOC"]]}
-        >>> audit_words({"train": train, "test": {"words": [["Hello"]], "tags": [["O"]]}})
-        ('test: 1 of 1 sentences are also in train',)
-    """
-    notes: list[str] = []
-    rows = {split: [tuple(words) for words in columns["words"]] for split, columns in splits.items()}
-    known = {tag for tags in splits["train"]["tags"] for tag in tags} if "train" in splits else set()
-    names = list(rows)
-    for index, split in enumerate(names):
-        for other in names[:index]:
-            earlier = set(rows[other])
-            n_shared = sum(row in earlier for row in rows[split])
-            if n_shared:
-                notes.append(f"{split}: {n_shared} of {len(rows[split])} sentences are also in {other}")
-        new = [tag for tags in splits[split]["tags"] for tag in tags if known and tag not in known]
-        if new:
-            kinds = ", ".join(sorted(set(new))[:8])
-            count = f"{len(new)} words have tags" if len(new) > 1 else "1 word has a tag"
-            notes.append(f"{split}: {count} that train never shows ({kinds})")
-    return tuple(notes)
 
 
 def hold_out(table: SentenceTable, *, fraction: float, seed: int) -> tuple[SentenceTable, SentenceTable, str]:

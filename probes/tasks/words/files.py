@@ -10,8 +10,9 @@ from probes.readers.conllu import read_conllu
 from probes.readers.packed import inner_suffix
 from probes.readers.sentences import SentenceTable
 from probes.readers.token_rows import TokenColumns, read_token_json
+from probes.tasks.base import SPLITS
 from probes.tasks.words.assemble import build_task
-from probes.tasks.words.task import SPLITS, WordTask
+from probes.tasks.words.task import WordTask
 
 CONLLU_SUFFIXES = (".conllu",)
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")

@@ -7,9 +7,10 @@ from extract.errors import TaskError, unknown_name
 from probes.readers.hub_folder import read_hub
 from probes.readers.raw_rows import RawTable
 from probes.readers.token_rows import TokenColumns, check_token_rows
+from probes.tasks.base import SPLITS
 from probes.tasks.pairs.validate import canonical_split
 from probes.tasks.words.assemble import build_task, hold_out
-from probes.tasks.words.task import SPLITS, WordTask
+from probes.tasks.words.task import WordTask
 
 _NO_HUB = "check the name and the connection, or give local files to task 'word-files'"
 

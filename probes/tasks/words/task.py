@@ -1,34 +1,31 @@
 """Words with tags: the task every token classifier is trained and scored on."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from extract.errors import TaskError, unknown_name
 from extract.inputs.joined import JoinedText, join_words
 from probes.metrics.tags import convert_tags, split_tag
+from probes.tasks.base import Task, order_splits
+from probes.tasks.words.audit import audit_words
 from probes.tasks.words.schemes import SchemeRecord
 
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["COLUMNS", "METRICS", "SPLITS", "JoinedText", "WordMetric", "WordTask", "build_word_splits", "join_words"]
+__all__ = ["COLUMNS", "METRICS", "JoinedText", "WordMetric", "WordTask", "build_word_splits", "join_words"]
 
 WordMetric = Literal["span-f1", "accuracy"]
 METRICS: tuple[WordMetric, ...] = get_args(WordMetric)
-SPLITS = ("train", "validation", "test")
 FEWEST_DOCUMENTS = 10
-"""So many a split must have for its documents, and not its sentences, to be resampled."""
+"""The fewest documents of a split for intervals to be drawn from documents rather than sentences."""
 COLUMNS = ("words", "tags", "document", "space_after")
 
 
 @dataclass(frozen=True, eq=False)
-class WordTask:
+class WordTask(Task):
     """Sentences with one tag a word, in up to three splits, checked when built.
 
     Raises:
@@ -37,8 +34,11 @@ class WordTask:
         UnknownNameError: If a split, a column or the metric has another name than those below.
     """
 
+    kind: ClassVar[str] = "words"
+    rows_noun: ClassVar[str] = "sentences"
+
     name: str
-    """What reports call the task."""
+    """Name of the task in reports."""
     splits: "datasets.DatasetDict"
     """`train`, `validation`, `test` (any non-empty subset, in that order) with columns `words` and `tags` (lists of
     strings), `document` (string, empty where the source marks none) and `space_after` (list of booleans)."""
@@ -53,17 +53,15 @@ class WordTask:
     notes: tuple[str, ...] = ()
     """One-line remarks for the reader of a report."""
 
+    metrics: tuple[str, ...] = field(init=False)
+    """The metric alone."""
+
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
             raise unknown_name("metric", self.metric, METRICS)
-        if not self.splits:
-            raise TaskError(f"task {self.name!r} has no split; give at least one of {', '.join(SPLITS)}.")
+        object.__setattr__(self, "metrics", (self.metric,))
+        self.check_splits(COLUMNS)
         for split, rows in self.splits.items():
-            if split not in SPLITS:
-                raise unknown_name("split", split, SPLITS)
-            for column in COLUMNS:
-                if column not in rows.column_names:
-                    raise unknown_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
             _check_rows(self, split, rows)
         if len(self.labels) < 2:
             raise TaskError(
@@ -109,9 +107,7 @@ class WordTask:
         Raises:
             UnknownNameError: If the task has no such split.
         """
-        if split not in self.splits:
-            raise unknown_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
-        rows = self.splits[split]
+        rows = self.rows(split)
         return [join_words(*row) for row in zip(rows["words"], rows["space_after"], strict=True)]
 
     def texts(self) -> list[JoinedText]:
@@ -122,41 +118,34 @@ class WordTask:
         """
         return list(dict.fromkeys(text for split in self.splits for text in self.joined(split)))
 
-    def digest(self) -> str:
-        """Hash the rows: splits, words, tags, documents, spaces and metric, but not name, source or notes.
+    def audit(self) -> tuple[str, ...]:
+        """Count sentences shared by splits, and tags that train lacks; see `audit_words`."""
+        return audit_words(self.splits)
 
-        Returns:
-            64 hexadecimal digits (SHA-256); equal for equal rows in equal order, on every machine.
-        """
-        sha = hashlib.sha256(json.dumps(self.metric).encode())
-        for split, rows in self.splits.items():
-            sha.update(json.dumps([split, len(rows)]).encode())
-            for row in zip(*(rows[column] for column in COLUMNS), strict=True):
-                sha.update(json.dumps(row).encode() + b"\n")
-        return sha.hexdigest()
+    def digest_head(self) -> str:
+        """Return the metric, which the digest covers too."""
+        return self.metric
 
-    def subset(self, n_per_split: int, seed: int = 0) -> "WordTask":
-        """Draw a smaller task for quick trials; a larger draw with the same seed holds every smaller one.
+    @property
+    def digest_columns(self) -> tuple[str, ...]:
+        """All columns."""
+        return COLUMNS
 
-        Args:
-            n_per_split: Sentences to keep of each split, at least 1; a split with fewer stays whole.
-            seed: Seed of the draw.
+    def describe_kind(self) -> dict[str, Any]:
+        """Return tags, scheme, what intervals are drawn from, and counts of words and sentences."""
+        return {
+            "tags": list(self.labels),
+            "scheme": self.scheme.found if self.scheme else None,
+            "has_documents": self.has_documents,
+            "resampled": {split: self.resampled(split) for split in self.splits},
+            "n_sentences": self.n_rows(),
+            "n_words": {split: sum(map(len, rows["words"])) for split, rows in self.splits.items()},
+        }
 
-        Returns:
-            A task whose sentences keep their order and whose notes say that it is a subset.
-
-        Raises:
-            TaskError: If `n_per_split` is below 1, or the drawn sentences have no span or one tag only.
-        """
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject a draw of no sentence."""
         if n_per_split < 1:
             raise TaskError(f"n_per_split is {n_per_split}, but a split needs at least 1 sentence.")
-        drawn = {}
-        for index, (split, rows) in enumerate(self.splits.items()):
-            kept = sorted(np.random.default_rng([seed, index]).permutation(len(rows))[:n_per_split].tolist())
-            drawn[split] = {column: [values[i] for i in kept] for column, values in rows[:].items()}
-        note = f"a random subset of at most {n_per_split} sentences per split (seed {seed}), not the whole task"
-        splits = build_word_splits(drawn)
-        return replace(self, splits=splits, notes=(note, *self.notes))
 
 
 def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> "datasets.DatasetDict":
@@ -178,14 +167,11 @@ def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> 
             "space_after": List(Value("bool")),
         }
     )
-    order = [*(split for split in SPLITS if split in columns), *(split for split in columns if split not in SPLITS)]
-    picked = {split: {name: list(columns[split][name]) for name in COLUMNS} for split in order}
-    return DatasetDict({split: Dataset.from_dict(picked[split], features=features) for split in order})
+    picked = {split: {name: list(columns[split][name]) for name in COLUMNS} for split in order_splits(columns)}
+    return DatasetDict({split: Dataset.from_dict(rows, features=features) for split, rows in picked.items()})
 
 
 def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:
-    if not len(rows):
-        raise TaskError(f"split {split!r} of task {task.name!r} has no sentence: add some or leave the split out.")
     has_span = False
     for number, (words, tags, space_after) in enumerate(
         zip(rows["words"], rows["tags"], rows["space_after"], strict=True), start=1

@@ -120,7 +120,7 @@ def test_tags_that_train_never_shows_are_noted() -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ({"train": [], "test": [["B-A", "O"]]}, "split 'train' of task 'x' has no sentence"),
+        ({"train": [], "test": [["B-A", "O"]]}, "split 'train' of task 'x' has no rows"),
         ({"train": [["B-A", "O"]], "test": [["O"]]}, "split 'test' of task 'x' has no span in its 1 sentences"),
         ({"train": [["O", "I-A"]]}, "row 1 of split 'train' of task 'x' has tags that are no IOB2 ('O I-A')"),
         ({"train": [["B-A"], ["B-A"]]}, "every word of task 'x' has the tag 'B-A'"),

@@ -1,0 +1,273 @@
+"""What every task has in common, whatever its kind: splits, texts, a digest, smaller draws and a description."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.errors import TaskError, unknown_name
+
+if TYPE_CHECKING:
+    import datasets
+
+    from extract.inputs.joined import JoinedText
+
+Kind = str
+"""Name of a kind of task: `pairs`, `classes` or `words`."""
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Same = TypeVar("Same", bound="Task")
+"""The kind of task that a method was called on; `Self` is not understood by the type checker of the test suite."""
+
+
+class Task(ABC):
+    """Rows with gold, in up to three splits. Every kind of task is a frozen dataclass that extends this class.
+
+    A kind adds its own fields, checks them when built, and says which columns its rows have.
+    """
+
+    kind: ClassVar[Kind]
+    """Name of the kind."""
+    rows_noun: ClassVar[str] = "rows"
+    """What notes call the rows of this kind."""
+    draw_noun: ClassVar[str] = "random"
+    """What notes call the draw of a subset."""
+    digest_names_columns: ClassVar[bool] = False
+    """True for kinds whose tasks differ in their columns, which are then part of the digest."""
+
+    name: str
+    """Name of the task in reports."""
+    splits: "datasets.DatasetDict"
+    """`train`, `validation`, `test` (a non-empty subset, in that order), each with the columns of the kind."""
+    source: str
+    """One line: where the rows came from."""
+    is_sample: bool
+    """True for the small samples shipped with the project, which are no benchmark."""
+    notes: tuple[str, ...]
+    """One-line remarks for the reader of a report."""
+    metrics: tuple[str, ...]
+    """Names of the metrics reported for the task; the first is the one to choose by."""
+
+    @abstractmethod
+    def texts(self) -> "Sequence[str | JoinedText]":
+        """List every text of the task once, over all splits, in the order first seen."""
+
+    @abstractmethod
+    def audit(self) -> tuple[str, ...]:
+        """Count what a reader should know about the rows: duplicates, overlap between splits, and so on.
+
+        Returns:
+            One line each, only where the count is not zero.
+        """
+
+    @abstractmethod
+    def digest_head(self) -> object:
+        """Return what the digest covers besides the rows, as plain JSON values."""
+
+    @property
+    @abstractmethod
+    def digest_columns(self) -> tuple[str, ...]:
+        """Columns that the digest covers, in each split that has them."""
+
+    @abstractmethod
+    def describe_kind(self) -> dict[str, Any]:
+        """Return the entries of `describe` that only this kind has."""
+
+    def rows(self, split: str) -> "datasets.Dataset":
+        """Return the rows of one split.
+
+        Raises:
+            UnknownNameError: The task has no such split.
+        """
+        if split not in self.splits:
+            raise unknown_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
+        return self.splits[split]
+
+    def n_rows(self) -> dict[str, int]:
+        """Count the rows of each split."""
+        return {split: len(rows) for split, rows in self.splits.items()}
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the task for `scores.json`: name, source, metrics, row counts, digest and notes, as JSON values.
+
+        Returns:
+            The keys `kind`, `name`, `source`, `is_sample`, `metrics`, `n_rows`, `digest` and `notes` for every task,
+            and those of its kind.
+        """
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "source": self.source,
+            "is_sample": self.is_sample,
+            "metrics": list(self.metrics),
+            "n_rows": self.n_rows(),
+            **self.describe_kind(),
+            "digest": self.digest(),
+            "notes": list(self.notes),
+        }
+
+    def digest(self) -> str:
+        """Hash the rows and what gives them meaning, but not name, source or notes.
+
+        Returns:
+            64 hexadecimal digits (SHA-256); equal for equal rows in equal order, on every machine.
+        """
+        sha = hashlib.sha256(json.dumps(self.digest_head()).encode())
+        for split, rows in self.splits.items():
+            columns = [name for name in self.digest_columns if name in rows.column_names]
+            named = [columns] if self.digest_names_columns else []
+            sha.update(json.dumps([split, len(rows), *named]).encode())
+            for row in zip(*(rows[column] for column in columns), strict=True):
+                sha.update(json.dumps(row).encode() + b"\n")
+        return sha.hexdigest()
+
+    def subset(self: Same, n_per_split: int, seed: int = 0) -> Same:
+        """Draw a smaller task for quick trials; a larger draw with the same seed holds every smaller one.
+
+        Args:
+            n_per_split: Rows to keep of each split; a split with fewer rows stays whole.
+            seed: Seed of the draw.
+
+        Returns:
+            A task whose rows keep their order and whose notes say that it is a subset.
+
+        Raises:
+            TaskError: `n_per_split` is too small for the kind of task, or the drawn rows cannot be used.
+        """
+        self.check_draw(n_per_split)
+        kept = {
+            split: np.sort(self.draw_order(split, seed=seed)[:n_per_split])
+            for split in self.splits
+        }  # fmt: skip
+        note = (
+            f"a {self.draw_noun} subset of at most {n_per_split} {self.rows_noun} per split (seed {seed}), not the "
+            "whole task"
+        )
+        return self.keep_rows(kept, note=note)
+
+    @abstractmethod
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject a number of rows per split that is too small for the kind.
+
+        Raises:
+            TaskError: Names the smallest number allowed.
+        """
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split for `subset`, which keeps the first of them.
+
+        Args:
+            split: One of the task's splits.
+            seed: Seed of the draw.
+
+        Returns:
+            `(N,)` row numbers.
+        """
+        index = list(self.splits).index(split)
+        return np.random.default_rng([seed, index]).permutation(len(self.splits[split]))
+
+    def keep_rows(self: Same, kept: Mapping[str, Sequence[int] | NDArray[np.int64]], *, note: str) -> Same:
+        """Keep some rows of each split.
+
+        Args:
+            kept: Split to the numbers of its rows to keep, in the order wanted; splits not named stay whole.
+            note: What was done, in one line.
+
+        Returns:
+            The task, with the note first and with remarks about the old rows replaced by remarks about the new.
+
+        Raises:
+            TaskError: The rows that are left cannot be used.
+        """
+        splits = type(self.splits)(
+            {split: rows.select(kept[split]) if split in kept else rows for split, rows in self.splits.items()}
+        )
+        return self.replace_splits(splits, note=note)
+
+    def replace_splits(self: Same, splits: "datasets.DatasetDict", *, note: str, **changes: object) -> Same:
+        """Replace the rows of the task.
+
+        Args:
+            splits: The new rows.
+            note: What was done, in one line; it becomes the first remark.
+            changes: Other fields to replace.
+
+        Returns:
+            The task, with remarks about the old rows replaced by remarks about the new.
+
+        Raises:
+            TaskError: The rows cannot be used.
+        """
+        outdated = set(self.audit())
+        kept = [remark for remark in self.notes if remark not in outdated]
+        changed = self.replaced(splits=splits, **changes)
+        return changed.replaced(notes=(note, *kept, *changed.audit()))
+
+    def without_test(self: Same) -> Same:
+        """Leave the test split out, so that nothing can be chosen on it.
+
+        Returns:
+            The same task with the splits train and validation, where it has them.
+
+        Raises:
+            TaskError: There is no other split.
+        """
+        kept = {split: rows for split, rows in self.splits.items() if split != "test"}
+        if not kept:
+            raise TaskError(
+                f"task {self.name!r} has no split 'train'; it has: test. Add rows that heads are fitted on."
+            )
+        return self.replaced(splits=type(self.splits)(kept))
+
+    def replaced(self: Same, **changes: object) -> Same:
+        """Copy the task with some fields replaced, checked again; see `dataclasses.replace`."""
+        copy: Same = replace(cast("Any", self), **changes)
+        return copy
+
+    def check_splits(self, columns: Sequence[str]) -> None:
+        """Check that there are splits with known names, each with rows and all columns.
+
+        Args:
+            columns: The columns every split must have.
+
+        Raises:
+            TaskError: There is no split, or one of them has no rows.
+            UnknownNameError: A split has another name, or lacks a column.
+        """
+        if not self.splits:
+            raise TaskError(f"task {self.name!r} has no split; give at least one of {', '.join(SPLITS)}.")
+        for split, rows in self.splits.items():
+            if split not in SPLITS:
+                raise unknown_name("split", split, SPLITS)
+            for column in columns:
+                if column not in rows.column_names:
+                    raise unknown_name("column", column, rows.column_names, hint=f"Split {split!r} lacks it.")
+            if not len(rows):
+                raise TaskError(f"split {split!r} of task {self.name!r} has no rows: add rows or leave the split out.")
+
+
+def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """List the texts of some columns once.
+
+    Args:
+        splits: Split name to its rows.
+        columns: Columns of texts.
+
+    Returns:
+        The unique texts over all splits, in the order first seen (split by split, row by row).
+    """
+    seen: dict[str, None] = {}
+    for rows in splits.values():
+        for texts in zip(*(rows[column] for column in columns), strict=True):
+            seen.update(dict.fromkeys(texts))
+    return list(seen)
+
+
+def order_splits(splits: Mapping[str, Any]) -> list[str]:
+    """Order split names: train, validation, test, then any other."""
+    return [*(split for split in SPLITS if split in splits), *(split for split in splits if split not in SPLITS)]
