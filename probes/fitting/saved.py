@@ -1,0 +1,113 @@
+"""The one format of fitted heads on disk: weights as safetensors, everything else as JSON. No pickle."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from extract.errors import HeadError
+
+SCHEMA = 3
+READABLE = (1, 2, SCHEMA)
+"""1: token heads and logistic probes of early versions; 2: pair heads and autoencoders; 3: all of them alike."""
+WEIGHTS, RECORD = "model.safetensors", "head.json"
+
+
+@runtime_checkable
+class FittedModule(Protocol):
+    """A module that can be saved, loaded and called: it knows the arguments it was built with."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Score latents."""
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the tensors by name."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Replace the tensors."""
+
+    def eval(self) -> Any:
+        """Switch dropout off."""
+
+
+M = TypeVar("M", bound=FittedModule)
+M_co = TypeVar("M_co", bound=FittedModule, covariant=True)
+
+
+@dataclass(frozen=True)
+class SavedHead(Generic[M_co]):
+    """A fitted head and what is stored with it: a pair head, autoencoders, a token head or a logistic probe.
+
+    Attributes:
+        head: The module, in eval mode, on the CPU.
+        record: Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds.
+    """
+
+    head: M_co
+    record: dict[str, Any]
+
+
+def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
+    """Write a fitted head.
+
+    Args:
+        folder: Folder for `model.safetensors` and `head.json`; created if absent.
+        head: The fitted module.
+        record: Plain values; must hold `name`.
+
+    Returns:
+        The head with the whole record.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({key: value.contiguous() for key, value in head.state_dict().items()}, folder / WEIGHTS)
+    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record}
+    # Written last: a folder without it holds no head.
+    (folder / RECORD).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return SavedHead(head, whole)
+
+
+def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
+    """Read a fitted head.
+
+    Args:
+        folder: A folder written by `save_fitted`.
+        build: Builds the module, without its weights, from the record.
+
+    Returns:
+        The head and its record.
+
+    Raises:
+        HeadError: No head there, or one that cannot be read.
+        UnknownNameError: `build` does not know the head.
+    """
+    folder = Path(folder)
+    try:
+        record = _read_record(folder)
+        with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
+            head = build(record)
+        head.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise HeadError(
+            f"folder {str(folder)!r} holds no readable head ({reason}); allowed: a folder with {RECORD} and "
+            f"{WEIGHTS}, as in RUN/heads/NAME/seed_0."
+        ) from error
+    head.eval()
+    return SavedHead(head, record)
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    if record["schema"] not in READABLE:
+        raise ValueError(f"its schema is {record['schema']}, this version reads 1 to {SCHEMA}; fit it again")
+    # Schema 2 kept these two beside the other arguments.
+    apart = {key: record[key] for key in ("n_layers", "width") if key in record}
+    return {**record, "arguments": {**apart, **record["arguments"]}}
