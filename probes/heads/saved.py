@@ -1,73 +1,66 @@
-"""Heads on disk: weights as safetensors, everything else as JSON. No pickle is read or written."""
+"""Read any fitted head back by its name: pair heads, autoencoders, token heads, logistic probes."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-
-from extract.errors import HeadError
-from probes.heads.registry import head_entry
+from extract.errors import unknown_name
+from probes.fitting.saved import FittedModule, SavedHead, load_fitted
+from probes.heads.registry import HEADS
+from probes.logistic.probe import LinearProbe
 from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.pair_head import PairHead
+from probes.networks.token_heads import TOKEN_HEADS
 
-HEAD_SCHEMA = 2
 AUTOENCODER = "autoencoder"
 
 
 @dataclass(frozen=True)
-class SavedHead:
-    """A head that was read back.
+class SavedKind:
+    """How the module of a saved head is built."""
 
-    Attributes:
-        head: The head, in eval mode, on the CPU.
-        record: What was stored with it: name, arguments, layers, pooling, seed, calibration, fit history.
-    """
-
-    head: PairHead
-    record: dict[str, Any]
+    module: Callable[..., FittedModule]
+    """Takes the arguments of the record."""
+    oldest: int = 1
+    """Oldest schema that can still be read."""
 
 
-@dataclass(frozen=True)
-class SavedAutoencoder:
-    """Layer-wise autoencoders that were read back.
-
-    Attributes:
-        module: The autoencoders, in eval mode, on the CPU.
-        record: What was stored with them: arguments, layers, pooling, seed, corpus, losses.
-    """
-
-    module: LayerAutoencoder
-    record: dict[str, Any]
+SAVED: dict[str, SavedKind] = {
+    **{name: SavedKind(entry.head, oldest=2) for name, entry in HEADS.items()},
+    AUTOENCODER: SavedKind(LayerAutoencoder, oldest=2),
+    **{name: SavedKind(head) for name, head in TOKEN_HEADS.items()},
+    "logistic-probe": SavedKind(LinearProbe, oldest=3),
+}
 
 
-def save_head(folder: Path, head: PairHead | LayerAutoencoder, record: dict[str, Any]) -> None:
-    """Write a head, or layer-wise autoencoders.
+def build_head(record: dict[str, Any]) -> FittedModule:
+    """Build the module of a saved head, without its weights.
 
     Args:
-        folder: Where `model.safetensors` and `head.json` go; made when absent.
-        head: The head.
-        record: Plain values; must hold `name`, `layers` and `pooling`.
+        record: The record that was saved with it.
+
+    Returns:
+        The module.
+
+    Raises:
+        UnknownNameError: An unknown head.
+        ValueError: A schema that is too old for this head.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({key: value.contiguous() for key, value in head.state_dict().items()}, folder / "model.safetensors")
-    whole = {
-        "schema": HEAD_SCHEMA, "n_layers": head.n_layers, "width": head.width, "arguments": head.arguments(), **record,
-    }  # fmt: skip
-    whole["arguments"] = {k: v for k, v in whole["arguments"].items() if k not in ("n_layers", "width")}
-    # Written last: a folder without it holds no head.
-    (folder / "head.json").write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    name, schema = record["name"], record["schema"]
+    if name not in SAVED:
+        raise unknown_name("head", name, SAVED)
+    if schema < SAVED[name].oldest:
+        raise ValueError(
+            f"its schema is {schema}, this version reads {name} from {SAVED[name].oldest} on; fit it again"
+        )
+    return SAVED[name].module(**record["arguments"])
 
 
-def load_head(folder: str | Path) -> SavedHead:
-    """Read a head back, ready to score latents.
+def load_head(folder: str | Path) -> SavedHead[FittedModule]:
+    """Read any fitted head back, ready to score latents.
 
     Args:
-        folder: A folder written by `save_head`.
+        folder: A folder of a head, such as RUN/heads/NAME/seed_0.
 
     Returns:
         The head and its record.
@@ -75,42 +68,9 @@ def load_head(folder: str | Path) -> SavedHead:
     Raises:
         HeadError: No head there, or one that cannot be read.
         UnknownNameError: A head that this version does not know.
+
+    Example:
+        >>> saved = load_head("runs/words-sample/heads/token-classifier/seed_0")  # doctest: +SKIP
+        >>> saved.head(latents).argmax(-1)  # (layers, words) of (layers, words, width)  # doctest: +SKIP
     """
-    head, record = _read(folder, lambda record: head_entry(record["name"]).head)
-    return SavedHead(head, record)
-
-
-def load_autoencoder(folder: str | Path) -> SavedAutoencoder:
-    """Read layer-wise autoencoders back.
-
-    Args:
-        folder: A folder written by `save_head`.
-
-    Returns:
-        The autoencoders and their record.
-
-    Raises:
-        HeadError: No autoencoders there, or some that cannot be read.
-    """
-    module, record = _read(folder, lambda record: {AUTOENCODER: LayerAutoencoder}[record["name"]])
-    return SavedAutoencoder(module, record)
-
-
-def _read(folder: str | Path, choose: Callable[[dict[str, Any]], type[Any]]) -> tuple[Any, dict[str, Any]]:
-    folder = Path(folder)
-    try:
-        record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-        if record["schema"] != HEAD_SCHEMA:
-            raise ValueError(f"its schema is {record['schema']}, this version reads {HEAD_SCHEMA}; fit it again")
-        build = choose(record)
-        with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
-            module = build(record["n_layers"], record["width"], **record["arguments"])
-        module.load_state_dict(load_file(folder / "model.safetensors"))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise HeadError(
-            f"folder {str(folder)!r} holds no readable head ({reason}); "
-            "allowed: a folder with head.json and model.safetensors, as in RUN/heads/NAME/seed_0."
-        ) from error
-    module.eval()
-    return module, record
+    return load_fitted(folder, build_head)

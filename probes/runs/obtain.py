@@ -11,9 +11,11 @@ from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.workers import Workers, join_workers
 from extract.store.cache import LatentCache
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import EpochReport, ignore_epoch
 from probes.heads.pairs.pretraining import Pretraining, obtain_autoencoder
-from probes.heads.saved import AUTOENCODER, SavedAutoencoder
+from probes.heads.saved import AUTOENCODER
+from probes.networks.autoencoder import LayerAutoencoder
 from probes.runs.config import RunConfig
 from probes.runs.record import describe_cache
 from probes.tasks.corpus import Corpus, load_corpus
@@ -66,9 +68,9 @@ class EncoderShelf:
 
     def __init__(self, config: RunConfig, cache: LatentCache | None, watcher: Watcher) -> None:
         self.config, self.cache, self.watcher = config, cache, watcher
-        self.found: dict[str, SavedAutoencoder] = {}
+        self.found: dict[str, SavedHead[LayerAutoencoder]] = {}
 
-    def __call__(self, pooling: str) -> SavedAutoencoder:
+    def __call__(self, pooling: str) -> SavedHead[LayerAutoencoder]:
         """Give the autoencoders of a pooling."""
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")

@@ -12,15 +12,17 @@ from jaxtyping import Float, Float32
 from extract.digest import digest_json
 from extract.errors import HeadError, unknown_name
 from extract.store.cache import LatentCache
+from probes.fitting.fit_or_load import fit_or_load
 from probes.fitting.protocols import PROTOCOLS
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import EpochReport, FitResult, fit_head, ignore_epoch, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.registry import head_entry
-from probes.heads.saved import SavedAutoencoder, load_head, save_head
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.calibration import CALIBRATIONS, Calibration, fit_calibration, read_calibration
 from probes.metrics.correlation import correlations
+from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.pair_head import PairHead
 from probes.networks.siamese_cosine import SiameseCosine
 from probes.tasks import PairTask
@@ -54,7 +56,7 @@ class Setting:
     protocol: str = "icecore"
     calibration: str = "linear"
     anchor_identical: bool = False
-    autoencoders: Callable[[str], SavedAutoencoder] | None = None
+    autoencoders: Callable[[str], SavedHead[LayerAutoencoder]] | None = None
     has_subsets: bool = True
 
     def __post_init__(self) -> None:
@@ -125,14 +127,8 @@ def fit_seed(
     )  # fmt: skip
     encoders = _encoders(name, resolved, setting, data)
     fit_id = _fit_id(name, resolved, data, setting, seed=seed, encoders=encoders)
-    folder = setting.folder / name / f"seed_{seed}"
-    try:
-        saved = load_head(folder)
-        head, record = saved.head, saved.record
-        is_kept = record.get("fit_id") == fit_id
-    except HeadError:
-        is_kept = False  # not there yet, or cut short: fitted anew
-    if not is_kept:
+
+    def fit() -> tuple[PairHead, dict[str, Any]]:
         head = _build(name, resolved, data, seed=seed, encoders=encoders)
         if setting.anchor_identical and head.identical_similarity() is None:  # told before anything is fitted
             raise HeadError(
@@ -146,12 +142,17 @@ def fit_seed(
             head, data, options=options, seed=seed, device=setting.device, every=protocol.every,
             report=watch(seed) if watch else ignore_epoch,
         )  # fmt: skip
-        record = _record(name, head, data, result, setting=setting)
-        save_head(folder, head, {**record, "fit_id": fit_id})
-    return FittedHead(head, record, data, {split: predict_pairs(head, data, split) for split in setting.task.splits})
+        return head, _record(name, head, data, result, setting=setting)
+
+    folder = setting.folder / name / f"seed_{seed}"
+    saved = fit_or_load(folder, fit_id, fit, lambda record: head_entry(name).head(**record["arguments"]))
+    predictions = {split: predict_pairs(saved.head, data, split) for split in setting.task.splits}
+    return FittedHead(saved.head, saved.record, data, predictions)
 
 
-def _encoders(name: str, resolved: HeadOptions, setting: Setting, data: PairLatents) -> SavedAutoencoder | None:
+def _encoders(
+    name: str, resolved: HeadOptions, setting: Setting, data: PairLatents
+) -> SavedHead[LayerAutoencoder] | None:
     """Obtain the autoencoders a head starts from, if it does."""
     if resolved.arguments.get("start", "fresh") == "fresh":
         return None
@@ -161,12 +162,12 @@ def _encoders(name: str, resolved: HeadOptions, setting: Setting, data: PairLate
             "`pretraining.corpus`, or use start: fresh."
         )
     found = setting.autoencoders(data.pooling)
-    require_same_encoders(name, resolved.arguments, found.module.arguments())
+    require_same_encoders(name, resolved.arguments, found.head.arguments())
     return found
 
 
 def _build(
-    name: str, resolved: HeadOptions, data: PairLatents, *, seed: int, encoders: SavedAutoencoder | None
+    name: str, resolved: HeadOptions, data: PairLatents, *, seed: int, encoders: SavedHead[LayerAutoencoder] | None
 ) -> PairHead:
     arguments = dict(resolved.arguments)
     picks: list[int] = []
@@ -174,19 +175,19 @@ def _build(
         known = encoders.record["layers"]
         picks = [known.index(layer) for layer in data.layers]
         arguments |= {
-            "encoder": encoders.module.kind, "bottleneck": [encoders.module.codes[k] for k in picks],
+            "encoder": encoders.head.kind, "bottleneck": [encoders.head.codes[k] for k in picks],
         }  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = head_entry(name).head(len(data.layers), data.cache.width, **arguments)
     if encoders is not None and isinstance(head, SiameseCosine):
-        head.adopt(encoders.module.encoder, encoders.module.standardiser, picks=picks)
+        head.adopt(encoders.head.encoder, encoders.head.standardiser, picks=picks)
     return head
 
 
 def _fit_id(
     name: str, resolved: HeadOptions, data: PairLatents, setting: Setting, *, seed: int,
-    encoders: SavedAutoencoder | None,
+    encoders: SavedHead[LayerAutoencoder] | None,
 ) -> str:  # fmt: skip
     return digest_json(
         [

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from extract.digest import digest_json
-from extract.errors import ConfigError, HeadError
+from extract.errors import ConfigError
 from extract.store.cache import LatentCache
+from probes.fitting.fit_or_load import fit_or_load
 from probes.fitting.layer_fit import fit_layers
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import EpochReport, FitOptions, ignore_epoch
 from probes.heads.options import sort_options
-from probes.heads.saved import AUTOENCODER, SavedAutoencoder, load_autoencoder, save_head
+from probes.heads.saved import AUTOENCODER
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.widths import is_same_rule
@@ -80,7 +82,9 @@ class Pretraining:
     folder: Path
 
 
-def obtain_autoencoder(what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch) -> SavedAutoencoder:
+def obtain_autoencoder(
+    what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
+) -> SavedHead[LayerAutoencoder]:
     """Find the autoencoders of all layers for a pooling, or fit them.
 
     Args:
@@ -103,29 +107,30 @@ def obtain_autoencoder(what: Pretraining, *, pooling: str, report: EpochReport =
     ]  # fmt: skip
     fit_id = digest_json(identity)
     folder = what.folder / FOLDER / fit_id[:16]
-    try:
-        saved = load_autoencoder(folder)
-        if saved.record.get("fit_id") == fit_id and "best_epochs" in saved.record:
-            return saved
-    except HeadError:
-        pass  # not there yet, or cut short: fitted anew
-    with torch.random.fork_rng():
-        torch.manual_seed(what.seed)
-        module = LayerAutoencoder(len(data.channels.names), what.cache.width, **arguments)
-    found = fit_layers(module, data, options=options, seed=what.seed, device=what.device, report=report)
     names = data.channels.names
-    record = {
-        "name": AUTOENCODER,
-        "pooling": pooling,
-        "layers": list(names),
-        "codes": list(module.codes),
-        "seed": what.seed,
-        "best_epochs": list(found.best_epochs),
-        "seconds": round(found.seconds, 3),
-        "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
-        "held_out_losses": list(found.losses),
-        "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
-        "fit_id": fit_id,
-    }
-    save_head(folder, module, record)
-    return SavedAutoencoder(module, record)
+
+    def fit() -> tuple[LayerAutoencoder, dict[str, Any]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(what.seed)
+            module = LayerAutoencoder(len(names), what.cache.width, **arguments)
+        found = fit_layers(module, data, options=options, seed=what.seed, device=what.device, report=report)
+        return module, {
+            "name": AUTOENCODER,
+            "pooling": pooling,
+            "layers": list(names),
+            "codes": list(module.codes),
+            "seed": what.seed,
+            "best_epochs": list(found.best_epochs),
+            "seconds": round(found.seconds, 3),
+            "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
+            "held_out_losses": list(found.losses),
+            "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
+        }
+
+    return fit_or_load(folder, fit_id, fit, _build)
+
+
+def _build(record: dict[str, Any]) -> LayerAutoencoder:
+    if "best_epochs" not in record:
+        raise ValueError("an early version kept one epoch for all layers; fit it again")
+    return LayerAutoencoder(**record["arguments"])

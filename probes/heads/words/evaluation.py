@@ -9,18 +9,19 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from extract.digest import digest_json
-from extract.errors import HeadError, TaskError
+from extract.errors import TaskError
 from extract.store.cache import LatentCache
+from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import EpochReport, ignore_epoch
 from probes.heads.words.description import coverage, describe_curve, describe_seed, selection
 from probes.heads.words.fitting import fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids
 from probes.heads.words.mixing import describe_mix
 from probes.heads.words.options import WordHeadOptions
-from probes.heads.words.saved import TOKEN_HEADS, SavedTokenHead, load_token_head, save_token_head
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
-from probes.networks.token_heads import TokenHead, TokenMix
+from probes.networks.token_heads import TOKEN_HEADS, TokenHead, TokenMix
 from probes.tasks.held_back import without_test
 from probes.tasks.words.task import WordTask
 
@@ -175,7 +176,7 @@ def _best(logits: Float32[np.ndarray, "W K"]) -> Int[np.ndarray, " W"]:
 def _fit_seed(
     name: str, resolved: WordHeadOptions, setting: WordSetting, *, data: WordLatents, seed: int,
     watch: Callable[[int], EpochReport] | None,
-) -> SavedTokenHead:  # fmt: skip
+) -> SavedHead[TokenHead]:  # fmt: skip
     """Fit a head with one seed, or load it."""
     options = resolved.options
     fit_id = digest_json(
@@ -185,37 +186,31 @@ def _fit_seed(
             setting.device,
         ],
     )  # fmt: skip
+
+    def fit() -> tuple[TokenHead, dict[str, Any]]:
+        sizes = len(data.layers), data.cache.width, len(data.classes)
+        head = TOKEN_HEADS[name](*sizes, seed=seed, **options.head_arguments())
+        report = watch(seed) if watch else ignore_epoch
+        found = fit_token_head(head, data, options, device=setting.device, report=report)
+        return head, {
+            "name": name,
+            "classes": list(data.classes),
+            "pooling": data.channels.pooling,
+            "layers": list(data.layers),
+            "seed": seed,
+            "protocol": setting.protocol,
+            "best_epochs": list(found.best_epochs),
+            "offsets": list(found.offsets),
+            "scores": list(found.scores),
+            "history": list(found.history),
+            "seconds": round(found.seconds, 3),
+        }
+
     folder = setting.folder / name / f"seed_{seed}"
-    try:
-        saved = load_token_head(folder)
-        if saved.record.get("fit_id") == fit_id:
-            return saved
-    except HeadError:
-        pass  # not there yet, or cut short: fitted anew
-    head = TOKEN_HEADS[name](
-        len(data.layers), data.cache.width, len(data.classes), seed=seed, **options.head_arguments()
-    )
-    report = watch(seed) if watch else ignore_epoch
-    fit = fit_token_head(head, data, options, device=setting.device, report=report)
-    record = {
-        "name": name,
-        "classes": list(data.classes),
-        "pooling": data.channels.pooling,
-        "layers": list(data.layers),
-        "seed": seed,
-        "protocol": setting.protocol,
-        "best_epochs": list(fit.best_epochs),
-        "offsets": list(fit.offsets),
-        "scores": list(fit.scores),
-        "history": list(fit.history),
-        "seconds": round(fit.seconds, 3),
-        "fit_id": fit_id,
-    }
-    save_token_head(folder, head, record)
-    return SavedTokenHead(head, record)
+    return fit_or_load(folder, fit_id, fit, lambda record: TOKEN_HEADS[name](**record["arguments"]))
 
 
-def _describe_mix(fitted: list[SavedTokenHead], data: WordLatents, resolved: WordHeadOptions) -> dict[str, Any]:
+def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, resolved: WordHeadOptions) -> dict[str, Any]:
     heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
     if not heads:
         return {}
