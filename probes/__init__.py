@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probes.heads.saved import load_autoencoder, load_head
+    from probes.heads.saved import load_head
     from probes.runs.config import RunConfig
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "RunConfig": "probes.runs.config",
-    "load_autoencoder": "probes.heads.saved",
     "load_head": "probes.heads.saved",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks",
     "run": "probes.runs.run",
 }
 
-__all__ = ["RunConfig", "load_autoencoder", "load_head", "load_scorer", "load_task", "run"]
+__all__ = ["RunConfig", "load_head", "load_scorer", "load_task", "run"]
 
 
 def __getattr__(name: str) -> Any:

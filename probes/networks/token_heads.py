@@ -241,3 +241,9 @@ class TokenMix(TokenHead):
         """Give the head itself: its one probe reads every layer."""
         del probe
         return self
+
+
+TOKEN_HEADS: dict[str, type[TokenClassifier] | type[TokenMix]] = {
+    "token-classifier": TokenClassifier,
+    "token-mix": TokenMix,
+}

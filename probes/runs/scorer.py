@@ -22,7 +22,8 @@ from extract.run.embed import embed_texts
 from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.manifest import require_same
-from probes.heads.saved import SavedHead, load_head
+from probes.fitting.saved import FittedModule, SavedHead
+from probes.heads.saved import load_head
 from probes.latents.channels import split_poolings
 from probes.metrics.calibration import read_calibration
 
@@ -39,7 +40,7 @@ class PairScorer:
     """
 
     name: str
-    seeds: tuple[SavedHead, ...]
+    seeds: tuple[SavedHead[FittedModule], ...]
     decoder: Decoder
     spec: ExtractionSpec
 
@@ -114,8 +115,8 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
 def _require_pairs(folder: Path, task: dict[str, Any]) -> None:
     """Refuse runs whose heads read something else than pairs, and say what reads those heads."""
     kinds = {
-        "class_names": ("classes", "probes.heads.classes.saved.load_probe", "heads/NAME"),
-        "tags": ("words", "probes.heads.words.saved.load_token_head", "heads/NAME/seed_0"),
+        "class_names": ("classes", "probes.load_head", "heads/NAME"),
+        "tags": ("words", "probes.load_head", "heads/NAME/seed_0"),
     }
     for key, (what, loader, place) in kinds.items():
         if key in task:

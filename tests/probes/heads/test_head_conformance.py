@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from extract.store.cache import LatentCache
+from probes.fitting.saved import save_fitted
 from probes.fitting.trainer import FitResult, fit_head, predict_pairs
 from probes.heads.contributions import layer_contributions
 from probes.heads.options import resolve_options
 from probes.heads.pairs.evaluation import evaluate_head
 from probes.heads.pairs.fitting import Setting
 from probes.heads.registry import HEADS
-from probes.heads.saved import load_head, save_head
+from probes.heads.saved import load_head
 from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import Standardiser
 from probes.metrics.correlation import pearson
@@ -145,9 +146,10 @@ def test_a_layer_alone_equals_the_layer_among_others(fitted: Fitted, case: str) 
 
 def test_saved_and_loaded_predictions_are_bit_identical(fitted: Fitted, case: str, tmp_path: Path) -> None:
     record = {"name": CASES[case][0], "layers": list(LAYERS), "pooling": "mean"}
-    save_head(tmp_path / "head", fitted.head, record)
+    save_fitted(tmp_path / "head", fitted.head, record)
     again = load_head(tmp_path / "head")
     assert sorted(path.name for path in (tmp_path / "head").iterdir()) == ["head.json", "model.safetensors"]
+    assert isinstance(again.head, PairHead)
     assert not again.head.training
     expected = predict_pairs(fitted.head, fitted.data, "test")
     np.testing.assert_array_equal(predict_pairs(again.head, fitted.data, "test"), expected)

@@ -1,71 +1,116 @@
-"""Heads on disk: safetensors and JSON, and a sentence that names the folder when they cannot be read."""
+"""Heads on disk: every head reads back the same, and a broken folder is named."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
-from probes.heads.saved import load_head, save_head
+from probes.fitting.saved import SCHEMA, FittedModule, save_fitted
+from probes.heads.saved import SAVED, load_head
 from probes.networks.cosine_mlp import CosineMLP
+
+L, B, D, K = 3, 20, 8, 4
+ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "cosine-mlp": ((L, D), {"hidden": 4}),
+    "siamese-cosine": ((L, D), {"hidden": 4, "bottleneck": 3}),
+    "layer-cosine": ((L, D), {}),
+    "autoencoder": ((L, D), {"bottleneck": 3}),
+    "token-classifier": ((L, D, K), {"dropout": 0.2, "seed": 3}),
+    "token-mix": ((L, D, K), {"dropout": 0.2, "seed": 3}),
+    "logistic-probe": ((D, ["a", "b", "c"]), {"precision": "float64"}),
+}
+
+
+def make_head(name: str) -> Any:
+    """Build a head whose every float tensor differs from a fresh one's."""
+    sizes, options = ARGUMENTS[name]
+    head: Any = SAVED[name].module(*sizes, **options)
+    with torch.no_grad():
+        for value in head.state_dict().values():
+            if value.is_floating_point():
+                value.add_(torch.rand_like(value))
+    return head.eval()
+
+
+def score(name: str, head: FittedModule) -> torch.Tensor:
+    a, b = torch.randn(2, L, B, D, generator=torch.Generator().manual_seed(5))
+    inputs = (a, b) if name in ("cosine-mlp", "siamese-cosine", "layer-cosine") else (a,)
+    found: torch.Tensor = head(*inputs) if name != "logistic-probe" else head(a[0])
+    return found
+
+
+@pytest.mark.parametrize("name", list(SAVED))
+def test_every_head_reads_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    head = make_head(name)
+    save_fitted(tmp_path / "deep" / "head", head, {"name": name, "layers": ["x", "y", "z"], "pooling": "mean"})
+    state = torch.get_rng_state()
+    saved = load_head(tmp_path / "deep" / "head")
+    assert torch.equal(torch.get_rng_state(), state)  # reading draws nothing
+    assert torch.equal(score(name, saved.head), score(name, head))
+    assert isinstance(saved.head, nn.Module)
+    assert not saved.head.training
+    assert saved.head.arguments() == head.arguments()
+    assert (saved.record["schema"], saved.record["layers"]) == (SCHEMA, ["x", "y", "z"])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A saved head of three layers."""
-    save_head(tmp_path / "seed_0", CosineMLP(3, 5, hidden=4), {"name": "cosine-mlp", "layers": [], "pooling": "mean"})
+    record = {"name": "cosine-mlp", "layers": [], "pooling": "mean"}
+    save_fitted(tmp_path / "seed_0", CosineMLP(3, 5, hidden=4), record)
     return tmp_path / "seed_0"
 
 
-def test_arguments_are_kept(folder: Path) -> None:
-    found = load_head(folder)
-    assert isinstance(found.head, CosineMLP)
-    assert found.record["arguments"] == {
-        "hidden": 4, "standardises_latents": True, "loss": "mse", "learning_rate": 3e-4, "weight_decay": 0.01,
+def test_files_hold_arguments_and_no_pickle(folder: Path) -> None:
+    assert load_head(folder).record["arguments"] == {
+        "n_layers": 3, "width": 5, "hidden": 4, "standardises_latents": True, "loss": "mse", "learning_rate": 3e-4,
+        "weight_decay": 0.01,
     }  # fmt: skip
-    assert (found.head.n_layers, found.head.width) == (3, 5)
-    assert not any(path.suffix in (".pt", ".pkl", ".ckpt", ".bin") for path in folder.iterdir())
+    assert sorted(path.name for path in folder.iterdir()) == ["head.json", "model.safetensors"]
 
 
-def spoil_json(folder: Path) -> None:
-    (folder / "head.json").write_text('{"name": "cosine', encoding="utf-8")
+def test_a_pair_head_of_schema_2_still_opens(folder: Path) -> None:
+    edit(folder, schema=2, n_layers=3, width=5, arguments={"hidden": 4})
+    found = load_head(folder).head
+    assert isinstance(found, CosineMLP)
+    assert (found.n_layers, found.width) == (3, 5)
 
 
-def spoil_list(folder: Path) -> None:
-    (folder / "head.json").write_text("[]", encoding="utf-8")
+def test_a_token_head_of_schema_1_still_opens(tmp_path: Path) -> None:
+    head = make_head("token-mix")
+    save_fitted(tmp_path, head, {"name": "token-mix"})
+    edit(tmp_path, schema=1)
+    assert torch.equal(score("token-mix", load_head(tmp_path).head), score("token-mix", head))
 
 
-def spoil_key(folder: Path) -> None:
-    (folder / "head.json").write_text('{"name": "cosine-mlp"}', encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "schema", "message"),
+    [
+        ("cosine-mlp", 1, "its schema is 1, this version reads cosine-mlp from 2 on; fit it again"),
+        ("logistic-probe", 1, "its schema is 1, this version reads logistic-probe from 3 on; fit it again"),
+        ("token-mix", 4, "its schema is 4, this version reads 1 to 3; fit it again"),
+    ],
+)
+def test_another_schema_says_to_fit_again(name: str, schema: int, message: str, tmp_path: Path) -> None:
+    save_fitted(tmp_path, make_head(name), {"name": name, "schema": schema})
+    with pytest.raises(HeadError, match=rf"\(ValueError: {message}\)"):
+        load_head(tmp_path)
 
 
-def spoil_argument(folder: Path) -> None:
+def edit(folder: Path, **values: Any) -> None:
     record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-    record["arguments"]["hiden"] = 3
-    (folder / "head.json").write_text(json.dumps(record), encoding="utf-8")
-
-
-def drop_json(folder: Path) -> None:
-    (folder / "head.json").unlink()
-
-
-def drop_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+    (folder / "head.json").write_text(json.dumps({**record, **values}), encoding="utf-8")
 
 
 def cut_weights(folder: Path) -> None:
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-
-
-def pickle_weights(folder: Path) -> None:
-    torch.save({"weight": torch.ones(1)}, folder / "model.safetensors")
-
-
-def swap_weights(folder: Path) -> None:
-    save_file(CosineMLP(4, 5, hidden=4).state_dict(), folder / "model.safetensors")
 
 
 def lose_a_weight(folder: Path) -> None:
@@ -74,35 +119,31 @@ def lose_a_weight(folder: Path) -> None:
     save_file(state, folder / "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        spoil_json, spoil_list, spoil_key, spoil_argument, drop_json, drop_weights, cut_weights, pickle_weights,
-        swap_weights, lose_a_weight,
-    ],
-)  # fmt: skip
-def test_what_cannot_be_read_is_refused_by_folder(folder: Path, spoil: object) -> None:
-    assert callable(spoil)
-    spoil(folder)
+SPOILS: dict[str, Callable[[Path], object]] = {
+    "half a record": lambda folder: (folder / "head.json").write_text('{"name": "cosine', encoding="utf-8"),
+    "a list": lambda folder: (folder / "head.json").write_text("[]", encoding="utf-8"),
+    "no arguments": lambda folder: (folder / "head.json").write_text('{"name": "cosine-mlp", "schema": 3}'),
+    "unknown argument": lambda folder: edit(folder, arguments={"hiden": 3}),
+    "another head": lambda folder: edit(folder, name="token-mix"),
+    "no record": lambda folder: (folder / "head.json").unlink(),  # written last: the save was cut short
+    "no weights": lambda folder: (folder / "model.safetensors").unlink(),
+    "half the weights": cut_weights,
+    "pickled weights": lambda folder: torch.save({"weight": torch.ones(1)}, folder / "model.safetensors"),
+    "weights of another size": lambda folder: save_file(
+        CosineMLP(4, 5, hidden=4).state_dict(), folder / "model.safetensors"
+    ),
+    "a weight missing": lose_a_weight,
+}
+
+
+@pytest.mark.parametrize("spoil", list(SPOILS))
+def test_a_broken_folder_is_named(folder: Path, spoil: str) -> None:
+    SPOILS[spoil](folder)
     with pytest.raises(HeadError, match=r"folder '.*seed_0' holds no readable head \(\w+: .+\); allowed: a folder"):
         load_head(folder)
 
 
-def test_a_head_of_another_version_is_named(folder: Path) -> None:
-    record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-    (folder / "head.json").write_text(json.dumps({**record, "name": "cosine-mlq"}), encoding="utf-8")
+def test_an_unknown_head_is_named(folder: Path) -> None:
+    edit(folder, name="cosine-mlq")
     with pytest.raises(UnknownNameError, match=r"unknown head 'cosine-mlq': did you mean 'cosine-mlp'\?"):
         load_head(folder)
-
-
-def test_a_head_of_another_schema_is_to_be_fitted_again(folder: Path) -> None:
-    record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
-    (folder / "head.json").write_text(json.dumps({**record, "schema": 1}), encoding="utf-8")
-    with pytest.raises(HeadError, match=r"\(ValueError: its schema is 1, this version reads 2; fit it again\)"):
-        load_head(folder)
-
-
-def test_a_head_that_was_cut_short_is_no_head(folder: Path) -> None:
-    (folder / "head.json").unlink()  # it is written last
-    with pytest.raises(HeadError, match=r"FileNotFoundError"):
-        load_head(str(folder))

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 import probes.heads.pairs.fitting
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
 from probes.heads.contributions import layer_contributions
 from probes.heads.options import resolve_options
 from probes.heads.pairs.evaluation import evaluate_head
 from probes.heads.pairs.fitting import FittedHead, Setting, fit_seed
-from probes.heads.saved import SavedAutoencoder, load_head
+from probes.heads.saved import load_head
 from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import Standardiser
 from probes.metrics.calibration import read_calibration
@@ -27,29 +28,31 @@ from probes.tasks import PairTask
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import LAYERS, WIDTH, pair_data
 
+Encoders = SavedHead[LayerAutoencoder]
+
 L = len(LAYERS)
 CODES = [4, 7, 4, 3, 7]  # interleaved groups
 QUICK: dict[str, Any] = {"max_epochs": 2, "hidden": 8, "learning_rate": 3e-3, "batch_size": 40}
 FEATURES: dict[str, Any] = {"pair_features": 3}
 
 
-def make_autoencoders(layers: tuple[str, ...] = LAYERS, *, seed: int = 7, fit_id: str = "one") -> SavedAutoencoder:
+def make_autoencoders(layers: tuple[str, ...] = LAYERS, *, seed: int = 7, fit_id: str = "one") -> Encoders:
     """Make random autoencoders whose standardiser is like no data's."""
     torch.manual_seed(seed)
     codes = [CODES[k % L] for k in range(len(layers))]
     module = LayerAutoencoder(len(layers), WIDTH, bottleneck=codes, encoder="mlp", dropout=0.5).eval()
     module.prepare(Standardiser(torch.randn(len(layers), WIDTH), torch.rand(len(layers), WIDTH) + 0.5))
-    return SavedAutoencoder(module, {"layers": list(layers), "fit_id": fit_id})
+    return Encoders(module, {"layers": list(layers), "fit_id": fit_id})
 
 
 @pytest.fixture(scope="module")
-def autoencoders() -> SavedAutoencoder:
+def autoencoders() -> Encoders:
     """Autoencoders of all layers; read-only."""
     return make_autoencoders()
 
 
 @pytest.fixture
-def setting(cache: LatentCache, task: PairTask, tmp_path: Path, autoencoders: SavedAutoencoder) -> Setting:
+def setting(cache: LatentCache, task: PairTask, tmp_path: Path, autoencoders: Encoders) -> Setting:
     """A run with one seed and autoencoders at hand."""
     return Setting(
         cache, task, (0,), 100, "cpu", tmp_path / "heads", autoencoders=lambda _: autoencoders, has_subsets=False
@@ -78,9 +81,9 @@ def draw(n_rows: int = 9, *, n_layers: int = L) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def assert_codes(head: SiameseCosine, autoencoders: SavedAutoencoder, picks: list[int], *, are_equal: bool) -> None:
-    latents, _ = draw(n_layers=autoencoders.module.n_layers)
-    mine, theirs = codes_of(head, latents[picks]), codes_of(autoencoders.module, latents)
+def assert_codes(head: SiameseCosine, autoencoders: Encoders, picks: list[int], *, are_equal: bool) -> None:
+    latents, _ = draw(n_layers=autoencoders.head.n_layers)
+    mine, theirs = codes_of(head, latents[picks]), codes_of(autoencoders.head, latents)
     for code, k in zip(mine, picks, strict=True):
         assert code.shape == theirs[k].shape
         assert torch.allclose(code, theirs[k], rtol=0, atol=1e-6) == are_equal
@@ -90,20 +93,20 @@ def weights(module: nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in module.parameters()]
 
 
-def build_as_fitted(autoencoders: SavedAutoencoder, **options: Any) -> SiameseCosine:
+def build_as_fitted(autoencoders: Encoders, **options: Any) -> SiameseCosine:
     """Build the head that `fit` starts from."""
     torch.manual_seed(0)
     head = SiameseCosine(L, WIDTH, hidden=8, encoder="mlp", bottleneck=CODES, **options)
     if head.start != "fresh":
-        head.adopt(autoencoders.module.encoder, autoencoders.module.standardiser, picks=range(L))
+        head.adopt(autoencoders.head.encoder, autoencoders.head.standardiser, picks=range(L))
     return head
 
 
 @pytest.mark.parametrize("extra", [{}, FEATURES], ids=["cosines", "pair features"])
 def test_frozen_encoders_stay_bit_identical_while_the_network_learns(
-    setting: Setting, autoencoders: SavedAutoencoder, extra: dict[str, Any]
+    setting: Setting, autoencoders: Encoders, extra: dict[str, Any]
 ) -> None:
-    before = weights(autoencoders.module)
+    before = weights(autoencoders.head)
     start = build_as_fitted(autoencoders, start="frozen", **extra)
     head = head_of(fit(setting, start="frozen", **extra))
     for mine, theirs in zip(head.encoder.parameters(), start.encoder.parameters(), strict=True):
@@ -113,11 +116,11 @@ def test_frozen_encoders_stay_bit_identical_while_the_network_learns(
         for mine, theirs in zip(part.parameters(), fresh.parameters(), strict=True):
             assert not torch.equal(mine, theirs)
     assert len(head.projections) == (3 if extra else 0)
-    assert all(torch.equal(now, then) for now, then in zip(autoencoders.module.parameters(), before, strict=True))
+    assert all(torch.equal(now, then) for now, then in zip(autoencoders.head.parameters(), before, strict=True))
 
 
-def test_pretrained_encoders_start_there_and_are_trained_on(setting: Setting, autoencoders: SavedAutoencoder) -> None:
-    before = weights(autoencoders.module)
+def test_pretrained_encoders_start_there_and_are_trained_on(setting: Setting, autoencoders: Encoders) -> None:
+    before = weights(autoencoders.head)
     start = build_as_fitted(autoencoders, start="pretrained")
     assert_codes(start.eval(), autoencoders, list(range(L)), are_equal=True)
     head = head_of(fit(setting, start="pretrained"))
@@ -126,15 +129,15 @@ def test_pretrained_encoders_start_there_and_are_trained_on(setting: Setting, au
     for mine, theirs in zip(head.encoder.parameters(), start.encoder.parameters(), strict=True):
         assert not torch.equal(mine, theirs)
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0.15)  # a dozen steps away, not another start
-    assert all(torch.equal(now, then) for now, then in zip(autoencoders.module.parameters(), before, strict=True))
+    assert all(torch.equal(now, then) for now, then in zip(autoencoders.head.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("start", STARTS)
 def test_latents_are_standardised_as_the_encoders_saw_them(
-    setting: Setting, autoencoders: SavedAutoencoder, start: str
+    setting: Setting, autoencoders: Encoders, start: str
 ) -> None:
     fitted = fit(setting, start=start, max_epochs=1)
-    own, theirs = fitted.data.standardiser(), autoencoders.module.standardiser
+    own, theirs = fitted.data.standardiser(), autoencoders.head.standardiser
     expected = own if start == "fresh" else theirs
     assert torch.equal(fitted.head.mean.squeeze(1), expected.mean)
     assert torch.equal(fitted.head.scale.squeeze(1), expected.scale)
@@ -144,14 +147,14 @@ def test_latents_are_standardised_as_the_encoders_saw_them(
 @pytest.mark.parametrize("start", ["pretrained", "frozen"])
 @pytest.mark.parametrize("layers", [["block_01", "final_norm"], ["embedding"], ["blocks"]])
 def test_a_choice_of_layers_gets_the_encoders_of_those_layers(
-    setting: Setting, autoencoders: SavedAutoencoder, layers: list[str], start: str
+    setting: Setting, autoencoders: Encoders, layers: list[str], start: str
 ) -> None:
     fitted = fit(setting, start=start, layers=layers, max_epochs=1, learning_rate=0.0)
     picks = [LAYERS.index(layer) for layer in fitted.data.layers]
     assert len(picks) < L
     assert_codes(head_of(fitted), autoencoders, picks, are_equal=True)
-    assert torch.equal(fitted.head.mean, autoencoders.module.mean[picks])
-    assert torch.equal(fitted.head.scale, autoencoders.module.scale[picks])
+    assert torch.equal(fitted.head.mean, autoencoders.head.mean[picks])
+    assert torch.equal(fitted.head.scale, autoencoders.head.scale[picks])
     assert fitted.head.arguments()["bottleneck"] == [CODES[k] for k in picks]
     assert fitted.head.arguments()["encoder"] == "mlp"
 
@@ -176,7 +179,7 @@ def test_both_poolings_get_the_encoders_of_both(setting: Setting) -> None:
     channels = tuple(f"{pooling}/{layer}" for pooling in ("last", "mean") for layer in LAYERS)
     both = make_autoencoders(channels)
 
-    def give(pooling: str) -> SavedAutoencoder:
+    def give(pooling: str) -> Encoders:
         asked.append(pooling)
         return both
 
@@ -187,7 +190,7 @@ def test_both_poolings_get_the_encoders_of_both(setting: Setting) -> None:
     assert_codes(head_of(fitted), both, [channels.index(name) for name in fitted.data.layers], are_equal=True)
 
 
-def test_frozen_encoders_drop_nothing_in_training(autoencoders: SavedAutoencoder) -> None:
+def test_frozen_encoders_drop_nothing_in_training(autoencoders: Encoders) -> None:
     a, b = draw(64)
     found = {}
     for start in ("frozen", "pretrained"):
@@ -199,7 +202,7 @@ def test_frozen_encoders_drop_nothing_in_training(autoencoders: SavedAutoencoder
     assert not torch.equal(*found["pretrained"])
 
 
-def test_similarities_are_fixed_for_frozen_cosines_only(autoencoders: SavedAutoencoder) -> None:
+def test_similarities_are_fixed_for_frozen_cosines_only(autoencoders: Encoders) -> None:
     fixed = {
         (start, n): build_as_fitted(autoencoders, start=start, pair_features=n).has_fixed_similarities
         for start in STARTS
@@ -209,7 +212,7 @@ def test_similarities_are_fixed_for_frozen_cosines_only(autoencoders: SavedAutoe
 
 
 def test_similarities_computed_once_train_as_those_of_every_epoch(
-    data: PairLatents, autoencoders: SavedAutoencoder, monkeypatch: pytest.MonkeyPatch
+    data: PairLatents, autoencoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     predictions, histories = [], []
     for is_fixed in (True, False):
@@ -243,7 +246,7 @@ def test_an_unknown_start_is_named() -> None:
 
 
 def test_a_fresh_head_asks_for_no_autoencoders(setting: Setting) -> None:
-    def refuse(_: str) -> SavedAutoencoder:
+    def refuse(_: str) -> Encoders:
         raise AssertionError("autoencoders were asked for")
 
     fit(replace(setting, autoencoders=refuse), max_epochs=1, bottleneck=4)

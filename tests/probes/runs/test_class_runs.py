@@ -15,8 +15,9 @@ from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
 from extract.masks.plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.heads.classes.saved import load_probe
+from probes.heads.saved import load_head
 from probes.latents.class_features import join_pair
+from probes.logistic.probe import LinearProbe
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.class_runs import cut_task, require_heads, spec_of
@@ -97,17 +98,16 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
 def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Path], Any]) -> None:
     folder = base / "runs" / "again"
     assert main(["run", str(base / "pairs.yaml"), "--name", "again"]) == 0
-    probe = load_probe(folder / "heads" / "logistic-probe")
+    probe = load_head(folder / "heads" / "logistic-probe")
     assert probe.record["is_pairs"]
-    assert probe.record["layer"] == read_json(folder / "scores.json")["heads"]["logistic-probe"]["chosen"]["layer"]
+    assert isinstance(probe.head, LinearProbe)
+    [layer] = probe.record["layers"]
+    assert layer == read_json(folder / "scores.json")["heads"]["logistic-probe"]["chosen"]["layer"]
     cache = LatentCache(base / "caches" / read_json(folder / "scores.json")["cache"]["file"])
     with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    a, b = (
-        cache.gather(cache.rows_of([row[f"text{k}"] for row in rows]), "mean", layers=probe.record["layer"])
-        for k in (1, 2)
-    )
-    assert probe.predict(join_pair(a, b)[0]) == [row["logistic-probe"] for row in rows]
+    a, b = (cache.gather(cache.rows_of([row[f"text{k}"] for row in rows]), "mean", layers=layer) for k in (1, 2))
+    assert probe.head.predict(join_pair(a, b)[0]) == [row["logistic-probe"] for row in rows]
 
 
 def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callable[[Path], Any]) -> None:

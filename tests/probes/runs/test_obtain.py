@@ -9,7 +9,7 @@ import probes.runs.obtain
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.heads.pairs.pretraining import FOLDER
-from probes.heads.saved import load_autoencoder
+from probes.heads.saved import load_head
 from probes.runs.config import PretrainingSpec, RunConfig
 from probes.runs.obtain import SILENT, EncoderShelf, Watcher, obtain_corpus
 from probes.tasks.corpus import Corpus
@@ -63,9 +63,9 @@ def test_autoencoders_are_fitted_once_per_pooling_as_the_run_says(corpus: Latent
     assert shelf("mean") is mean
     assert shelf("mean+last") is both
     assert told == [("autoencoder (mean)", 4, 1), ("autoencoder (mean+last)", 4, 1)]
-    assert (mean.record["seed"], mean.module.codes) == (4, (3,) * 5)
-    assert both.module.n_layers == 10
-    kept = {load_autoencoder(folder).record["pooling"] for folder in (tmp_path / FOLDER).iterdir()}
+    assert (mean.record["seed"], mean.head.codes) == (4, (3,) * 5)
+    assert both.head.n_layers == 10
+    kept = {load_head(folder).record["pooling"] for folder in (tmp_path / FOLDER).iterdir()}
     assert kept == {"mean", "mean+last"}
 
 

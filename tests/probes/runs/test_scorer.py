@@ -67,9 +67,9 @@ def test_what_a_scorer_cannot_do(finished: Finished, tmp_path: Path) -> None:
     [
         (
             {"name": "ner", "tags": ["O"]},
-            r"a run on words \(task 'ner'\).*words\.saved\.load_token_head\('.*/heads/NAME/",
+            r"a run on words \(task 'ner'\).*probes\.load_head\('.*/heads/NAME/",
         ),
-        ({"name": "topic", "class_names": ["a"]}, r"a run on classes \(task 'topic'\).*classes\.saved\.load_probe\('"),
+        ({"name": "topic", "class_names": ["a"]}, r"a run on classes \(task 'topic'\).*probes\.load_head\('"),
     ],
 )
 def test_a_run_on_something_else_says_what_reads_its_heads(

@@ -19,8 +19,8 @@ from extract.masks.plan import parse_plan
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
+from probes.heads.saved import load_head
 from probes.heads.words.judging import judge_of
-from probes.heads.words.saved import load_token_head
 from probes.latents.word_latents import WordLatents
 from probes.plans.sweeping import run_sweep
 from probes.readers.conll_columns import ColumnFormat, read_columns
@@ -158,7 +158,7 @@ def test_predictions_can_be_read_and_scored_again(finished: WordRun) -> None:
 
 
 def test_a_saved_head_predicts_what_the_run_wrote(finished: WordRun) -> None:
-    saved = load_token_head(finished.folder / "heads" / "token-classifier" / "seed_0")
+    saved = load_head(finished.folder / "heads" / "token-classifier" / "seed_0")
     assert (saved.record["layers"], saved.record["pooling"]) == (LAYERS, "mean")
     task = load_words_sample("ner")
     places = finished.cache.words_of(task.joined("test"))

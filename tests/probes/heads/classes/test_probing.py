@@ -11,10 +11,12 @@ from extract.store.cache import LatentCache
 from probes.heads.classes.logistic_probe import ProbeResult, _best, evaluate_probe
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
-from probes.heads.classes.saved import load_probe, save_probe
+from probes.heads.classes.saved import save_probe
 from probes.heads.classes.solving import ChunkSolver
+from probes.heads.saved import load_head
 from probes.latents.channels import Channels
 from probes.latents.class_features import ClassFeatures, join_pair
+from probes.logistic.probe import LinearProbe
 from probes.logistic.solver import fit_logistic
 from probes.tasks.classes.assemble import TaskCard, assemble_task
 from probes.tasks.classes.examples import Example
@@ -79,25 +81,12 @@ def test_a_saved_probe_predicts_the_same(
 ) -> None:
     save_probe(tmp_path / "probe", result, task)
     assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["head.json", "model.safetensors"]
-    probe = load_probe(tmp_path / "probe")
-    assert (probe.record["layer"], probe.record["pooling"]) == (PLANTED, "mean")
+    probe = load_head(tmp_path / "probe")
+    assert (probe.record["layers"], probe.record["pooling"]) == ([PLANTED], "mean")
+    assert isinstance(probe.head, LinearProbe)
     latents = cache.gather(cache.rows_of(list(task.splits["test"]["text"])), "mean", layers=PLANTED)[0]
     names = [task.class_names[code] for code in result.predictions["test"]]
-    assert probe.predict(latents) == names
-
-
-def test_a_probe_that_cannot_be_read_is_named(result: ProbeResult, task: ClassTask, tmp_path: Path) -> None:
-    with pytest.raises(HeadError, match=r"nowhere' holds no readable probe \(FileNotFoundError"):
-        load_probe(tmp_path / "nowhere")
-    save_probe(tmp_path, result, task)
-    record = (tmp_path / "head.json").read_text(encoding="utf-8")
-    (tmp_path / "head.json").write_text(record.replace('"schema": 1', '"schema": 7'), encoding="utf-8")
-    with pytest.raises(HeadError, match="logistic-probe of schema 7, this version reads logistic-probe of schema 1"):
-        load_probe(tmp_path)
-    (tmp_path / "head.json").write_text(record, encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes(b"cut")
-    with pytest.raises(HeadError, match="holds no readable probe"):
-        load_probe(tmp_path)
+    assert probe.head.predict(latents) == names
 
 
 def test_nothing_is_chosen_on_test(cache: LatentCache, result: ProbeResult) -> None:
@@ -129,7 +118,7 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
     np.testing.assert_array_equal(found.predictions["test"], 1 + plain.predictions["test"])
     assert found.scores["summary"]["test"]["accuracy"]["mean"] < plain.scores["summary"]["test"]["accuracy"]["mean"]
     save_probe(tmp_path / "probe", found, with_new_class(task))
-    assert load_probe(tmp_path / "probe").record["class_names"] == list(task.class_names)
+    assert load_head(tmp_path / "probe").record["arguments"]["class_names"] == list(task.class_names)
 
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -182,7 +171,7 @@ def test_float64_reaches_tolerances_that_float32_does_not(cache: LatentCache, ta
     assert found.fit is not None
     assert found.fit.weight.dtype is torch.float64
     save_probe(tmp_path, found, task)
-    assert torch.equal(load_probe(tmp_path).head.weight[0, 0], found.fit.weight[0, 0, 0])
+    assert torch.equal(load_head(tmp_path).head.state_dict()["weight"], found.fit.weight[0, 0, 0])
     with pytest.raises(UnknownNameError, match="unknown precision 'float16': did you mean"):
         ProbeOptions(precision="float16")
 

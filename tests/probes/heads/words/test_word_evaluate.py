@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError
+from probes.heads.saved import load_head
 from probes.heads.words.description import describe_seed
 from probes.heads.words.evaluation import MIX, WordResult, WordSetting, evaluate_token_head
 from probes.heads.words.judging import judge_of, majority_ids
 from probes.heads.words.registry import evaluate_word_head, resolve_word_options
-from probes.heads.words.saved import load_token_head
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
 from probes.report.words.summary import without_latent
@@ -84,7 +84,7 @@ def test_everything_told_equals_counting_it_again(
         assert (ids == NO_PREDICTION).sum() == 1
         assert result.scores["majority"][split] == judge.score(majority_ids(data, judge))
     layer = LAYERS.index(PLANTED)
-    head = load_token_head(folder / "token-classifier" / "seed_0").head
+    head = load_head(folder / "token-classifier" / "seed_0").head
     rows = data.split("test")
     latents = cache.latents["mean"][:, rows.places[rows.has_latent]]
     assert np.array_equal(head(latents)[layer].argmax(-1).numpy(), result.predictions["test"][rows.has_latent])

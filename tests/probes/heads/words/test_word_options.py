@@ -7,7 +7,7 @@ import pytest
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from probes.heads.words.options import PROTOCOL_OPTIONS, TokenOptions
 from probes.heads.words.registry import WORD_HEADS, resolve_word_options
-from probes.heads.words.saved import TOKEN_HEADS
+from probes.networks.token_heads import TOKEN_HEADS
 
 
 def test_every_head_can_be_saved() -> None:
