@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from probes.runs.protocol_tasks import load_run_task
 
 from extract.decoders.spec import DecoderSpec
 from extract.digest import digest_rows
@@ -30,8 +31,6 @@ from probes.plans.plan_search import STRATEGIES, Search, Trial, search_plans
 from probes.plans.plan_space import PlanSpace
 from probes.report.sweeps import selection_score
 from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
-from probes.runs.protocol_tasks import load_run_task
-from probes.tasks.held_back import without_test
 from probes.tasks.table import AnyTask
 
 
@@ -57,7 +56,7 @@ class Replay:
     def space(self) -> PlanSpace:
         """What the searches choose from."""
         n_blocks = int(next(iter(self.caches.values())).identity["decoder"]["n_layers"])
-        return space_of(without_test(self.task), tuple(self.caches), n_blocks=n_blocks)
+        return space_of(self.task.without_test(), tuple(self.caches), n_blocks=n_blocks)
 
     def score(self, trial: Trial) -> list[float]:
         """Score the plans of a trial on validation."""
@@ -65,7 +64,7 @@ class Replay:
         for plan in trial.plans:
             key = f"{plan.text} on {trial.n_rows}"
             if key not in self.memory:
-                part = draw_rows(without_test(self.task), trial.n_rows)
+                part = draw_rows(self.task.without_test(), trial.n_rows)
                 self.memory[key] = selection_score(self._evaluate(part, plan))
                 self.keep(self.memory)
             found.append(self.memory[key])
@@ -169,7 +168,7 @@ def open_sweep(folder: Path, *, caches: Path, head: str, options: dict[str, Any]
     known = json.loads(memory.read_text(encoding="utf-8")) if memory is not None and memory.is_file() else {}
     if not options and (folder / "scores.json").is_file():
         rows = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["plans"]
-        n_rows = max(len(part) for part in without_test(task).splits.values())
+        n_rows = max(len(part) for part in task.without_test().splits.values())
         known |= {f"{row['plan']} on {n_rows}": selection_score(row["heads"][head]) for row in rows}
 
     def keep(scores: dict[str, float]) -> None:

@@ -28,8 +28,8 @@ from probes.runs.load import load_run_task
 from probes.runs.obtain import obtain_cache, obtain_corpus
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
+from probes.tasks.base import Task
 from probes.tasks.corpus import Corpus, load_corpus
-from probes.tasks.table import AnyTask
 
 DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
 
@@ -90,13 +90,13 @@ def _corpus(config: RunConfig) -> Corpus:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-def _sources(config: RunConfig) -> list[AnyTask | Corpus]:
+def _sources(config: RunConfig) -> list[Task | Corpus]:
     """Give everything whose texts a run extracts: its task, and the corpus that its heads start from."""
     task, corpus = load_run_task(config), obtain_corpus(config)
     return [task] if corpus is None else [task, corpus]
 
 
-def find_cache_of(config: RunConfig, source: AnyTask | Corpus) -> LatentCache:
+def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     """Find the cache of a task or corpus without its decoder: by name, contents and texts.
 
     Raises:

@@ -1,5 +1,6 @@
 """The caches of a search: grown with its rows, so that the latents of fewer rows are never computed twice."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from extract.store.reuse import cache_path
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, Watcher
-from probes.tasks.table import AnyTask
+from probes.tasks.base import Task
 
 
 @dataclass
@@ -36,7 +37,7 @@ class GrowingCaches:
     watcher: Watcher = SILENT
     latest: dict[MaskPlan, CachePart] = field(default_factory=dict)
 
-    def obtain(self, plans: tuple[MaskPlan, ...], task: AnyTask) -> list[LatentCache]:
+    def obtain(self, plans: tuple[MaskPlan, ...], task: Task) -> list[LatentCache]:
         """Find or extract the caches of plans that hold every text of a task.
 
         Args:
@@ -49,7 +50,7 @@ class GrowingCaches:
         """
         if KINDS[self.config.task.kind].reads_words:
             return self._sweep(list(plans), unique_texts(task.texts()))
-        texts = unique_texts(task.texts())
+        texts = [text for text in unique_texts(task.texts()) if isinstance(text, str)]
         alike: dict[int, list[MaskPlan]] = {}
         for plan in plans:
             alike.setdefault(self._find(plan, texts), []).append(plan)
@@ -90,7 +91,7 @@ class GrowingCaches:
     def _path(self, plan: MaskPlan, texts: list[str]) -> Path:
         return cache_path(Path(self.config.caches), self._describe(plan, texts))
 
-    def _sweep(self, plans: list[MaskPlan], texts: list[str] | list[JoinedText]) -> list[LatentCache]:
+    def _sweep(self, plans: list[MaskPlan], texts: Sequence[str | JoinedText]) -> list[LatentCache]:
         watch = self.watcher.extraction
         progress = watch(f"sweeping {len(plans)} plans over {len(texts):,} texts") if watch else None
         return sweep_latents(

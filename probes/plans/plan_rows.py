@@ -6,13 +6,13 @@ from typing import Any
 from extract.masks.plan import MaskPlan
 from extract.run.runner import unique_texts
 from probes.plans.plan_space import PlanSpace
-from probes.tasks.table import AnyTask
+from probes.tasks.base import Task
 
 FEWEST_ROWS = 16
 """With fewer rows per split a validation score says next to nothing."""
 
 
-def space_of(task: AnyTask, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: int = FEWEST_ROWS) -> PlanSpace:
+def space_of(task: Task, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: int = FEWEST_ROWS) -> PlanSpace:
     """Describe a task and plans for a search.
 
     Args:
@@ -36,6 +36,6 @@ def space_of(task: AnyTask, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewes
     return PlanSpace(plans, n_blocks, n_rows, n_texts, least)
 
 
-def draw_rows(task: AnyTask, n_rows: int) -> Any:
+def draw_rows(task: Task, n_rows: int) -> Any:
     """Draw rows of every split; a larger draw holds every smaller one, and one of all rows is the task itself."""
     return task if n_rows >= max(len(rows) for rows in task.splits.values()) else task.subset(n_rows)

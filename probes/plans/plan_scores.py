@@ -15,12 +15,12 @@ from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
 from probes.runs.load import check_heads, load_run_task
 from probes.runs.run import evaluate_heads, make_setting
-from probes.tasks.table import AnyTask
+from probes.tasks.base import Task
 
 CAUSAL_PLAN = "causal"
 
 
-def load_for_plans(config: RunConfig) -> AnyTask:
+def load_for_plans(config: RunConfig) -> Task:
     """Load the task of a configuration that is to be scored under many plans.
 
     Args:
@@ -51,7 +51,7 @@ def require_unread_test(config: RunConfig) -> None:
         )
 
 
-def evaluate_plan(config: RunConfig, task: AnyTask, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
+def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
     """Fit the heads of a configuration on the cache of one plan.
 
     Args:

@@ -30,8 +30,7 @@ from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, Watcher
 from probes.runs.record import open_folder
 from probes.runs.run import RunResult, make_header
-from probes.tasks.held_back import without_test
-from probes.tasks.table import AnyTask
+from probes.tasks.base import Task
 
 
 def run_search(
@@ -65,7 +64,7 @@ def run_search(
     task = load_for_plans(config)
     decoder = load_decoder(config.decoder, report=watcher.say)
     sweep_cost(plans, len(decoder.blocks))  # refuses plans that cannot share blocks
-    judged = without_test(task)
+    judged = task.without_test()
     space = _space(config, judged, plans, decoder)
     settings = {**config.to_dict(), "search": strategy, "budget": budget, "plans": [plan.text for plan in plans]}
     folder = open_folder(config.runs, f"{config.name.removesuffix('-search')}-search", settings)
@@ -88,7 +87,7 @@ def run_search(
     return RunResult(folder, scores)
 
 
-def _space(config: RunConfig, judged: AnyTask, plans: Sequence[MaskPlan], decoder: Decoder) -> PlanSpace:
+def _space(config: RunConfig, judged: Task, plans: Sequence[MaskPlan], decoder: Decoder) -> PlanSpace:
     kind = KINDS[config.task.kind]
     folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
     fewest = kind.fewest_rows(judged, folds)
@@ -99,9 +98,7 @@ def _space(config: RunConfig, judged: AnyTask, plans: Sequence[MaskPlan], decode
 class _Scorer:
     """Scores the plans of a trial with the first head, on rows of train and validation."""
 
-    def __init__(
-        self, config: RunConfig, judged: AnyTask, space: PlanSpace, caches: GrowingCaches, folder: Path
-    ) -> None:
+    def __init__(self, config: RunConfig, judged: Task, space: PlanSpace, caches: GrowingCaches, folder: Path) -> None:
         self.head, options = next(iter(config.heads.items()))
         self.config = replace(config, heads={self.head: options})
         self.judged, self.space, self.caches, self.folder = judged, space, caches, folder
@@ -125,7 +122,7 @@ def _causal(rows: Sequence[PlanScores]) -> PlanScores | None:
 
 
 def _on_everything(
-    config: RunConfig, task: AnyTask, found: Search, caches: GrowingCaches, folder: Path
+    config: RunConfig, task: Task, found: Search, caches: GrowingCaches, folder: Path
 ) -> list[PlanScores]:
     """Fit every head on the chosen plan, and on the causal one beside it: the only look at test."""
     causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL_PLAN]

@@ -28,8 +28,7 @@ from probes.runs.kinds import KINDS, ZERO_SHOT
 from probes.runs.obtain import SILENT, Watcher
 from probes.runs.record import open_folder
 from probes.runs.run import RunResult, make_header
-from probes.tasks.held_back import without_test
-from probes.tasks.table import AnyTask
+from probes.tasks.base import Task
 
 TEST_READS = {
     "chosen": "for the chosen plan of every head, and for causal (or the first plan) beside it",
@@ -97,14 +96,14 @@ class _Comparison:
     """Plans with their caches, which hold every text, those of test as well."""
 
     config: RunConfig
-    task: AnyTask
+    task: Task
     plans: tuple[tuple[MaskPlan, LatentCache], ...]
     folder: Path
     watcher: Watcher
 
     def compare(self, *, reads_all: bool) -> tuple[tuple[PlanScores, ...], dict[str, PlanChoice], str]:
         """Fit every head on every plan, choose, and say which plans test was read for."""
-        judged = self.task if reads_all else without_test(self.task)
+        judged = self.task if reads_all else self.task.without_test()
         rows = [self._score(place, judged) for place in range(len(self.plans))]
         places = {row.plan: place for place, row in enumerate(rows)}
         chosen = {name: places[best_row(rows, name).plan] for name in self.config.heads}
@@ -122,7 +121,7 @@ class _Comparison:
         choices = describe_choices({name: rows[place] for name, place in chosen.items()}, rows[default])
         return tuple(rows), choices, test_read
 
-    def _score(self, place: int, judged: AnyTask) -> PlanScores:
+    def _score(self, place: int, judged: Task) -> PlanScores:
         plan, cache = self.plans[place]
         row = evaluate_plan(self.config, judged, plan, cache, self.folder)
         for name in self.config.heads:

@@ -10,8 +10,9 @@ from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
 from probes.fitting.protocols import find_protocol
 from probes.latents.channels import split_poolings
+from probes.tasks.base import Task
 from probes.tasks.pairs.leakage import drop_leaked_rows
-from probes.tasks.table import ALL_TASKS, AnyTask, load_any_task
+from probes.tasks.table import ALL_TASKS, load_any_task
 
 if TYPE_CHECKING:
     from probes.heads.options import HeadOptions
@@ -47,7 +48,7 @@ class TaskSpec:
         """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
         return ALL_TASKS[self.name].kind
 
-    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> AnyTask:
+    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> Task:
         """Load the task, drawn down to `pairs` per split.
 
         Args:
@@ -65,7 +66,8 @@ class TaskSpec:
         task: Any = load_any_task(self.name, **options)
         if self.drop_leaked != "none":
             task = drop_leaked_rows(task, by=self.drop_leaked)
-        return task.subset(self.pairs) if self.pairs else task
+        found: Task = task.subset(self.pairs) if self.pairs else task
+        return found
 
 
 @dataclass(frozen=True)

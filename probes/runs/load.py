@@ -7,8 +7,8 @@ from probes.fitting.protocols import find_protocol
 from probes.heads.entries import Purpose
 from probes.heads.registry import HEADS
 from probes.runs.config import RunConfig
+from probes.tasks.base import Task
 from probes.tasks.classes.look_both_ways import look_both_ways_split
-from probes.tasks.table import AnyTask
 
 
 def _every_token(task: Any, config: RunConfig) -> Any:
@@ -25,7 +25,7 @@ CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
 """What protocols do to a task, by name; reading the tokenizer does not load the decoder."""
 
 
-def load_run_task(config: RunConfig) -> AnyTask:
+def load_run_task(config: RunConfig) -> Task:
     """Load the task of a run, and do to it what the protocol of the run does.
 
     Args:
@@ -40,11 +40,11 @@ def load_run_task(config: RunConfig) -> AnyTask:
     protocol = find_protocol(config.protocol)
     task = config.task.load(protocol.task)
     cut = protocol.cut.get(config.task.kind, "")
-    found: AnyTask = CUTS[cut](task, config) if cut else task
+    found: Task = CUTS[cut](task, config) if cut else task
     return found
 
 
-def check_heads(config: RunConfig, task: AnyTask, *, chooses_plan: bool = False) -> None:
+def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
     """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
 
     Args:

@@ -17,8 +17,8 @@ from probes.heads.pairs.pretraining import AUTOENCODER, Pretraining, obtain_auto
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.runs.config import RunConfig
 from probes.runs.record import describe_cache
+from probes.tasks.base import Task
 from probes.tasks.corpus import Corpus, load_corpus
-from probes.tasks.table import AnyTask
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Watcher:
 SILENT = Watcher()
 
 
-def obtain_cache(config: RunConfig, task: AnyTask | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
+def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
     """Find the cache a run needs, or extract it.
 
     Args:

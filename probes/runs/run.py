@@ -20,7 +20,7 @@ from probes.runs.kinds import KINDS
 from probes.runs.load import check_heads, load_run_task
 from probes.runs.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
 from probes.runs.record import describe_cache, describe_program, open_folder
-from probes.tasks.table import AnyTask
+from probes.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def run(
 
 
 def make_setting(
-    config: RunConfig, task: AnyTask, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
+    config: RunConfig, task: Task, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
     has_subsets: bool = True,
 ) -> Setting:  # fmt: skip
     """Collect what all heads of a run share.

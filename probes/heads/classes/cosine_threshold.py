@@ -93,8 +93,7 @@ def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) ->
         )
     if not task.is_pairs:
         raise ConfigError(
-            f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use "
-            "logistic-probe."
+            f"head {resolved.name!r} compares two texts, but a row of task {task.name!r} holds one; use logistic-probe."
         )
     if len(task.training_classes) != 2:
         raise HeadError(

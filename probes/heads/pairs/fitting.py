@@ -21,7 +21,6 @@ from probes.metrics.correlation import correlations
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.pair_head import PairHead
 from probes.networks.siamese_cosine import SiameseCosine
-from probes.tasks.held_back import without_test
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +88,7 @@ class SeedFit:
         """Digest everything the fitted weights depend on."""
         setting, data = self.setting, self.data
         reads_test = setting.rules.selection == "test"
-        seen = setting.task if reads_test else without_test(setting.task)  # found again when test is read later
+        seen = setting.task if reads_test else setting.task.without_test()  # found again when test is read later
         return digest_json(
             [
                 self.resolved.name, self.arguments, vars(self.options), data.pooling, list(data.layers), self.seed,

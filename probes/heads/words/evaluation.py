@@ -22,7 +22,6 @@ from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
 from probes.metrics.spans import NO_PREDICTION
 from probes.networks.token_heads import TokenHead, TokenMix
-from probes.tasks.held_back import without_test
 
 MIX = "mix"
 """What stands for the layer of a head that reads a mix of all of them."""
@@ -147,7 +146,7 @@ def _fit_seed(
     fit_id = digest_json(
         [
             name, asdict(options), data.channels.pooling, list(data.layers), seed,
-            setting.cache.manifest.id, without_test(setting.task).digest(), setting.cache.identity["versions"],
+            setting.cache.manifest.id, setting.task.without_test().digest(), setting.cache.identity["versions"],
             setting.device,
         ],
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probes.runs.class_runs import evaluate_classes
 
 from extract.decoders.spec import DecoderSpec
 from extract.masks.grid import plans_over_k_and_k0
@@ -15,10 +16,8 @@ from extract.store.cache import LatentCache
 from probes.plans.plan_rows import draw_rows
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
-from probes.runs.class_runs import evaluate_classes
 from probes.runs.config import RunConfig, TaskSpec
 from probes.tasks.classes.task import ClassTask
-from probes.tasks.held_back import without_test
 from tests.probes.worded_classes import write_worded_classes
 
 PLANS = plans_over_k_and_k0(range(3), range(3))

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from extract.store.cache import LatentCache
 from probes.cli.screen import screen_watcher
-from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
 from probes.heads.pairs.residuals import Residuals
+from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
 from probes.report.summary import pretraining_text, reported_split, summary_text
 from probes.report.table import COLUMNS, markdown_table, score_rows, screen_table
 from probes.report.write import write_pretraining, write_report

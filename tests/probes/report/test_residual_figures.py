@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from probes.report.residual_figures import draw_pretraining, draw_reconstruction, draw_residuals
 from probes.heads.pairs.residuals import Residuals
+from probes.report.residual_figures import draw_pretraining, draw_reconstruction, draw_residuals
 
 
 def make_residuals(n_rows: int, *, kind: str = "noisy") -> Residuals:

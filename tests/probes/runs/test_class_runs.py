@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from probes.runs.class_runs import cut_task, require_heads, spec_of
 
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
@@ -20,7 +21,6 @@ from probes.latents.class_features import join_pair
 from probes.logistic.probe import LinearProbe
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
-from probes.runs.class_runs import cut_task, require_heads, spec_of
 from probes.runs.config import RunConfig, TaskSpec
 from probes.runs.run import run
 from probes.tasks.classes.task import ClassTask, replace_rows

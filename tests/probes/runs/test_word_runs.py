@@ -11,6 +11,8 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from probes.runs.protocol_tasks import load_run_task
+from probes.runs.word_runs import departures
 
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, TaskError, UnknownNameError
@@ -25,9 +27,7 @@ from probes.latents.word_latents import WordLatents
 from probes.plans.sweeping import run_sweep
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.protocol_tasks import load_run_task
 from probes.runs.run import run
-from probes.runs.word_runs import departures
 from probes.tasks.words.files import load_word_files
 from probes.tasks.words.known import load_words_sample
 from probes.tasks.words.task import WordTask

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.heads.classes.logistic_probe import ProbeResult, _best, evaluate_probe
 from probes.heads.classes.options import ProbeOptions
-from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
 from probes.heads.classes.saved import save_probe
 from probes.heads.classes.solving import ChunkSolver
 from probes.heads.saved import load_head

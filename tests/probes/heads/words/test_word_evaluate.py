@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from probes.heads.words.registry import evaluate_word_head, resolve_word_options
 
 from extract.errors import TaskError
 from probes.heads.saved import load_head
 from probes.heads.words.description import describe_seed
 from probes.heads.words.evaluation import MIX, WordResult, WordSetting, evaluate_token_head
 from probes.heads.words.judging import judge_of, majority_ids
-from probes.heads.words.registry import evaluate_word_head, resolve_word_options
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
 from probes.report.words.summary import without_latent

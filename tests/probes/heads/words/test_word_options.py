@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from probes.heads.words.registry import WORD_HEADS, resolve_word_options
 
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from probes.heads.words.options import PROTOCOL_OPTIONS, TokenOptions
-from probes.heads.words.registry import WORD_HEADS, resolve_word_options
 from probes.networks.token_heads import TOKEN_HEADS
 
 
