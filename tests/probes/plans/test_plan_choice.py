@@ -61,7 +61,7 @@ def write_rows(path: Path, gold: Sequence[str] | None = None) -> TaskSpec:
 def point_of(scores: dict[str, Any]) -> Point:
     """Read what a sweep or a search chose."""
     chosen = scores["chosen"][HEAD]
-    return Point(chosen["plan"], chosen["point"]["layer"], chosen["point"]["C"])
+    return Point(chosen["plan"], chosen["chosen"]["layer"], chosen["point"]["C"])
 
 
 def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float) -> tuple[str, ...]:

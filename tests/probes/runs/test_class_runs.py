@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 import yaml
-from probes.runs.class_runs import cut_task, require_heads, spec_of
 
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
 from extract.masks.plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
+from probes.fitting.protocols import find_protocol
 from probes.heads.saved import load_head
 from probes.latents.class_features import join_pair
 from probes.logistic.probe import LinearProbe
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec
+from probes.runs.load import check_heads, load_run_task
 from probes.runs.run import run
 from probes.tasks.classes.task import ClassTask, replace_rows
 
@@ -85,7 +86,7 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
         assert result["selection"] == "validation"
         assert not result["is_optimistic"]
         assert result["summary"]["test"]["accuracy"]["mean"] > 0.7
-    default = scores["heads"]["logistic-probe"]["default"]
+    default = scores["heads"]["logistic-probe"]["extras"]["default"]
     assert (default["layer"], default["C"]) == ("final_norm", 1.0)
     summary = (folder / "summary.md").read_text(encoding="utf-8")
     gain = scores["heads"]["logistic-probe"]["summary"]["test"]["accuracy"]["mean"] - default["scores"]["test"]
@@ -130,8 +131,8 @@ def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callabl
     assert "cosine-threshold (optimistic)" in summary
     assert "logistic-probe (optimistic)" in summary
     assert f"`logistic-probe` is **optimistic**: {torn}." in summary
-    took = probe["convergence"]["chosen"]["n_iterations"]
-    assert probe["convergence"]["chosen"]["is_converged"]
+    took = probe["extras"]["convergence"]["chosen"]["n_iterations"]
+    assert probe["extras"]["convergence"]["chosen"]["is_converged"]
     assert (
         f"`logistic-probe` may take 100 iterations, the released code's limit; it took {took} and converged" in summary
     )
@@ -169,15 +170,14 @@ def test_rare_classes_of_unsplit_files_are_dropped_as_released(base: Path, tmp_p
     write_texts(tmp_path / "rare.csv", {"hot": 20, "cold": 20, "mild": 2})
     spec = TaskSpec("class-files", options={"files": str(tmp_path / "rare.csv")})
     config = config_of(base, task=spec, heads={"logistic-probe": {}}, protocol="look-both-ways")
-    loaded = spec_of(config).load()
-    assert isinstance(loaded, ClassTask)
-    task = cut_task(config, loaded)
+    task = load_run_task(config)
+    assert isinstance(task, ClassTask)
     assert task.class_names == ("cold", "hot")
     assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 32, "test": 8}
     assert any("1 classes of fewer than 3 rows ('mild': 2) dropped" in note for note in task.notes)
     for refusing in (replace(config, protocol="icecore"), replace(config, task=with_rare(spec, "error"))):
         with pytest.raises(TaskError, match=r"1 classes of fewer than 3 rows \('mild': 2\)"):
-            spec_of(refusing).load()
+            refusing.task.load(find_protocol(refusing.protocol).task)
 
 
 def with_rare(spec: TaskSpec, rare: str) -> TaskSpec:
@@ -203,7 +203,7 @@ def test_what_is_knowable_is_refused_before_anything_is_extracted(
     pool = {key: [*whole.splits["train"][key], *whole.splits["validation"][key]] for key in ("text", "label", "row")}
     task = replace_rows(whole, {"train": pool, "test": whole.splits["test"].to_dict()}, note="no validation")
     with pytest.raises(IcecoreError, match=message):
-        require_heads(config, task)
+        check_heads(config, task)
 
 
 def test_a_choosing_split_that_is_not_there_is_refused_before_anything_is_extracted(base: Path) -> None:

@@ -11,14 +11,22 @@ import probes.heads.pairs.fitting
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.fitting.protocols import PROTOCOLS
-from probes.heads.pairs.evaluation import evaluate_head
-from probes.heads.pairs.fitting import Setting
+from probes.fitting.trainer import ignore_epoch
+from probes.heads.entries import Purpose
+from probes.heads.registry import HEADS, resolve_head
 from probes.heads.saved import load_head
+from probes.heads.setting import Setting
 from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.run import require_splits, run
+from probes.runs.run import run
 from probes.tasks import PairTask
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import make_task, plant
+
+
+def evaluate_head(name: str, options: dict[str, Any], setting: Setting) -> dict[str, Any]:
+    """Give the scores of a head in their serial form."""
+    return HEADS[name].evaluate(resolve_head(name, options), setting, lambda _: ignore_epoch).to_dict()
+
 
 QUICK: dict[str, Any] = {"max_epochs": 30, "patience": 1, "hidden": 8, "learning_rate": 3e-2, "batch_size": 40}
 
@@ -38,13 +46,13 @@ def setting(cache: LatentCache, task: PairTask, folder: Path) -> Setting:
 @pytest.fixture(scope="module")
 def released(setting: Setting) -> dict[str, Any]:
     """Scores of one head under that protocol."""
-    return evaluate_head("cosine-mlp", QUICK, setting).scores
+    return evaluate_head("cosine-mlp", QUICK, setting)
 
 
 def test_a_protocol_that_chooses_on_anything_but_validation_is_optimistic() -> None:
     for name, protocol in PROTOCOLS.items():
-        assert protocol.is_optimistic == (protocol.selection != "validation"), name
-        assert ("optimistic" in protocol.description) == protocol.is_optimistic
+        assert bool(protocol.optimistic_because) == (protocol.selection != "validation"), name
+        assert ("optimistic" in protocol.description) == bool(protocol.optimistic_because)
         assert protocol.every >= 1
     assert PROTOCOLS[RunConfig().protocol].selection == "validation"
 
@@ -72,9 +80,9 @@ def test_the_best_of_them_is_the_one_that_is_reported(released: dict[str, Any], 
 
 def test_only_heads_with_epochs_are_optimistic(released: dict[str, Any], setting: Setting) -> None:
     assert released["is_optimistic"] is True
-    assert evaluate_head("layer-cosine", {}, setting).scores["is_optimistic"] is False
+    assert evaluate_head("layer-cosine", {}, setting)["is_optimistic"] is False
     honest = replace(setting, protocol="icecore", folder=setting.folder / "honest")
-    found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 2}, honest).scores
+    found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 2}, honest)
     assert found["is_optimistic"] is False
     assert all({"validation_pearson"} <= set(step) for step in found["seeds"][0]["history"])
 
@@ -83,21 +91,22 @@ def test_a_head_kept_under_one_protocol_is_not_served_under_another(
     released: dict[str, Any], setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
-    assert evaluate_head("cosine-mlp", QUICK, setting).scores == released
+    assert evaluate_head("cosine-mlp", QUICK, setting) == released
     with pytest.raises(AssertionError, match="fit_head was called"):
         evaluate_head("cosine-mlp", QUICK, replace(setting, protocol="icecore"))
 
 
 def test_a_fit_of_fewer_than_ten_epochs_is_tested_at_its_end(setting: Setting, tmp_path: Path) -> None:
-    found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 4}, replace(setting, folder=tmp_path)).scores
+    found = evaluate_head("cosine-mlp", {**QUICK, "max_epochs": 4}, replace(setting, folder=tmp_path))
     assert found["seeds"][0]["best_epoch"] == 4
 
 
 def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
     task = make_task(sizes={"train": 60, "validation": 40})
-    require_splits(task)
+    resolved = resolve_head("cosine-mlp", QUICK)
+    HEADS["cosine-mlp"].check(task, resolved, Purpose())
     with pytest.raises(TaskError, match="task 'planted' has no split 'test', which every head needs; add rows to it"):
-        require_splits(task, protocol="freeze-released")
+        HEADS["cosine-mlp"].check(task, resolved, Purpose("freeze-released"))
     cache = plant(tmp_path / "c.h5", task)
     setting = Setting(cache, task, (0,), 100, "cpu", tmp_path, protocol="freeze-released")
     with pytest.raises(TaskError, match="has no split 'test'; it has: train, validation"):
@@ -107,7 +116,7 @@ def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
 def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     cache: LatentCache, task: PairTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TaskSpec, "load", lambda _: task)
+    monkeypatch.setattr(TaskSpec, "load", lambda *_: task)
     config = RunConfig(
         name="released", heads={"layer-cosine": {}, "cosine-mlp": {**QUICK, "max_epochs": 10}}, bootstrap=100,
         protocol="freeze-released", runs=str(tmp_path),

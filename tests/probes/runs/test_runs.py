@@ -82,8 +82,8 @@ def test_predictions_and_residuals_are_those_of_the_scores(finished: Finished) -
         rows = list(csv.DictReader(file))
     assert Counter(row["split"] for row in rows) == SIZES
     for name, result in finished.scores["heads"].items():
-        assert set(result["residuals"]) == {"validation", "test"}
-        for split, found in result["residuals"].items():
+        assert set(result["extras"]["residuals"]) == {"validation", "test"}
+        for split, found in result["extras"]["residuals"].items():
             part = [row for row in rows if row["split"] == split]
             predicted, gold = (np.array([float(row[column]) for row in part]) for column in (name, "gold"))
             assert found["n"] == len(part)
@@ -94,12 +94,12 @@ def test_predictions_and_residuals_are_those_of_the_scores(finished: Finished) -
 
 def test_a_line_calibrated_on_validation_has_no_bias_there(finished: Finished) -> None:
     for result in finished.scores["heads"].values():  # but for what is cut off at the ends of the range
-        assert abs(result["residuals"]["validation"]["bias"]) < 0.05
+        assert abs(result["extras"]["residuals"]["validation"]["bias"]) < 0.05
 
 
 def test_subsets_name_the_rows_of_test(finished: Finished) -> None:
     for result in finished.scores["heads"].values():
-        counts = {name: found["n"] for name, found in result["subsets"].items()}
+        counts = {name: found["n"] for name, found in result["extras"]["subsets"].items()}
         assert counts["full"] == SIZES["test"]
         assert counts["clean"] + counts["leaked"] == SIZES["test"]
         assert set(counts) == set(SUBSETS)

@@ -11,8 +11,6 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from probes.runs.protocol_tasks import load_run_task
-from probes.runs.word_runs import departures
 
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, TaskError, UnknownNameError
@@ -22,11 +20,13 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.heads.saved import load_head
+from probes.heads.words.description import departures
 from probes.heads.words.judging import judge_of
 from probes.latents.word_latents import WordLatents
 from probes.plans.sweeping import run_sweep
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.runs.config import RunConfig, TaskSpec
+from probes.runs.load import load_run_task
 from probes.runs.run import run
 from probes.tasks.words.files import load_word_files
 from probes.tasks.words.known import load_words_sample
@@ -119,9 +119,9 @@ def test_scores_say_what_was_done(finished: WordRun) -> None:
         assert result["departures"] == []
         assert set(result["summary"]) == set(SPLITS)
         assert [entry["seed"] for entry in result["seeds"]] == [0, 3]
-    curve = scores["heads"]["token-classifier"]["curve"]
+    [curve] = scores["heads"]["token-classifier"]["curves"]
     assert scores["heads"]["token-classifier"]["layers"] == LAYERS
-    assert scores["heads"]["token-classifier"]["chosen"]["layer"] == LAYERS[int(np.argmax(curve["mean"]))]
+    assert scores["heads"]["token-classifier"]["chosen"]["layer"] == LAYERS[int(np.argmax(curve["values"]))]
 
 
 def test_the_summary_holds_tables_and_figures(finished: WordRun) -> None:
@@ -217,10 +217,10 @@ def test_a_sweep_chooses_plan_and_layer_on_validation(
     result = run_sweep(config, plans)
     scores = read_json(result.folder / "scores.json")
     assert scores["task"]["n_sentences"] == {"train": 30, "validation": 30, "test": 30}
-    best = {row["plan"]: max(row["heads"]["token-classifier"]["curve"]["mean"]) for row in scores["plans"]}
+    best = {row["plan"]: max(row["heads"]["token-classifier"]["curves"][0]["values"]) for row in scores["plans"]}
     chosen = scores["chosen"]["token-classifier"]
     assert chosen["plan"] == max(best, key=lambda plan: best[plan])
-    assert chosen["point"]["layer"] in LAYERS
+    assert chosen["chosen"]["layer"] in LAYERS
     assert chosen["gain"]["metric"] == "accuracy"
     assert {row["heads"]["token-classifier"]["pooling"] for row in scores["plans"]} == {"last", "mean"}
     text = (result.folder / "summary.md").read_text(encoding="utf-8")
@@ -248,7 +248,7 @@ def test_a_cut_word_is_an_error_and_is_counted(decoder_folder: Path, tmp_path: P
     scores = run(config).scores
     found = scores["heads"]["token-classifier"]
     assert scores["task"]["words_in_cache"]["n_cut"] > 0
-    coverage = found["coverage"]["test"]
+    coverage = found["extras"]["coverage"]["test"]
     assert 0 < coverage["n_cut"] < coverage["n_words"]
     assert found["summary"]["test"]["accuracy"]["mean"] <= 1 - coverage["n_cut"] / coverage["n_words"]
     text = (tmp_path / "runs" / "w" / "predictions" / "test.conll").read_text(encoding="utf-8")
@@ -301,7 +301,7 @@ def test_look_both_ways_labels_every_token(
     assert isinstance(tokens, WordTask)
     assert [text.text for text in tokens.joined("test")] == [text.text for text in plain.joined("test")]
     assert LatentCache(path).word_report()["n_shared"] == 0
-    assert departures("icecore", LatentCache(path), "last") == []
+    assert departures("icecore", LatentCache(path), "last") == ()
     # Fitted again on the cache that is there: the same tokens are found without the decoder.
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(config.to_dict()), encoding="utf-8")
     assert main(["fit", str(tmp_path / "w.yaml"), "--name", "again"]) == 0
@@ -312,7 +312,7 @@ def test_look_both_ways_labels_every_token(
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"heads": {"cosine-mlp": {}}}, UnknownNameError, "unknown head 'cosine-mlp'.*heads of tasks of words"),
+        ({"heads": {"cosine-mlp": {}}}, UnknownNameError, "unknown head 'cosine-mlp'.*heads for tasks of words"),
         ({"heads": {"token-clasifier": {}}}, UnknownNameError, "did you mean 'token-classifier'"),
         (
             {"heads": {"token-classifier": {"pooling": "last"}}, "extraction": MEANS},
