@@ -91,10 +91,10 @@ def evaluate_plan(
     """
     device = str(choose_device(config.decoder.device))
     row = {"plan": plan.text, "cache": cache.path.name, "certificate": cache.certificate}
-    if isinstance(task, ClassTask):
-        results = evaluate_classes(config, task, cache, device=device)
-        return {**row, "heads": {name: result.scores for name, result in results.items()}}
     place = folder / "heads" / cache.manifest.short_id
+    if isinstance(task, ClassTask):
+        results = evaluate_classes(config, task, cache, device=device, folder=place)
+        return {**row, "heads": {name: result.scores for name, result in results.items()}}
     if isinstance(task, WordTask):
         found = evaluate_words(config, task, cache, device=device, folder=place)
         return {**row, "heads": {name: result.scores for name, result in found.items()}}

@@ -15,7 +15,6 @@ from probes.heads.classes.registry import (
     is_one_layer,
     resolve_class_options,
 )
-from probes.heads.classes.saved import save_probe
 from probes.report.classes.summary import class_summary, draw_confusion, draw_surface, write_class_predictions
 from probes.runs.config import RunConfig, TaskSpec
 from probes.tasks.classes.look_both_ways import look_both_ways_split
@@ -56,7 +55,9 @@ def cut_task(config: RunConfig, task: ClassTask) -> ClassTask:
     return look_both_ways_split(task) if config.protocol == "look-both-ways" else task
 
 
-def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, device: str) -> dict[str, ProbeResult]:
+def evaluate_classes(
+    config: RunConfig, task: ClassTask, cache: LatentCache, *, device: str, folder: Path
+) -> dict[str, ProbeResult]:
     """Fit every head of a configuration on a classification task.
 
     Args:
@@ -64,6 +65,7 @@ def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, 
         task: Its task, cut as the protocol says.
         cache: Latents of every text of the task.
         device: Where heads are fitted.
+        folder: Where fitted heads are kept, one folder per head.
 
     Returns:
         Head to what came of it.
@@ -73,7 +75,9 @@ def evaluate_classes(config: RunConfig, task: ClassTask, cache: LatentCache, *, 
     """
     found = {}
     for name, resolved in _resolved(config).items():
-        found[name] = evaluate_class_head(name, resolved, cache, task, device=device, n_resamples=config.bootstrap)
+        found[name] = evaluate_class_head(
+            name, resolved, cache, task, device=device, n_resamples=config.bootstrap, folder=folder / name
+        )
     return found
 
 
@@ -95,7 +99,7 @@ def describe_class_task(task: ClassTask) -> dict[str, Any]:
 
 
 def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, results: dict[str, ProbeResult]) -> None:
-    """Write predictions, chosen probes, figures and summary into a run folder.
+    """Write predictions, figures and summary into a run folder.
 
     Args:
         folder: The run folder.
@@ -109,7 +113,6 @@ def write_class_report(folder: Path, scores: dict[str, Any], task: ClassTask, re
     figures: dict[str, str] = {}
     split = "test" if "test" in task.splits else "validation"
     for name, result in results.items():
-        save_probe(folder / "heads" / name, result, task)
         stem = name.replace("-", "_")
         draw_surface(scores["heads"][name], drawn / f"{stem}_layers.png", title=f"{name}: score of each layer")
         figures[f"{name}: score of each layer"] = f"figures/{stem}_layers.png"

@@ -115,7 +115,7 @@ def _run_classes(
     watcher.say(f"latents: {cache.path} ({len(cache):,} texts, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict())
     device = str(choose_device(config.decoder.device))
-    found = evaluate_classes(config, task, cache, device=device)
+    found = evaluate_classes(config, task, cache, device=device, folder=folder / "heads")
     scores = {
         **_describe(config, cache, device=device, command=command),
         "task": describe_class_task(task),

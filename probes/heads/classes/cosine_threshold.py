@@ -1,6 +1,7 @@
 """Two classes of text pairs by a threshold on a cosine: no training but the choice of layer, kind and threshold."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class ThresholdOptions:
 
 def evaluate_threshold(
     cache: LatentCache, task: ClassTask, options: ThresholdOptions, *, pooling: str, layers: tuple[str, ...] = ("all",),
-    device: str = "cpu", n_resamples: int = 1000,
+    device: str = "cpu", n_resamples: int = 1000, folder: Path | None = None,
 ) -> ProbeResult:  # fmt: skip
     """Choose layer, kind (raw or standardised cosine) and threshold on one split, and score every split.
 
@@ -46,14 +47,15 @@ def evaluate_threshold(
         layers: A selection of the cache's layers.
         device: Not used; the cosines are cheap.
         n_resamples: Bootstrap resamples behind every interval.
+        folder: Not used; there are no weights to keep.
 
     Returns:
-        Scores with the curve over layers, and the predictions; `fit` is None.
+        Scores with the curve over layers, and the predictions; `head` is None.
 
     Raises:
         HeadError: More than two classes, or a split that the task does not have.
     """
-    del device
+    del device, folder
     check_threshold(task, options)
     features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
     cosines = {split: _cosines(features, split) for split in task.splits}

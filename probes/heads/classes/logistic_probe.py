@@ -1,12 +1,16 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from extract.digest import digest_json
 from extract.store.cache import LatentCache
+from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import SavedHead
 from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.picking import pick_probe, predict_split, score_splits
 from probes.heads.classes.solving import ChunkSolver, Part, training_codes
@@ -15,11 +19,14 @@ from probes.latents.class_features import ClassFeatures
 from probes.logistic.checks import check_codes
 from probes.logistic.labels import check_folds, stratified_folds
 from probes.logistic.oversampling import describe_oversampling
-from probes.logistic.result import LogisticFit
+from probes.logistic.probe import LinearProbe
 from probes.metrics.class_intervals import Resampling, summarise_class_seeds
 from probes.metrics.class_metrics import score_classes
 from probes.tasks.classes.audit import why_optimistic
 from probes.tasks.classes.task import ClassTask
+from probes.tasks.held_back import without_test
+
+NAME = "logistic-probe"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,19 +36,21 @@ class ProbeResult:
     Attributes:
         scores: Plain values, as they stand in scores.json.
         predictions: Split to the chosen probe's classes `(N,)`.
-        fit: The chosen probe alone: one layer, one C, one fold; None for a head without weights.
+        head: The chosen probe; None for a head without weights.
     """
 
     scores: dict[str, Any]
     predictions: dict[str, Int[np.ndarray, " N"]]
-    fit: LogisticFit | None
+    head: LinearProbe | None
 
 
 def evaluate_probe(
     cache: LatentCache, task: ClassTask, options: ProbeOptions, *, pooling: str, layers: tuple[str, ...] = ("all",),
-    device: str = "cpu", n_resamples: int = 1000,
+    device: str = "cpu", n_resamples: int = 1000, folder: Path | None = None,
 ) -> ProbeResult:  # fmt: skip
     """Fit a probe for every layer and C on train, choose on validation, and read test once.
+
+    Probes that were kept under the same circumstances are loaded instead of fitted again.
 
     Args:
         cache: Latents of every text of the task.
@@ -51,6 +60,7 @@ def evaluate_probe(
         layers: A selection of the cache's layers.
         device: Where to compute.
         n_resamples: Bootstrap resamples behind every interval.
+        folder: Where the chosen probe is kept and found again; None keeps nothing.
 
     Returns:
         Scores (the surface over layers and C on the selecting split, the chosen point, every metric of the task on
@@ -64,13 +74,11 @@ def evaluate_probe(
     features = ClassFeatures(cache, task, channels_of(cache, pooling, layers))
     names = features.channels.names
     selection = selection_of(task, options, has_choice=len(names) * len(options.Cs) > 1)
-    parts = _fit_all(features, task, options, selection=selection, device=device)
-    surface = np.concatenate([part.surface for part in parts])
-    fits = [part.fit for part in parts]
-    place = _best(surface, options.Cs)
-    fit, converged = pick_probe(fits, place)
-    predictions = {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits}
-    default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
+    setting = _Setting(features, options, selection, pooling, device)
+    kept = setting.fit_or_load(folder)
+    layer, c = kept.record["place"]
+    surface = np.array(kept.record["surface"], dtype=np.float64)  # null is NaN
+    predictions = {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits}
     scores = {
         "pooling": pooling,
         "layers": list(names),
@@ -78,17 +86,63 @@ def evaluate_probe(
         "selection": selection,
         "Cs": list(options.Cs),
         "surface": surface.tolist(),
-        "chosen": {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])},
+        "chosen": {"layer": names[layer], "C": options.Cs[c], "score": float(surface[layer, c])},
         "default": {
-            "layer": names[default[0]], "C": options.Cs[default[1]],
-            "scores": score_splits(features, pick_probe(fits, default)[0], layer=default[0]),
+            "layer": names[setting.default[0]], "C": options.Cs[setting.default[1]],
+            "scores": score_splits(features, kept.head.default, layer=setting.default[0]),
         },
         **describe_optimism(why_optimistic(task)),
         **summarise_predictions(task, predictions, n_resamples=n_resamples),
         **_describe_growth(task, options),
-        "convergence": converged,
+        "convergence": kept.record["convergence"],
     }  # fmt: skip
-    return ProbeResult(scores, predictions, fit)
+    return ProbeResult(scores, predictions, kept.head)
+
+
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    """Everything that decides a fit."""
+
+    features: ClassFeatures
+    options: ProbeOptions
+    selection: str
+    pooling: str
+    device: str
+
+    @property
+    def default(self) -> tuple[int, int]:
+        """Place of the highest layer and the C nearest 1."""
+        return len(self.features.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
+
+    def fit_or_load(self, folder: Path | None) -> SavedHead[LinearProbe]:
+        if folder is None:
+            return SavedHead(*self.fit())
+        cache, task = self.features.cache, self.features.task
+        identity = [
+            NAME, asdict(self.options), self.pooling, list(self.features.channels.names), cache.manifest.id,
+            without_test(task).digest(), cache.identity["versions"], self.device,
+        ]  # fmt: skip
+        return fit_or_load(folder, digest_json(identity), self.fit, lambda record: LinearProbe(**record["arguments"]))
+
+    def fit(self) -> tuple[LinearProbe, dict[str, Any]]:
+        """Fit every layer and C; keep the chosen probe and the default one."""
+        task, names, classes = self.features.task, self.features.channels.names, training_names(self.features.task)
+        parts = _fit_all(self.features, task, self.options, selection=self.selection, device=self.device)
+        surface, fits = np.concatenate([part.surface for part in parts]), [part.fit for part in parts]
+        place = _best(surface, self.options.Cs)
+        chosen, converged = pick_probe(fits, place)
+        default, _ = pick_probe(fits, self.default)
+        return LinearProbe.of(chosen, classes, default=default), {
+            "name": NAME,
+            "pooling": self.pooling,
+            "layers": [names[place[0]]],
+            "C": chosen.Cs[0],
+            "is_pairs": task.is_pairs,
+            "task": {"name": task.name, "digest": task.digest()},
+            "place": list(place),
+            "surface": [[None if np.isnan(score) else score for score in row] for row in surface.tolist()],
+            "convergence": converged,
+        }
 
 
 def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from extract.decoders.layers import FINAL_NORM
@@ -143,7 +144,14 @@ def check_class_head(name: str, resolved: ClassHeadOptions, task: ClassTask) -> 
 
 
 def evaluate_class_head(
-    name: str, resolved: ClassHeadOptions, cache: LatentCache, task: ClassTask, *, device: str, n_resamples: int
+    name: str,
+    resolved: ClassHeadOptions,
+    cache: LatentCache,
+    task: ClassTask,
+    *,
+    device: str,
+    n_resamples: int,
+    folder: Path | None = None,
 ) -> ProbeResult:
     """Fit a head, choose on validation, and read test once.
 
@@ -154,6 +162,7 @@ def evaluate_class_head(
         task: The task.
         device: Where to compute.
         n_resamples: Bootstrap resamples behind every interval.
+        folder: Where the fitted head is kept and found again; None keeps nothing.
 
     Returns:
         What came of it.
@@ -164,5 +173,5 @@ def evaluate_class_head(
     check_class_head(name, resolved, task)
     return CLASS_HEADS[name].evaluate(
         cache, task, resolved.options, pooling=resolved.pooling or cache.poolings[0], layers=resolved.layers,
-        device=device, n_resamples=n_resamples,
+        device=device, n_resamples=n_resamples, folder=folder,
     )  # fmt: skip
