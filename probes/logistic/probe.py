@@ -19,6 +19,7 @@ class LinearProbe(nn.Module):
         width: Dimension `D` of a latent.
         class_names: Names of the `K` classes, in the order of the outputs.
         precision: Precision of the weights, see `SolverOptions`.
+        has_default: Whether the probe of the default layer and C, which need not be the chosen one, is kept with it.
 
     Raises:
         UnknownNameError: An unknown precision.
@@ -28,8 +29,11 @@ class LinearProbe(nn.Module):
     bias: Tensor
     mean: Tensor
     scale: Tensor
+    default: "LinearProbe"
 
-    def __init__(self, width: int, class_names: Sequence[str], *, precision: str = "float32") -> None:
+    def __init__(
+        self, width: int, class_names: Sequence[str], *, precision: str = "float32", has_default: bool = False
+    ) -> None:
         super().__init__()
         self.width, self.class_names, self.precision = width, tuple(class_names), precision
         dtype = SolverOptions(precision=precision).dtype
@@ -37,13 +41,26 @@ class LinearProbe(nn.Module):
         self.register_buffer("bias", torch.zeros(len(class_names), dtype=dtype))
         self.register_buffer("mean", torch.zeros(width, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(width, dtype=torch.float64))
+        if has_default:
+            self.default = LinearProbe(width, class_names, precision=precision)
 
     @classmethod
-    def of(cls, fit: LogisticFit, class_names: Sequence[str]) -> "LinearProbe":
-        """Take the one probe of a fit of one layer, one C and one fold."""
+    def of(cls, fit: LogisticFit, class_names: Sequence[str], *, default: LogisticFit | None = None) -> "LinearProbe":
+        """Take the one probe of a fit of one layer, one C and one fold.
+
+        Args:
+            fit: The fit.
+            class_names: Names of its `K` classes.
+            default: The fit of the default layer and C, to keep with it.
+
+        Returns:
+            The probe, in eval mode.
+        """
         (weight,), (bias,) = fit.weight.flatten(0, 2), fit.bias.flatten(0, 2)
         precision = "float64" if weight.dtype == torch.float64 else "float32"
-        probe = cls(weight.shape[1], class_names, precision=precision)
+        probe = cls(weight.shape[1], class_names, precision=precision, has_default=default is not None)
+        if default is not None:
+            probe.default = cls.of(default, class_names)
         for own, fitted in (
             (probe.weight, weight),
             (probe.bias, bias),
@@ -85,4 +102,9 @@ class LinearProbe(nn.Module):
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values."""
-        return {"width": self.width, "class_names": list(self.class_names), "precision": self.precision}
+        return {
+            "width": self.width,
+            "class_names": list(self.class_names),
+            "precision": self.precision,
+            "has_default": "default" in self._modules,
+        }

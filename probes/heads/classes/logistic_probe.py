@@ -1,17 +1,18 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
+from extract.digest import digest_json
 from extract.errors import ConfigError
+from probes.fitting.fit_or_load import fit_or_load
 from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.picking import pick_probe, predict_split, score_splits
 from probes.heads.classes.results import class_result, require_rows, training_names
-from probes.heads.classes.saved import save_probe
 from probes.heads.classes.solving import ChunkSolver, Part, training_codes
 from probes.heads.entries import Purpose
 from probes.heads.options import HeadOptions
@@ -22,7 +23,10 @@ from probes.latents.class_features import ClassFeatures
 from probes.logistic.checks import check_codes
 from probes.logistic.labels import check_folds, stratified_folds
 from probes.logistic.oversampling import describe_oversampling
+from probes.logistic.probe import LinearProbe
 from probes.tasks.classes.task import ClassTask
+
+NAME = "logistic-probe"
 
 
 def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
@@ -48,24 +52,21 @@ def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
     names = features.channels.names
     selection = selection_of(task, options, has_choice=len(names) * len(options.Cs) > 1)
-    parts = _fit_all(features, task, options, selection=selection, device=setting.device)
-    surface = np.concatenate([part.surface for part in parts])
-    fits = [part.fit for part in parts]
-    place = _best(surface, options.Cs)
-    fit, converged = pick_probe(fits, place)
-    chosen = {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])}
-    facts = {"pooling": features.channels.pooling, "layer": chosen["layer"], "convergence": converged["chosen"]}
-    save_probe(setting.folder / resolved.name, fit, task, facts)
-    default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
-    default_scores = score_splits(features, pick_probe(fits, default)[0], layer=default[0])
+    fit = _ProbeFit(features, options, selection, setting.device)
+    folder = setting.folder / resolved.name
+    kept = fit_or_load(folder, fit.identify(), fit.run, lambda record: LinearProbe(**record["arguments"]))
+    layer, c = kept.record["place"]
+    surface = np.array(kept.record["surface"], dtype=np.float64)  # null is NaN
+    default = fit.default
+    default_scores = score_splits(features, kept.head.default, layer=default[0])
     return class_result(
         resolved, setting,
-        {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits},
+        {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits},
         pooling=features.channels.pooling,
         layers=names,
         options=asdict(options),
         selection=selection,
-        chosen=chosen,
+        chosen={"layer": names[layer], "C": options.Cs[c], "score": float(surface[layer, c])},
         curves=tuple(
             Curve(f"C {C:g}", selection, task.metric, tuple(column))
             for C, column in zip(options.Cs, surface.T.tolist(), strict=True)
@@ -74,9 +75,61 @@ def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
             "Cs": list(options.Cs),
             "default": {"layer": names[default[0]], "C": options.Cs[default[1]], "scores": default_scores},
             **_describe_growth(task, options),
-            "convergence": converged,
+            "convergence": kept.record["convergence"],
         },
     )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _ProbeFit:
+    """Everything that decides which probes are fitted.
+
+    Attributes:
+        features: Features of every layer.
+        options: Options of the probes.
+        selection: Where layer and C are chosen.
+        device: Where to compute.
+    """
+
+    features: ClassFeatures
+    options: ProbeOptions
+    selection: str
+    device: str
+
+    @property
+    def default(self) -> tuple[int, int]:
+        """Place of the highest layer and the C nearest 1."""
+        return len(self.features.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
+
+    def identify(self) -> str:
+        """Digest everything that the probes depend on."""
+        cache, channels = self.features.cache, self.features.channels
+        return digest_json(
+            [
+                NAME, asdict(self.options), channels.pooling, list(channels.names), cache.manifest.id,
+                self.features.task.without_test().digest(), cache.identity["versions"], self.device,
+            ],
+        )  # fmt: skip
+
+    def run(self) -> tuple[LinearProbe, dict[str, Any]]:
+        """Fit every layer and C; keep the chosen probe and the default one."""
+        task, channels = self.features.task, self.features.channels
+        parts = _fit_all(self.features, task, self.options, selection=self.selection, device=self.device)
+        surface, fits = np.concatenate([part.surface for part in parts]), [part.fit for part in parts]
+        place = _best(surface, self.options.Cs)
+        chosen, converged = pick_probe(fits, place)
+        default, _ = pick_probe(fits, self.default)
+        return LinearProbe.of(chosen, training_names(task), default=default), {
+            "name": NAME,
+            "pooling": channels.pooling,
+            "layers": [channels.names[place[0]]],
+            "C": chosen.Cs[0],
+            "is_pairs": task.is_pairs,
+            "task": {"name": task.name, "digest": task.digest()},
+            "place": list(place),
+            "surface": [[None if np.isnan(score) else score for score in row] for row in surface.tolist()],
+            "convergence": converged,
+        }
 
 
 def _options(resolved: HeadOptions) -> ProbeOptions:

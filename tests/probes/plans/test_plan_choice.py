@@ -70,7 +70,9 @@ def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float
     task = alone.task.load()
     assert isinstance(task, ClassTask)
     cache = LatentCache(Path(config.caches) / row["cache"])
-    ids = evaluate_classes(alone, task, cache, device="cpu")[HEAD].predictions["test"]
+    ids = evaluate_classes(alone, task, cache, device="cpu", folder=Path(config.runs) / "alone")[HEAD].predictions[
+        "test"
+    ]
     return tuple(task.class_names[i] for i in ids)
 
 

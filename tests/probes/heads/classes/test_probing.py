@@ -1,17 +1,18 @@
 """Probes over layers and C: the planted layer is found, nothing is chosen on test, chance is chance."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
 
+import probes.heads.classes.logistic_probe
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.heads.classes.logistic_probe import ProbeResult, _best, evaluate_probe
 from probes.heads.classes.options import ProbeOptions
-from probes.heads.classes.saved import save_probe
+from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
 from probes.heads.classes.solving import ChunkSolver
 from probes.heads.saved import load_head
 from probes.latents.channels import Channels
@@ -21,6 +22,8 @@ from probes.logistic.solver import fit_logistic
 from probes.tasks.classes.assemble import TaskCard, assemble_task
 from probes.tasks.classes.examples import Example
 from probes.tasks.classes.task import ClassTask
+from probes.tasks.held_back import without_test
+from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class
 
@@ -62,8 +65,8 @@ def test_predictions_are_those_of_the_chosen_probe(result: ProbeResult, cache: L
     alone = fit_logistic(chunk["train"], torch.from_numpy(task.labels("train")), Cs=[result.scores["chosen"]["C"]])
     expected = alone.logits(chunk["test"])[0, 0].argmax(-1).numpy()
     np.testing.assert_array_equal(result.predictions["test"], expected)
-    assert result.fit is not None
-    assert tuple(result.fit.weight.shape) == (1, 1, 1, 3, WIDTH)
+    assert result.head is not None
+    assert tuple(result.head.weight.shape) == (3, WIDTH)
 
 
 def test_the_default_is_the_highest_layer_and_the_c_nearest_1(
@@ -76,10 +79,15 @@ def test_the_default_is_the_highest_layer_and_the_c_nearest_1(
         assert score == alone.scores["summary"][split]["accuracy"]["mean"]
 
 
-def test_a_saved_probe_predicts_the_same(
-    result: ProbeResult, cache: LatentCache, task: ClassTask, tmp_path: Path
+def test_a_kept_probe_is_found_again_and_predicts_the_same(
+    result: ProbeResult, cache: LatentCache, task: ClassTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_probe(tmp_path / "probe", result, task)
+    evaluate_probe(cache, without_test(task), OPTIONS, pooling="mean", n_resamples=200, folder=tmp_path / "probe")
+    forbid(monkeypatch, probes.heads.classes.logistic_probe, "_fit_all")
+    again = evaluate_probe(cache, task, OPTIONS, pooling="mean", n_resamples=200, folder=tmp_path / "probe")
+    assert again.scores == result.scores
+    with pytest.raises(AssertionError):  # other options are another probe
+        evaluate_probe(cache, task, replace(OPTIONS, tol=1e-3), pooling="mean", folder=tmp_path / "probe")
     assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["head.json", "model.safetensors"]
     probe = load_head(tmp_path / "probe")
     assert (probe.record["layers"], probe.record["pooling"]) == ([PLANTED], "mean")
@@ -111,14 +119,13 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
     found = evaluate_probe(cache, with_new_class(task), options, pooling="mean", n_resamples=200)
     for key in ("surface", "chosen", "convergence", "oversampled"):
         assert found.scores[key] == plain.scores[key]
-    assert plain.fit is not None
-    assert found.fit is not None
-    assert torch.equal(found.fit.weight, plain.fit.weight)
-    assert torch.equal(found.fit.bias, plain.fit.bias)
+    assert plain.head is not None
+    assert found.head is not None
+    assert torch.equal(found.head.weight, plain.head.weight)
+    assert torch.equal(found.head.bias, plain.head.bias)
     np.testing.assert_array_equal(found.predictions["test"], 1 + plain.predictions["test"])
     assert found.scores["summary"]["test"]["accuracy"]["mean"] < plain.scores["summary"]["test"]["accuracy"]["mean"]
-    save_probe(tmp_path / "probe", found, with_new_class(task))
-    assert load_head(tmp_path / "probe").record["arguments"]["class_names"] == list(task.class_names)
+    assert found.head.class_names == task.class_names
 
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -166,12 +173,11 @@ def test_float64_reaches_tolerances_that_float32_does_not(cache: LatentCache, ta
     resolved = resolve_class_options(
         "logistic-probe", {"Cs": [1.0], "tol": 1e-10, "precision": "float64", "layers": PLANTED}
     )
-    found = evaluate_class_head("logistic-probe", resolved, cache, task, device="cpu", n_resamples=100)
+    found = evaluate_class_head("logistic-probe", resolved, cache, task, device="cpu", n_resamples=100, folder=tmp_path)
     assert found.scores["convergence"]["largest_gradient_norm"] < 1e-10
-    assert found.fit is not None
-    assert found.fit.weight.dtype is torch.float64
-    save_probe(tmp_path, found, task)
-    assert torch.equal(load_head(tmp_path).head.state_dict()["weight"], found.fit.weight[0, 0, 0])
+    assert found.head is not None
+    assert found.head.weight.dtype is torch.float64
+    assert torch.equal(load_head(tmp_path).head.state_dict()["weight"], found.head.weight)
     with pytest.raises(UnknownNameError, match="unknown precision 'float16': did you mean"):
         ProbeOptions(precision="float16")
 
@@ -239,9 +245,9 @@ def test_oversampling_stays_inside_train(mode: str, tmp_path: Path) -> None:
     fewer = make_class_task(sizes={"train": 150, "validation": 30, "test": 30})
     less = evaluate_probe(cache, fewer, options, pooling="mean", n_resamples=200)
     assert whole.scores["chosen"]["layer"] == PLANTED
-    assert whole.fit is not None
-    assert less.fit is not None
-    torch.testing.assert_close(whole.fit.weight, less.fit.weight)
+    assert whole.head is not None
+    assert less.head is not None
+    torch.testing.assert_close(whole.head.weight, less.head.weight)
 
 
 def test_two_poolings_double_the_channels(cache: LatentCache, task: ClassTask) -> None:
