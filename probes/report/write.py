@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -29,6 +29,7 @@ from probes.report.style import new_figure, save_figure
 from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
 
 
+@runtime_checkable
 class Record(Protocol):
     """Scores of any kind of run."""
 
