@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from jaxtyping import Bool
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from extract.wiring.attention_maps import AttentionMaps
-from probes.report.figures import new_figure
+from probes.report.style import BLUE, new_figure, panels, save_figure
 
 SHOWN = 12  # panels at most
 
@@ -44,13 +42,13 @@ def draw_sink_mass(found: AttentionMaps, path: Path, *, title: str) -> None:
         path: Where the PNG goes.
         title: Title.
     """
-    figure, axes = new_figure()
-    axes.bar(range(1, len(found.blocks) + 1), found.sink_mass.tolist())
+    figure = new_figure()
+    (axes,) = panels(figure)
+    axes.bar(range(1, len(found.blocks) + 1), found.sink_mass.tolist(), color=BLUE)
     axes.set_ylim(0, 1)
     axes.set_xlabel("block")
     axes.set_ylabel("attention on the first token")
-    axes.set_title(title)
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path, title=title)
 
 
 def _panels(matrices: list[list[list[float]]], names: tuple[str, ...], path: Path, *, title: str) -> None:
@@ -58,8 +56,7 @@ def _panels(matrices: list[list[list[float]]], names: tuple[str, ...], path: Pat
     picks = sorted({*range(0, len(names), step), len(names) - 1})
     columns = min(6, len(picks))
     rows = -(-len(picks) // columns)
-    figure = Figure(figsize=(1.9 * columns, 2.1 * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.9 * columns, 2.1 * rows + 0.5)
     for place, pick in enumerate(picks, start=1):
         axes = figure.add_subplot(rows, columns, place)
         axes.imshow(
@@ -68,5 +65,4 @@ def _panels(matrices: list[list[list[float]]], names: tuple[str, ...], path: Pat
         axes.set_title(names[pick], fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path, title=title)

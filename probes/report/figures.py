@@ -1,98 +1,291 @@
-"""Figures of a run. Matplotlib's object interface only: no global state is touched."""
+"""The figures of a run, for heads of every kind. A new figure is one function and one row of `FIGURES`."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from probes.heads.pairs.residuals import Residuals
+from probes.heads.result import Curve, HeadResult
+from probes.metrics.spans import NO_PREDICTION
+from probes.report.document import KindReport, reported_split
+from probes.report.residual_figure import draw_residuals
+from probes.report.style import (
+    BLUE,
+    COLOURS,
+    GREY,
+    ORANGE,
+    SIZE,
+    mark_layers,
+    new_figure,
+    panels,
+    save_figure,
+    set_legend,
+)
+from probes.report.table import metric_label
 
-def new_figure(width: float = 8.0, height: float = 4.2) -> tuple[Figure, Axes]:
-    """Make an empty figure, sizes in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+STYLES = {"validation": "-", "test": ":"}
+MOST_NAMED = 25
+"""Most classes or tags whose names are written beside a confusion matrix."""
+PARTS = {
+    "weights": ("weight in the mix", 1, True),
+    "alone": ("score x 100, layer alone", 100, False),
+    "without": ("score x 100 lost without it", 100, True),
+    "held_out_losses": ("held-out error / variance", 1, False),
+    "codes": ("width of the code", 1, True),
+}
+"""Values over layers: how they are labelled, multiplied, and whether as bars."""
 
 
-def mark_layers(axes: Axes, layers: list[str]) -> None:
-    """Write the names of layers under an axis, not more than fit."""
-    step = max(1, len(layers) // 16)
-    ticks = sorted({*range(0, len(layers), step), len(layers) - 1})
-    axes.set_xticks(ticks, [layers[k].removeprefix("block_") for k in ticks], rotation=60, fontsize=8)
-    axes.set_xlabel("layer")
+@dataclass(frozen=True, eq=False)
+class FigureInput:
+    """What a figure of a head is drawn from.
+
+    Attributes:
+        result: The head.
+        split: The reported split.
+        gold: Gold of every prediction on it: numbers, or names.
+        residuals: Predicted minus gold on it; None for predicted names.
+    """
+
+    result: HeadResult
+    split: str
+    gold: Sequence[Any]
+    residuals: Residuals | None = None
 
 
-def draw_layer_curve(result: dict[str, Any], path: Path, *, title: str) -> None:
-    """Draw the correlation of each layer's cosine with gold.
+@dataclass(frozen=True)
+class HeadFigure:
+    """A figure that is drawn for every head it applies to.
+
+    Attributes:
+        title: Its title; `{head}` and `{split}` are filled in.
+        stem: End of its file name, after the head.
+        applies: Says whether a head has what it shows.
+        draw: Draws into an empty figure.
+        size: Width and height in inches.
+    """
+
+    title: str
+    stem: str
+    applies: Callable[[FigureInput], bool]
+    draw: Callable[[Figure, FigureInput], None]
+    size: tuple[float, float] = SIZE
+
+
+def draw_autoencoders(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, str]:
+    """Draw losses and fitting of the autoencoders of every pooling (FREEZE Figure 2).
 
     Args:
-        result: The scores of the head `layer-cosine`.
-        path: Where the PNG goes.
-        title: Title.
+        folder: The run folder.
+        pretraining: What scores.json records of autoencoders.
+
+    Returns:
+        Title to file name, relative to the folder.
     """
-    figure, axes = new_figure()
-    layers = result["layers"]
-    for split, style in (("validation", "-"), ("test", ":")):
-        for kind, colour in (("raw", "tab:blue"), ("standardised", "tab:orange")):
-            if split in result["curves"]:
-                values = [100 * value for value in result["curves"][split]["pearson"][kind]]
-                axes.plot(values, style, color=colour, marker=".", label=f"{kind} cosine, {split}")
-    chosen = layers.index(result["chosen"]["layer"])
-    axes.axvline(chosen, color="grey", linewidth=0.8)
-    axes.annotate(
-        "chosen on validation", (chosen, axes.get_ylim()[0]), fontsize=8, rotation=90, va="bottom", ha="right"
-    )
-    mark_layers(axes, layers)
-    axes.set_ylabel("Pearson x 100")
-    axes.set_title(title)
-    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.savefig(path, dpi=130)
+    drawn: dict[str, str] = {}
+    for pooling, record in pretraining.get("autoencoders", {}).items():
+        stem = f"figures/autoencoder_{pooling.replace('+', '_')}"
+        for what, file, draw in (
+            ("What the autoencoders lose", f"{stem}.png", draw_parts),
+            ("Fitting the autoencoders", f"{stem}_history.png", draw_losses),
+        ):
+            figure, title = new_figure(), f"{what} ({pooling})"
+            draw(figure, record)
+            save_figure(figure, folder / file, title=title)
+            drawn[title] = file
+    return drawn
 
 
-def draw_contributions(contributions: dict[str, Any], path: Path, *, title: str) -> None:
-    """Draw what each layer contributes to a head: alone, and by what is lost without it.
+def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Any, report: KindReport) -> dict[str, str]:
+    """Draw every figure of every head into the folder of a run.
 
     Args:
-        contributions: As from `layer_contributions`.
-        path: Where the PNG goes.
-        title: Title.
+        folder: The run folder.
+        heads: Head to its result, with predictions.
+        task: The task.
+        report: What is particular to its kind.
+
+    Returns:
+        Title to file name, relative to the folder.
     """
-    figure, axes = new_figure()
-    layers = contributions["layers"]
-    axes.plot([100 * value for value in contributions["alone"]], marker=".", color="tab:blue", label="alone")
-    axes.set_ylabel("Pearson x 100, layer alone", color="tab:blue")
-    axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
-    other = axes.twinx()
-    other.bar(range(len(layers)), [100 * value for value in contributions["without"]], color="tab:orange", alpha=0.6)
-    other.axhline(0, color="grey", linewidth=0.5)
-    other.set_ylabel("Pearson x 100 lost without it", color="tab:orange")
-    mark_layers(axes, layers)
-    axes.set_title(f"{title} ({contributions['split']})")
-    figure.savefig(path, dpi=130)
+    drawn: dict[str, str] = {}
+    for name, result in heads.items():
+        found = figure_input(result, task, report)
+        for each in FIGURES:
+            if each.applies(found):
+                title = each.title.format(head=name, split=found.split)
+                file = f"figures/{name.replace('-', '_')}_{each.stem}.png"
+                figure = new_figure(*each.size)
+                each.draw(figure, found)
+                save_figure(figure, folder / file, title=title)
+                drawn[title] = file
+    return drawn
 
 
-def draw_history(result: dict[str, Any], path: Path, *, title: str) -> None:
-    """Draw training loss and the correlation that chose, per epoch: a line per seed, the chosen epoch marked.
+def figure_input(result: HeadResult, task: Any, report: KindReport) -> FigureInput:
+    """Collect what the figures of a head are drawn from."""
+    split = reported_split(result.splits)
+    residuals = report.residuals(task, split, result.predictions[split]) if report.residuals else None
+    return FigureInput(result, split, report.gold(task, split), residuals)
+
+
+def draw_curves(figure: Figure, found: FigureInput) -> None:
+    """Draw the score of every layer: a colour per curve, a line style per split, spread over seeds, baselines."""
+    (axes,) = panels(figure)
+    result, curves = found.result, _curves(found.result)
+    names = list(dict.fromkeys(curve.name for curve in curves))
+    colours = COLOURS if len(names) <= len(COLOURS) else colormaps["viridis"](np.linspace(0, 0.95, len(names)))
+    places = range(len(result.layers))
+    for curve in curves:
+        colour, values = colours[names.index(curve.name)], 100 * np.array(curve.values)
+        label = ", ".join(filter(None, (curve.name, curve.split)))
+        axes.plot(places, values, STYLES.get(curve.split, "-"), color=colour, marker=".", label=label)
+        if any(curve.spread):
+            spread = 100 * np.array(curve.spread)
+            axes.fill_between(places, values - spread, values + spread, color=colour, alpha=0.2, linewidth=0)
+    for name, scores in result.baselines.items():
+        for split in dict.fromkeys(curve.split for curve in curves if curve.split in scores):
+            axes.axhline(100 * scores[split], color=GREY, linestyle="--", label=f"{name}, {split}")
+    if result.chosen.get("layer") in result.layers:
+        axes.axvline(result.layers.index(result.chosen["layer"]), color=GREY, linewidth=0.8, label="chosen")
+    mark_layers(axes, result.layers)
+    axes.set_ylabel(f"{metric_label(result.metric)} x 100")
+    set_legend(axes)
+
+
+def draw_parts(figure: Figure, parts: Mapping[str, Any]) -> None:
+    """Draw values of every layer, a panel for each of `PARTS`: contributions, weights of a mix, autoencoders' losses.
 
     Args:
-        result: The scores of one trained head.
-        path: Where the PNG goes.
-        title: Title.
+        figure: An empty figure.
+        parts: `layers`, and lists over them.
     """
-    figure, axes = new_figure()
-    other = axes.twinx()
-    metric = "validation_pearson"
-    for entry in result["seeds"]:
-        epochs = range(1, len(entry["history"]) + 1)
-        axes.plot(epochs, [step["train_loss"] for step in entry["history"]], color="tab:blue", alpha=0.6)
-        looks = [(epoch, step) for epoch, step in zip(epochs, entry["history"], strict=True) if len(step) > 1]
-        metric = next(key for key in looks[0][1] if key.endswith("_pearson"))
-        scores = {epoch: 100 * step[metric] for epoch, step in looks}
-        other.plot(list(scores), list(scores.values()), color="tab:orange", alpha=0.8)
-        other.plot(entry["best_epoch"], scores[entry["best_epoch"]], "o", color="tab:orange")
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("training loss", color="tab:blue")
-    other.set_ylabel(f"{metric.removesuffix('_pearson')} Pearson x 100 (dot: chosen)", color="tab:orange")
-    axes.set_title(title)
-    figure.savefig(path, dpi=130)
+    shown = [(axis, *how) for axis, how in PARTS.items() if axis in parts]
+    all_axes = panels(figure, len(shown), shares_x=True)
+    for axes, (key, label, times, is_bar) in zip(all_axes, shown, strict=True):
+        values = times * np.array(parts[key], float)
+        if is_bar:
+            axes.bar(range(len(values)), values, color=ORANGE)
+        else:
+            axes.plot(values, marker=".", color=BLUE)
+        axes.axhline(0, color=GREY, linewidth=0.5)
+        axes.set_ylabel(label, fontsize=8)
+    mark_layers(all_axes[-1], parts["layers"])
+
+
+def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
+    """Draw the training and held-out loss of autoencoders by epoch, mean over layers; a line where a layer was kept."""
+    (axes,) = panels(figure)
+    epochs = range(1, len(record["history"]) + 1)
+    for key, label, style in (("train_loss", "training (with dropout)", "-"), ("held_out_loss", "held-out", "--")):
+        axes.plot(epochs, [step[key] for step in record["history"]], style, marker=".", label=label)
+    for epoch in sorted(set(record["best_epochs"])):
+        axes.axvline(epoch, color=GREY, linewidth=0.8)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("epoch (lines: kept by a layer)")
+    axes.set_ylabel("mean squared error / variance, mean over layers")
+    axes.legend(fontsize=8, frameon=False)
+
+
+def draw_history(figure: Figure, found: FigureInput) -> None:
+    """Draw training loss and the score that chose, per epoch: a line per seed, the kept epoch marked."""
+    result = found.result
+    key = _history_score(result)
+    losses, *others = panels(figure, 2 if key else 1, shares_x=True)
+    for seed in result.seeds:
+        epochs = np.arange(1, len(seed["history"]) + 1)
+        losses.plot(epochs, [step["train_loss"] for step in seed["history"]], color=BLUE, alpha=0.7, marker=".")
+        for axes in others:
+            scores = 100 * np.array([_finite(step.get(key)) for step in seed["history"]])
+            is_known = np.isfinite(scores)
+            axes.plot(epochs[is_known], scores[is_known], color=ORANGE, alpha=0.8)
+            if 0 < seed["best_epoch"] <= len(scores):
+                axes.plot(seed["best_epoch"], scores[seed["best_epoch"] - 1], "o", color=ORANGE)
+    losses.set_ylabel("training loss")
+    for axes in others:
+        axes.set_ylabel(f"{key.partition('_')[0]} {metric_label(result.metric)} x 100")
+    (losses, *others)[-1].set_xlabel("epoch" + " (dot: kept)" * bool(others))
+
+
+def draw_confusion(figure: Figure, found: FigureInput) -> None:
+    """Draw the confusion of classes or tags, rows gold, as shares of the gold name."""
+    names = found.result.names[found.split]
+    table = confusion(found)
+    columns = (*names, "none")[: table.shape[1]]
+    shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    (axes,) = panels(figure)
+    axes.grid(visible=False)
+    figure.colorbar(axes.imshow(shares, cmap="Blues", vmin=0, vmax=1), ax=axes, label="share of the gold name")
+    if len(names) <= MOST_NAMED:
+        axes.set_xticks(range(len(columns)), columns, rotation=60, fontsize=7, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel(f"gold ({int(table.sum()):,} predictions)")
+
+
+def confusion(found: FigureInput) -> np.ndarray:
+    """Count gold names (rows) and predicted ones (columns; the last is no prediction, where some are missing)."""
+    names, predicted = found.result.names[found.split], found.result.predictions[found.split]
+    places = {name: place for place, name in enumerate(names)}
+    table = np.zeros((len(names), len(names) + 1), dtype=np.int64)
+    gold = np.array([places[name] for name in found.gold])
+    np.add.at(table, (gold, np.asarray(predicted, np.int64)), 1)  # NO_PREDICTION is -1, the last column
+    return table if (predicted == NO_PREDICTION).any() else table[:, :-1]
+
+
+def _curves(result: HeadResult) -> list[Curve]:
+    return [curve for curve in result.curves if curve.metric == result.metric and curve.split != "train"]
+
+
+def _has_curves(found: FigureInput) -> bool:
+    return bool(_curves(found.result)) and len(found.result.layers) > 1
+
+
+def _history_score(result: HeadResult) -> str:
+    """Find the score that the epochs of a head record: of its metric on a split, or of its chosen layer."""
+    recorded = {key for seed in result.seeds for step in seed["history"] for key in step}
+    wanted = (f"{split}_{what}" for split in ("validation", "test") for what in (result.metric, "score"))
+    return next((key for key in wanted if key in recorded), "")
+
+
+def _finite(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _draw_residuals(figure: Figure, found: FigureInput) -> None:
+    if found.residuals is not None:
+        draw_residuals(figure, found.residuals)
+
+
+FIGURES: tuple[HeadFigure, ...] = (
+    HeadFigure(
+        "{head}: score of each layer", "layers", lambda it: _has_curves(it) and bool(it.result.names), draw_curves
+    ),
+    HeadFigure(
+        "{head}: score of each layer", "curve", lambda it: _has_curves(it) and not it.result.names, draw_curves
+    ),
+    HeadFigure(
+        "What each layer gives {head}", "layers", lambda it: "contributions" in it.result.extras,
+        lambda figure, it: draw_parts(figure, it.result.extras["contributions"]), (8.0, 5.2),
+    ),
+    HeadFigure(
+        "What each layer gives {head}", "weights", lambda it: "mix" in it.result.extras,
+        lambda figure, it: draw_parts(figure, it.result.extras["mix"]), (8.0, 6.4),
+    ),
+    HeadFigure(
+        "Fitting {head}", "history", lambda it: any(seed.get("history") for seed in it.result.seeds), draw_history,
+        (8.0, 5.2),
+    ),
+    HeadFigure(
+        "Confusion of {head} ({split})", "confusion", lambda it: bool(it.result.names), draw_confusion, (7.4, 6.4)
+    ),
+    HeadFigure(
+        "Residuals of {head} ({split})", "residuals", lambda it: it.residuals is not None, _draw_residuals, (11.0, 6.4)
+    ),
+)  # fmt: skip
+"""Every figure of a head."""

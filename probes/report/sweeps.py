@@ -1,222 +1,203 @@
-"""Figure and summary of a sweep."""
+"""Figure and summary of a sweep over mask plans, and what they share with those of a search."""
 
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from extract.masks.grid import k_and_k0
-from extract.masks.plan import parse_plan
-from probes.report.figures import new_figure
-from probes.report.table import markdown_table
+from extract.masks.plan import MaskPlan, parse_plan
+from probes.report.document import KindReport, join_lines, machine_line, opening_lines
+from probes.report.scores import PlanChoice, PlanScores, PlansScores
+from probes.report.style import BLUE, COLOURS, GREY, panels
+from probes.report.table import NOTHING, describe_point, interval, markdown_table, metric_label, percent
 
 CAUSAL = "causal"
 EVERY_PLAN = "every plan"
-"""What a sweep says of test where it was asked to score all plans on it."""
+"""What `test_read` is where all plans were scored on test."""
+MARKERS = "os^Dvx"
+Lines = dict[str, dict[int, float]]
+"""Label to place to score."""
 
 
-def selection_score(result: dict[str, Any]) -> float:
-    """Give the validation score that a head of one plan is chosen by: Pearson, or the metric of its task."""
-    if "selection" in result:
-        return float(result["chosen"]["score"])
-    return float(result["summary"]["validation"]["pearson"]["mean"])
+@dataclass(frozen=True)
+class Point:
+    """A plan with the score that a figure shows, times 100."""
+
+    plan: MaskPlan
+    score: float
 
 
-def curve_label(scores: dict[str, Any]) -> str:
-    """Name what the curve of a sweep shows."""
-    first = scores["plans"][0]
-    return "Zero-shot, final norm" if "zero_shot" in first else f"{next(iter(first['heads']))}, best layer"
+def points_of(scores: PlansScores, report: KindReport) -> tuple[Point, ...]:
+    """Give every plan with its validation score: zero-shot where the kind has one, else of the first head."""
+    return tuple(Point(parse_plan(row.plan), 100 * _validation(row, report)) for row in scores.plans)
 
 
-def _value(row: dict[str, Any]) -> float:
-    if "zero_shot" in row:
-        return 100 * float(row["zero_shot"]["validation"]["spearman"])
-    return 100 * selection_score(next(iter(row["heads"].values())))
+def _validation(row: PlanScores, report: KindReport) -> float:
+    if report.zero_shot:
+        return row.zero_shot["validation"][report.zero_shot]
+    return next(iter(row.heads.values())).selection_score
 
 
-def draw_sweep(rows: list[dict[str, Any]], path: Path, *, title: str) -> None:
+def curve_label(scores: PlansScores, report: KindReport) -> str:
+    """Name what the figure of a sweep shows."""
+    return "Zero-shot, final norm" if report.zero_shot else f"{next(iter(scores.chosen))}, best layer"
+
+
+def draw_sweep(figure: Figure, points: Sequence[Point], *, metric: str) -> None:
     """Draw a score per plan: a heat map for a (k, k0) grid, lines for plans `KIND:K` or windows, bars for all others.
 
-    The score is the zero-shot Spearman of a pair task, or that of the first head of a task of another kind, both on
-    validation. A grid is one where some k0 lies between 0 and k. Plans `KIND:K` are drawn over k, windows
-    `KIND@FIRST-LAST` over their last block, a line a size. Where one plan fits none of these, every plan is a bar.
+    A grid is one where some k0 is between 0 and k. Plans `KIND:K` are drawn over k, windows `KIND@FIRST-LAST` over
+    their last block, a line per size. Where one plan fits none of these, every plan is a bar.
 
     Args:
-        rows: Plans with their scores, as in a sweep's scores.json.
-        path: Where the PNG goes.
-        title: Title.
+        figure: An empty figure.
+        points: The plans.
+        metric: What the scores are, for the axis.
     """
-    label = f"{'Spearman' if 'zero_shot' in rows[0] else 'score'} x 100, validation"
-    grid = {point: _value(row) for row in rows if (point := k_and_k0(row["plan"])) is not None}
-    lines, others = _lines(rows)
-    windows = _windows(rows)
-    figure, axes = new_figure()
-    if len(grid) == len(rows) and any(0 < k0 < k for k, k0 in grid):
+    label = f"{metric_label(metric)} x 100, validation"
+    grid = {place: point.score for point in points if (place := k_and_k0(point.plan.text)) is not None}
+    lines, windows = (_lines(points, of_windows=of_windows) for of_windows in (False, True))
+    (axes,) = panels(figure)
+    if len(grid) == len(points) and any(0 < k0 < k for k, k0 in grid):
         _heat_map(axes, grid)
         figure.colorbar(axes.images[0], ax=axes, label=label)
-    elif windows or (lines and not set(others) - {CAUSAL}):
+    elif windows or lines:
         _draw_lines(axes, windows or lines)
-        if windows and CAUSAL in others:
-            axes.axhline(others[CAUSAL], color="grey", linestyle=":", label=CAUSAL)
+        causal = next((point.score for point in points if point.plan.is_untouched), None)
+        if windows and causal is not None:
+            axes.axhline(causal, color=GREY, linestyle=":", label=CAUSAL)
         axes.set_xlabel("last converted block of the window" if windows else "k, converted blocks from the top")
         axes.set_ylabel(label)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, frameon=False)
     else:
-        figure.set_figheight(max(4.2, 1.2 + 0.15 * len(rows)))
-        axes.barh([row["plan"] for row in rows], [_value(row) for row in rows])
+        figure.set_figheight(max(4.2, 1.2 + 0.15 * len(points)))
+        axes.barh([point.plan.text for point in points], [point.score for point in points], color=BLUE)
         axes.tick_params(axis="y", labelsize=7)
         axes.set_xlabel(label)
-    axes.set_title(title, fontsize=10)
-    figure.savefig(path, dpi=130)
 
 
-def _draw_lines(axes: Axes, lines: dict[str, dict[int, float]]) -> None:
-    for name, points in lines.items():
-        axes.plot(sorted(points), [points[k] for k in sorted(points)], marker=".", label=name)
+def _draw_lines(axes: Axes, lines: Lines) -> None:
+    for number, (name, points) in enumerate(lines.items()):
+        axes.plot(
+            sorted(points), [points[k] for k in sorted(points)], color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)], markersize=4, label=name,
+        )  # fmt: skip
 
 
-def _lines(rows: list[dict[str, Any]]) -> tuple[dict[str, dict[int, float]], dict[str, float]]:
-    """Sort plans into lines over k, each beginning at causal, and the others."""
-    lines: dict[str, dict[int, float]] = {}
-    others: dict[str, float] = {}
+def _lines(points: Sequence[Point], *, of_windows: bool) -> Lines:
+    """Sort plans into lines: `KIND:K` over k, or windows over their last block, one per kind and size.
+
+    Every line over k begins at causal. There are no lines where a plan fits none.
+    """
+    lines: Lines = {}
     start: dict[int, float] = {}
-    for row in rows:
-        plan = parse_plan(row["plan"])
-        segment = plan.segments[0]
+    for point in points:
+        plan, segment = point.plan, point.plan.segments[0]
+        is_one = len(plan.segments) == 1 and segment.first is not None and not (plan.is_list or plan.skip)
         if plan.is_untouched:
-            start, others[CAUSAL] = {0: _value(row)}, _value(row)
-        elif (
-            len(plan.segments) == 1
-            and segment.first is not None
-            and segment.last is None
-            and not (plan.is_list or plan.skip)
-        ):
-            lines.setdefault(segment.kind, {})[segment.first] = _value(row)
-        else:
-            others[row["plan"]] = _value(row)
-    return {kind: {**start, **points} for kind, points in lines.items()}, others
-
-
-def _windows(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """Sort windows into lines over their last block, one a kind and size; none if a plan other than causal is none."""
-    lines: dict[str, dict[int, float]] = {}
-    for row in rows:
-        plan = parse_plan(row["plan"])
-        if plan.is_untouched:
-            continue
-        first, last = plan.segments[0].first, plan.segments[0].last
-        if len(plan.segments) > 1 or plan.is_list or plan.skip or first is None or last is None:
+            start = {} if of_windows else {0: point.score}
+        elif not is_one or of_windows == (segment.last is None):
             return {}
-        size = last - first + 1
-        label = f"{plan.segments[0].kind}, {size} block{'s' * (size > 1)}"
-        lines.setdefault(label, {})[last] = _value(row)
-    return lines
+        elif segment.last is None:
+            lines.setdefault(segment.kind, {})[segment.first or 0] = point.score
+        else:
+            size = segment.last - (segment.first or 0) + 1
+            lines.setdefault(f"{segment.kind}, {size} block{'s' * (size > 1)}", {})[segment.last] = point.score
+    return {label: {**start, **found} for label, found in lines.items()}
 
 
-def _heat_map(axes: Axes, grid: dict[tuple[int, int], float]) -> None:
-    ks, k0s = (sorted({point[side] for point in grid}) for side in (0, 1))
-    table = [[grid.get((k, k0), float("nan")) for k in ks] for k0 in k0s]
+def _heat_map(axes: Axes, grid: Mapping[tuple[int, int], float]) -> None:
+    ks, k0s = (sorted({place[side] for place in grid}) for side in (0, 1))
+    table = [[grid.get((k, k0), math.nan) for k in ks] for k0 in k0s]
+    axes.grid(visible=False)
     axes.imshow(table, origin="lower", aspect="auto", cmap="viridis")
     axes.set_xticks(range(len(ks)), [str(k) for k in ks])
     axes.set_yticks(range(len(k0s)), [str(k0) for k0 in k0s])
     axes.set_xlabel("k, converted blocks from the top")
     axes.set_ylabel("k0, of these nosink")
-    for x, k in enumerate(ks):
-        for y, k0 in enumerate(k0s):
-            if (k, k0) in grid:
-                axes.text(x, y, f"{grid[k, k0]:.1f}", ha="center", va="center", fontsize=7, color="white")
+    middle = (min(grid.values()) + max(grid.values())) / 2
+    for (k, k0), score in grid.items():
+        colour = "black" if score > middle else "white"
+        axes.text(ks.index(k), k0s.index(k0), f"{score:.1f}", ha="center", va="center", fontsize=7, color=colour)
 
 
-def sweep_summary(scores: dict[str, Any]) -> str:
+def sweep_summary(scores: PlansScores, report: KindReport) -> str:
     """Write the summary of a sweep.
 
     Args:
-        scores: The content of its scores.json.
+        scores: The sweep.
+        report: What is particular to the kind of its task.
 
     Returns:
         Markdown: what was chosen on validation with its test score, then every plan's validation scores.
     """
-    heads = list(scores["chosen"])
-    is_pairs = "zero_shot" in scores["plans"][0]
-    metric = _metric(scores)
-    has_test = scores["test_read"] == EVERY_PLAN
-    table = [
+    has_test = scores.test_read == EVERY_PLAN
+    cost = scores.cost
+    metrics = {name: metric_label(choice.result.metric) for name, choice in scores.chosen.items()}
+    columns = [
+        "plan",
+        *([f"zero-shot {metric_label(report.zero_shot)}, final norm"] if report.zero_shot else []),
+        *(f"{name} {metric}" for name, metric in metrics.items()),
+        *(f"test, {name} {metric}" for name, metric in metrics.items() if has_test),
+    ]
+    rows = [
         (
-            f"`{row['plan']}`",
-            *([f"{100 * row['zero_shot']['validation']['spearman']:.1f}"] if is_pairs else []),
-            *(f"{100 * selection_score(row['heads'][name]):.1f}" for name in heads),
-            *(_mean(row["heads"][name], "test", metric.lower()) for name in heads if has_test),
+            f"`{row.plan}`",
+            *([percent(_validation(row, report))] if report.zero_shot else []),
+            *(percent(row.heads[name].selection_score) for name in metrics),
+            *(percent(row.heads[name].mean("test")) for name in metrics if has_test),
         )
-        for row in scores["plans"]
+        for row in scores.plans
     ]
-    first = ("plan", "zero-shot Spearman, final norm") if is_pairs else ("plan",)
-    columns = (*(f"{name} {metric}" for name in heads), *(f"test, {name} {metric}" for name in heads if has_test))
-    sample = "> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
-    parts = [
-        f"# {scores['name']}\n",
-        sample if scores["task"]["is_sample"] else "",
-        f"Command: `{scores['command']}`\n",
-        f"{len(scores['plans'])} plans, {scores['cost']['block_passes']} block passes per batch instead of "
-        f"{scores['cost']['apart']} ({scores['cost']['ratio']:.2f}).\n",
-        "## Chosen on validation\n",
-        choice_table(scores),
-        f"\n{reading_note(scores)}",
-        "\n## Every plan, on validation\n",
-        markdown_table(table, (*first, *columns)),
-        f"\n![{curve_label(scores)} over the plans](sweep.png)",
-    ]
-    return "\n".join(part for part in parts if part) + "\n"
+    what = (
+        f"{len(scores.plans)} plans, {cost['block_passes']} block passes per batch instead of {cost['apart']} "
+        f"({cost['ratio']:.2f}).\n"
+    )
+    table = ("\n## Every plan, on validation\n", markdown_table(rows, columns))
+    return plans_text(scores, what, table, f"\n![{curve_label(scores, report)} over the plans](sweep.png)")
 
 
-def choice_table(scores: dict[str, Any]) -> str:
-    """Write what was chosen for every head: plan and point, scores, and what choosing gained over causal.
+def plans_text(scores: PlansScores, what: str, tables: Sequence[str], figure: str) -> str:
+    """Write the summary of a sweep or a search.
 
     Args:
-        scores: The content of the scores.json of a sweep or a search.
+        scores: The sweep or search.
+        what: What was done and what it cost.
+        tables: What follows the chosen plans.
+        figure: The figure.
 
     Returns:
-        A Markdown table.
+        Markdown.
     """
-    metric = _metric(scores)
-    key = metric.lower()
-    rows = [
-        (name, f"`{found['plan']}`{_point(found)}", _mean(found, "validation", key), _mean(found, "test", key),
-         _interval(found, key), _gain(found))
-        for name, found in scores["chosen"].items()
-    ]  # fmt: skip
-    over = next((found["gain"]["over"] for found in scores["chosen"].values() if "gain" in found), CAUSAL)
-    columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval", f"test, chosen - {over}")
-    return markdown_table(rows, columns)
+    return join_lines(
+        [*opening_lines(scores.header), what, *_choices(scores), *tables, f"\n{machine_line(scores.header)}", figure]
+    )
 
 
-def reading_note(scores: dict[str, Any]) -> str:
-    """Write for which plans test was read."""
-    if scores["test_read"] == EVERY_PLAN:
-        return (
-            "test_read: **every plan**, as was asked for. The plan is chosen on validation all the same; a plan picked "
-            "by its test score is a choice on test."
+def _choices(scores: PlansScores) -> Iterator[str]:
+    """Write the plan chosen for every head, what choosing it gained, and the plans that test was read for."""
+    gains = [choice.gain for choice in scores.chosen.values() if choice.gain]
+    metrics = list(dict.fromkeys(metric_label(choice.result.metric) for choice in scores.chosen.values()))
+    metric = metrics[0] if len(metrics) == 1 else "score"
+    columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval",
+               f"test, chosen - {gains[0].over if gains else CAUSAL}")  # fmt: skip
+    yield "## Chosen on validation\n"
+    yield markdown_table([_choice(name, choice) for name, choice in scores.chosen.items()], columns)
+    if scores.test_read == EVERY_PLAN:
+        yield (
+            "\ntest_read: **every plan**, as was asked for. The plan is chosen on validation all the same; a plan "
+            "picked by its test score is a choice on test."
         )
-    return f"test_read: {scores['test_read']}, after everything was chosen."
+    else:
+        yield f"\ntest_read: {scores.test_read}, after everything was chosen."
 
 
-def _metric(scores: dict[str, Any]) -> str:
-    return "Pearson" if "zero_shot" in scores["plans"][0] else str(scores["task"]["metrics"][0])
-
-
-def _point(found: dict[str, Any]) -> str:
-    point = found.get("point", {})
-    return f", {point['layer']}" + (f", C {point['C']:g}" if "C" in point else "") if point else ""
-
-
-def _gain(found: dict[str, Any]) -> str:
-    return f"{100 * found['gain']['gain']:+.1f}" if "gain" in found else "-"
-
-
-def _mean(result: dict[str, Any], split: str, key: str) -> str:
-    found = result["summary"].get(split)
-    return f"{100 * found[key]['mean']:.1f}" if found else "-"
-
-
-def _interval(result: dict[str, Any], key: str) -> str:
-    found = result["summary"].get("test")
-    return f"{100 * found[key]['low']:.1f} to {100 * found[key]['high']:.1f}" if found else "-"
+def _choice(name: str, choice: PlanChoice) -> tuple[str, ...]:
+    result, point = choice.result, describe_point(choice.result.chosen)
+    test = result.summary.get("test", {}).get(result.metric)
+    gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
+    plan = f"`{choice.plan}`" + (f", {point}" if point else "")
+    return name, plan, percent(result.mean("validation")), percent(result.mean("test")), interval(test), gain

@@ -1,76 +1,142 @@
-"""The table of a run, for the screen and for Markdown."""
+"""Tables of results: numbers as text, and the columns that kinds of tasks choose from."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.table import Table
+from probes.heads.result import HeadResult
+from probes.metrics.bootstrap import SeedSummary
+from probes.report.scores import RunScores
 
-COLUMNS = ("head", "pooling", "validation Pearson", "test Pearson", "95 % interval", "test Spearman", "seeds", "epochs")
-SCREEN_COLUMNS = ("head", "validation Pearson", "test Pearson", "95 % interval", "test Spearman", "seeds")  # 80 columns
+NOTHING = "-"
+"""Written where there is no number."""
+LABELS = {"pearson": "Pearson", "spearman": "Spearman"}
+"""How metrics are written where not by their name."""
 
 
-def score_rows(scores: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Lay the scores of a run out as rows of text.
+@dataclass(frozen=True)
+class Row:
+    """What a row of the results table is about.
 
-    Args:
-        scores: The content of scores.json.
-
-    Returns:
-        One row per head, in the columns of `COLUMNS`; correlations times 100, mean +- spread over seeds.
+    Attributes:
+        scores: The run.
+        result: The head.
+        metric: The metric.
     """
-    rows: list[tuple[str, ...]] = []
-    for name, result in scores["heads"].items():
-        summary = result["summary"]
-        validation, test = summary["validation"]["pearson"], summary.get("test", {})
-        seeds = result["seeds"]
-        epochs = ", ".join(str(entry["best_epoch"]) for entry in seeds if entry["best_epoch"])
-        label = name + (f" ({result['chosen']['kind']} {result['chosen']['layer']})" if "chosen" in result else "")
-        label += " (optimistic)" if result["is_optimistic"] else ""
-        rows.append(
-            (
-                label,
-                result["pooling"],
-                spread(validation),
-                spread(test["pearson"]) if test else "-",
-                interval(test["pearson"]) if test else "-",
-                spread(test["spearman"]) if test else "-",
-                str(len(seeds)) if epochs else "-",
-                epochs or "-",
-            )
-        )
-    return rows
+
+    scores: RunScores
+    result: HeadResult
+    metric: str
+
+    def summary(self, split: str) -> SeedSummary | None:
+        """Give the score on a split; None where the split was not scored."""
+        return self.result.summary.get(split, {}).get(self.metric)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the metric is the one that the head was chosen by."""
+        return self.metric == self.result.metric
 
 
-def screen_table(scores: dict[str, Any]) -> Table:
-    """Make the table for a terminal."""
-    rows = [tuple(row[COLUMNS.index(column)] for column in SCREEN_COLUMNS) for row in score_rows(scores)]
-    return terminal_table(scores, rows, SCREEN_COLUMNS)
+@dataclass(frozen=True)
+class Column:
+    """A column of the results table.
+
+    Attributes:
+        title: Its title.
+        text: Gives its text in a row.
+        on_screen: Whether the table of a terminal, 80 characters wide, has it too.
+    """
+
+    title: str
+    text: Callable[[Row], str]
+    on_screen: bool = True
 
 
-def terminal_table(scores: dict[str, Any], rows: Sequence[tuple[str, ...]], columns: tuple[str, ...]) -> Table:
-    """Make a table for a terminal, numbers to the right."""
-    title = f"{scores['name']}: {scores['task']['name']} on {scores['decoder']['name']}"
-    table = Table(title=title, box=SIMPLE, padding=(0, 1))
-    for column in columns:
-        table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if column == "head" else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def metric_label(metric: str) -> str:
+    """Write the name of a metric."""
+    return LABELS.get(metric, metric)
 
 
-def markdown_table(rows: Sequence[tuple[str, ...]], columns: tuple[str, ...]) -> str:
+def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: str = "") -> str:
+    """Write a number; `-` where it is missing, None or NaN.
+
+    Example:
+        >>> number(0.123, times=100), number(0.5, 2, sign="+"), number(float("nan"))
+        ('12.3', '+0.50', '-')
+    """
+    return NOTHING if value is None or math.isnan(value) else f"{times * value:{sign}.{digits}f}"
+
+
+def percent(value: float | None, *, sign: str = "") -> str:
+    """Write a score times 100."""
+    return number(value, times=100, sign=sign)
+
+
+def spread(summary: SeedSummary | None) -> str:
+    """Write mean and standard deviation over seeds, times 100."""
+    if summary is None:
+        return NOTHING
+    return percent(summary.mean) + (f" ± {percent(summary.std)}" if len(summary.values) > 1 else "")
+
+
+def interval(summary: SeedSummary | None) -> str:
+    """Write the interval, times 100."""
+    if summary is None or math.isnan(summary.low):
+        return NOTHING
+    return f"{percent(summary.low)} to {percent(summary.high)}"
+
+
+def describe_point(chosen: Mapping[str, Any]) -> str:
+    """Write what was chosen: the layer, and C or the kind of cosine; empty where nothing was."""
+    parts = [chosen.get("layer", ""), f"C {chosen['C']:g}" if "C" in chosen else "", chosen.get("kind", "")]
+    return ", ".join(filter(None, parts))
+
+
+def cell(text: str) -> str:
+    """Keep a text from breaking its table."""
+    return " ".join(text.replace("|", "\\|").replace("`", "'").split())
+
+
+def markdown_table(rows: Iterable[Sequence[str]], columns: Sequence[str]) -> str:
     """Make a Markdown table."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join("---" for _ in columns) + "|"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def spread(summary: dict[str, Any]) -> str:
-    """Write mean and standard deviation over seeds, times 100."""
-    mean = f"{100 * summary['mean']:.1f}"
-    return f"{mean} ± {100 * summary['std']:.1f}" if len(summary["values"]) > 1 else mean
+def score_column(title: str, split: str, metric: str = "", *, on_screen: bool = True) -> Column:
+    """Make a column of scores on a split, by the metric of the row or by another one."""
+    return Column(
+        title,
+        lambda row: spread(row.result.summary.get(split, {}).get(metric or row.metric)),
+        on_screen,
+    )
 
 
-def interval(summary: dict[str, Any]) -> str:
-    """Write the interval, times 100."""
-    return f"{100 * summary['low']:.1f} to {100 * summary['high']:.1f}"
+def epochs_of(row: Row) -> str:
+    """Write the epochs that the seeds kept."""
+    return ", ".join(str(seed["best_epoch"]) for seed in row.result.seeds if seed["best_epoch"]) or NOTHING
+
+
+def head_label(row: Row, point: str = "") -> str:
+    """Write the name of a head, with what was chosen, and marked where its numbers are optimistic."""
+    return row.result.name + (f" ({point})" if point else "") + (" (optimistic)" if row.result.is_optimistic else "")
+
+
+HEAD = Column("head", head_label)
+POINT = Column("layer", lambda row: describe_point(row.result.chosen) or NOTHING)
+METRIC = Column("metric", lambda row: metric_label(row.metric))
+INTERVAL = Column("95 % interval", lambda row: interval(row.summary("test")))
+POOLING = Column("pooling", lambda row: row.result.pooling, on_screen=False)
+SEEDS = Column("seeds", lambda row: str(len(row.result.seeds)) if epochs_of(row) != NOTHING else NOTHING)
+EPOCHS = Column("epochs", epochs_of, on_screen=False)
+
+
+def majority_column(title: str) -> Column:
+    """Make a column of the majority baseline on test."""
+    return Column(
+        title,
+        lambda row: percent(row.result.baselines["majority"].get("test")) if row.is_first else NOTHING,
+        on_screen=False,
+    )

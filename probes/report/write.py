@@ -1,79 +1,95 @@
-"""The files of a run folder that the report consists of."""
+"""The files of a run folder, of whatever kind the task is."""
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+from rich.box import SIMPLE
+from rich.table import Table
 
 from extract.store.cache import LatentCache
-from probes.heads.pairs.residuals import Residuals
-from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
-from probes.report.residual_figures import draw_pretraining, draw_reconstruction, draw_residuals
-from probes.report.summary import pretraining_text, reported_split, summary_text
+from probes.report.document import (
+    Context,
+    KindReport,
+    figure_lines,
+    join_lines,
+    machine_line,
+    opening_lines,
+    result_rows,
+    summary_text,
+)
+from probes.report.figures import draw_autoencoders, draw_figures
+from probes.report.predictions import write_predictions
+from probes.report.pretraining import pretraining_lines
+from probes.report.scores import PlansScores, PretrainingScores, RunScores
+from probes.report.searches import draw_search, search_summary
+from probes.report.style import new_figure, save_figure
+from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
 
 
-def write_report(
-    folder: Path, scores: dict[str, Any], cache: LatentCache, *, residuals: Mapping[str, Mapping[str, Residuals]]
-) -> None:
-    """Write scores, manifest, figures and summary into a run folder.
+class Record(Protocol):
+    """Scores of any kind of run."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the serial form."""
+
+
+def write_run(folder: Path, scores: RunScores, task: Any, cache: LatentCache, report: KindReport) -> None:
+    """Write scores, manifest, predictions, figures and summary of a run.
 
     Args:
         folder: The run folder.
-        scores: What the run found.
-        cache: The cache it read; its manifest is copied.
-        residuals: Head to split to residuals; those of test are drawn, or of validation where there is no test.
+        scores: The scores, with predictions.
+        task: The task.
+        cache: The cache that was read; its manifest is copied.
+        report: What is particular to the kind of task.
     """
     write_scores(folder, scores)
     write_manifest(folder, cache)
-    figures = _Figures(folder)
-    for name, result in scores["heads"].items():
-        stem = name.replace("-", "_")
-        if "curves" in result:
-            figures.add("Cosine of each layer against gold", f"{stem}_curve", draw_layer_curve, result)
-        if "contributions" in result:
-            figures.add(f"What each layer gives {name}", f"{stem}_layers", draw_contributions, result["contributions"])
-            figures.add(f"Fitting {name}", f"{stem}_history", draw_history, result)
-        split = reported_split(residuals[name])
-        figures.add(f"Residuals of {name} ({split})", f"{stem}_residuals", draw_residuals, residuals[name][split])
-    _draw_autoencoders(figures, scores)
-    worst = {name: of_head[reported_split(of_head)].largest() for name, of_head in residuals.items()}
-    (folder / "summary.md").write_text(summary_text(scores, figures.drawn, worst), encoding="utf-8")
+    write_predictions(folder / "predictions.csv", task, scores.heads, report)
+    for write in report.writers:
+        write(folder, task, scores.heads)
+    (folder / "figures").mkdir(exist_ok=True)
+    figures = draw_figures(folder, scores.heads, task, report) | draw_autoencoders(folder, scores.pretraining)
+    _write_summary(folder, summary_text(Context(scores, task, report, figures)))
 
 
-def write_pretraining(folder: Path, scores: dict[str, Any]) -> None:
+def write_plans(folder: Path, scores: PlansScores, report: KindReport) -> None:
+    """Write scores, figure and summary of a sweep or a search.
+
+    Args:
+        folder: The run folder.
+        scores: The sweep or search.
+        report: What is particular to the kind of task.
+    """
+    write_scores(folder, scores)
+    header, figure = scores.header, new_figure()
+    about = f"{header.task['name']} on {header.decoder['name']}"
+    if scores.search:
+        draw_search(figure, scores)
+        save_figure(figure, folder / "search.png", title=f"{scores.search['strategy']}: {about}")
+        _write_summary(folder, search_summary(scores))
+    else:
+        metric = report.zero_shot or next(iter(scores.chosen.values())).result.metric
+        draw_sweep(figure, points_of(scores, report), metric=metric)
+        save_figure(figure, folder / "sweep.png", title=f"{curve_label(scores, report)}: {about}")
+        _write_summary(folder, sweep_summary(scores, report))
+
+
+def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
     """Write scores, figures and summary of autoencoders that were fitted by themselves.
 
     Args:
         folder: The run folder.
-        scores: What was found.
+        scores: The scores.
     """
     write_scores(folder, scores)
-    figures = _Figures(folder)
-    _draw_autoencoders(figures, scores)
-    (folder / "summary.md").write_text(pretraining_text(scores, figures.drawn), encoding="utf-8")
-
-
-class _Figures:
-    """The figures of a run folder, drawn one by one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "figures"
-        self.folder.mkdir(exist_ok=True)
-        self.drawn: dict[str, str] = {}
-        """Title to file name, relative to the run folder."""
-
-    def add(self, title: str, stem: str, draw: Callable[..., None], what: Any) -> None:
-        """Draw one."""
-        draw(what, self.folder / f"{stem}.png", title=title)
-        self.drawn[title] = f"figures/{stem}.png"
-
-
-def _draw_autoencoders(figures: _Figures, scores: dict[str, Any]) -> None:
-    for pooling, found in scores["pretraining"]["autoencoders"].items():
-        stem = f"autoencoder_{pooling.replace('+', '_')}"
-        figures.add(f"What the autoencoders lose ({pooling})", stem, draw_reconstruction, found)
-        figures.add(f"Fitting the autoencoders ({pooling})", f"{stem}_history", draw_pretraining, found)
+    (folder / "figures").mkdir(exist_ok=True)
+    figures = draw_autoencoders(folder, scores.pretraining)
+    lines = (*opening_lines(scores.header), *pretraining_lines(scores.pretraining), "\n## What was used\n")
+    _write_summary(folder, join_lines([*lines, machine_line(scores.header), *figure_lines(figures)]))
 
 
 def write_manifest(folder: Path, cache: LatentCache) -> None:
@@ -82,16 +98,33 @@ def write_manifest(folder: Path, cache: LatentCache) -> None:
     (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
 
 
-def write_scores(folder: Path, scores: dict[str, Any]) -> None:
-    """Write scores.json."""
-    text = json.dumps(without_nan(scores), indent=1, allow_nan=False)
+def write_scores(folder: Path, scores: Record) -> None:
+    """Write scores.json (docs/scores_format.md)."""
+    text = json.dumps(without_nan(scores.to_dict()), indent=1, allow_nan=False)
     (folder / "scores.json").write_text(text + "\n", encoding="utf-8")
 
 
 def without_nan(value: Any) -> Any:
-    """Put null where a number is missing: JSON knows no NaN."""
-    if isinstance(value, dict):
+    """Put null where a number is missing: JSON has no NaN."""
+    if isinstance(value, Mapping):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def screen_table(scores: RunScores, report: KindReport) -> Table:
+    """Make the table of results for a terminal, 80 characters wide, numbers to the right."""
+    header = scores.header
+    titles, rows = result_rows(scores, report, on_screen=True)
+    title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
+    table = Table(title=title, box=SIMPLE, padding=(0, 1))
+    for column in titles:
+        table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if column == "head" else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _write_summary(folder: Path, text: str) -> None:
+    (folder / "summary.md").write_text(text, encoding="utf-8")

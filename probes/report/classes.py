@@ -1,0 +1,100 @@
+"""The report of a run on texts, or pairs of texts, of one class each."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from probes.fitting.protocols import LBW
+from probes.report.document import Context, KindReport, reported_split
+from probes.report.table import (
+    HEAD,
+    INTERVAL,
+    METRIC,
+    NOTHING,
+    POINT,
+    Column,
+    Row,
+    majority_column,
+    percent,
+    score_column,
+)
+from probes.tasks.classes.task import ClassTask
+
+
+def _gain(row: Row) -> str:
+    """Say what choosing layer and C gained over the default point, on test."""
+    default = row.result.extras.get("default")
+    if default is None or not row.is_first or row.summary("test") is None:
+        return NOTHING
+    return percent(row.result.mean("test") - default["scores"]["test"], sign="+")
+
+
+def _defaults(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        if default := result.extras.get("default"):
+            yield (
+                f"The default of `{name}` is {default['layer']}, C {default['C']:g}: the highest layer and the C "
+                "nearest 1.\n"
+            )
+
+
+def _released_limit(context: Context) -> Iterator[str]:
+    """Say how the chosen probe ended under the limit of iterations of the released code."""
+    for name, result in context.results:
+        found = result.extras.get("convergence")
+        if found and context.scores.header.protocol == LBW:
+            own, limit = found["chosen"], result.options["max_iterations"]
+            yield (
+                f"> `{name}` may take {limit} iterations, the released code's limit; it took {own['n_iterations']} and "
+                f"{'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often stops "
+                "at that limit unconverged, so where ours converges its weights are a better minimum, not the same.\n"
+            )
+
+
+def _convergence(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        if found := result.extras.get("convergence"):
+            yield (
+                f"- `{name}`: {found['n_converged']:,} of {found['n_problems']:,} problems converged, largest gradient "
+                f"norm {found['largest_gradient_norm']:.1e}, {found['n_iterations']:,} iterations"
+            )
+
+
+def _growth(context: Context) -> Iterator[str]:
+    """Say what SMOTE added, and which classes were too small for its neighbours."""
+    for name, result in context.results:
+        if found := result.extras.get("oversampled"):
+            yield (
+                f"- `{name}`: SMOTE (`{found['mode']}`) added {found['n_synthetic']:,} rows to {found['n_rows']:,}; "
+                f"{len(found['clipped'])} classes have fewer than 5 neighbours, {len(found['duplicated'])} have one "
+                "row, which is repeated"
+            )
+
+
+def _counts(task: Mapping[str, Any]) -> str:
+    return f"{task['n_classes']} classes; " + ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
+
+
+def _inputs(task: ClassTask, split: str) -> Iterator[tuple[Any, ...]]:
+    rows = task.splits[split]
+    for number, texts in enumerate(zip(*(rows[column] for column in task.text_columns), strict=True)):
+        yield (number, *texts)
+
+
+def _gold(task: ClassTask, split: str) -> list[str]:
+    return [task.class_names[label] for label in task.labels(split)]
+
+
+CLASSES_REPORT = KindReport(
+    columns=(
+        HEAD, POINT, METRIC, score_column("validation", "validation"), score_column("test", "test"), INTERVAL,
+        majority_column("majority class on test"), Column("test, chosen - default", _gain, on_screen=False),
+    ),
+    input_columns=lambda task: task.text_columns,
+    inputs=_inputs,
+    gold=_gold,
+    resampled=lambda task: "groups" if task["has_groups"] else "rows",
+    counts=_counts,
+    metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
+    sections=(_defaults, _released_limit),
+    used=(_convergence, _growth),
+)  # fmt: skip

@@ -1,1 +1,0 @@
-"""Report sections for class tasks."""

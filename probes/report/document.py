@@ -1,0 +1,196 @@
+"""The summary of a run: one document for every kind of task, which differ in a `KindReport`."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.heads.pairs.residuals import Residuals
+from probes.heads.result import HeadResult
+from probes.report.pretraining import pretraining_lines
+from probes.report.scores import Header, RunScores
+from probes.report.table import Column, Row, markdown_table
+
+
+@dataclass(frozen=True)
+class KindReport:
+    """What is particular to the report of one kind of task. A new kind is one of these.
+
+    Attributes:
+        columns: Columns of the results table.
+        input_columns: Gives, for a task, the columns of predictions.csv between `row` and `gold`.
+        inputs: Gives, for a task and a split, the row number and the inputs of every prediction.
+        gold: Gives, for a task and a split, the gold of every prediction: numbers, or names.
+        resampled: Says, from the task's description, what intervals are drawn from.
+        counts: Says, from the task's description, how large the task is.
+        metrics: Metrics of a head, a row of the results table each.
+        remark: What else there is to say about the numbers.
+        sections: Sections after the results table.
+        used: Further lines of the section "What was used".
+        residuals: Compares, for a task and a split, predicted numbers with gold; None for predicted names.
+        zero_shot: Metric of the score that a mask plan has without any head; empty where there is none.
+        writers: Write further files into the folder of a run, from task and results.
+    """
+
+    columns: tuple[Column, ...]
+    input_columns: Callable[[Any], tuple[str, ...]]
+    inputs: Callable[[Any, str], Iterable[tuple[Any, ...]]]
+    gold: Callable[[Any, str], Sequence[Any]]
+    resampled: Callable[[Mapping[str, Any]], str]
+    counts: Callable[[Mapping[str, Any]], str]
+    metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
+    remark: Callable[["Context"], str] = lambda _: ""
+    sections: tuple["Section", ...] = ()
+    used: tuple["Section", ...] = ()
+    residuals: Callable[[Any, str, NDArray[np.float64]], Residuals] | None = None
+    zero_shot: str = ""
+    writers: tuple[Callable[..., None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a section is written from.
+
+    Attributes:
+        scores: The scores, with predictions.
+        task: The task.
+        report: What is particular to its kind.
+        figures: Title to file name, relative to the run folder, of every figure that was drawn.
+    """
+
+    scores: RunScores
+    task: Any
+    report: KindReport
+    figures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def results(self) -> Iterable[tuple[str, HeadResult]]:
+        """Every head with its result."""
+        return self.scores.heads.items()
+
+
+Section = Callable[[Context], Iterator[str]]
+"""Writes lines of Markdown."""
+
+
+def reported_split(splits: Iterable[str]) -> str:
+    """Choose the split to report: test, or validation where there is no test."""
+    return "test" if "test" in set(splits) else "validation"
+
+
+def result_rows(
+    scores: RunScores, report: KindReport, *, on_screen: bool = False
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Lay the results of a run out as text.
+
+    Args:
+        scores: The run.
+        report: What is particular to its kind.
+        on_screen: Whether to leave out the columns that do not fit a terminal.
+
+    Returns:
+        Titles of the columns, and a row per head and metric; scores times 100.
+    """
+    columns = [column for column in report.columns if column.on_screen or not on_screen]
+    rows = [Row(scores, result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
+    return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
+
+
+def summary_text(context: Context) -> str:
+    """Write the summary of a run.
+
+    Args:
+        context: The run.
+
+    Returns:
+        Markdown.
+    """
+    header, report = context.scores.header, context.report
+    titles, rows = result_rows(context.scores, report)
+    lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}\n", *_cautions(context)]
+    for section in (_departures, *report.sections, _used):
+        lines += section(context)
+    lines += pretraining_lines(context.scores.pretraining)
+    if header.task["notes"]:
+        lines += ["\n## Data notes\n", *(f"- {note}" for note in header.task["notes"])]
+    return join_lines([*lines, *figure_lines(context.figures)])
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Join lines of Markdown; empty ones are left out."""
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def opening_lines(header: Header) -> Iterator[str]:
+    """Write the title, that a sample is no benchmark, and the command."""
+    yield f"# {header.name}\n"
+    if header.task.get("is_sample"):
+        yield "> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
+    yield f"Command: `{header.command}`\n"
+
+
+def machine_line(header: Header) -> str:
+    """Write what computed the numbers."""
+    versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
+    products = f", float32 products by {header.products}" if header.products else ""
+    return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
+
+
+def figure_lines(figures: Mapping[str, str]) -> Iterator[str]:
+    """Show figures, given as title to file name."""
+    if figures:
+        yield "\n## Figures\n"
+    yield from (f"![{title}]({file})" for title, file in figures.items())
+
+
+def _numbers(context: Context) -> str:
+    """Say what the numbers of the results table are."""
+    header = context.scores.header
+    has_seeds = any(len(result.seeds) > 1 for _, result in context.results)
+    is_honest = not any(result.is_optimistic for _, result in context.results)
+    chosen = "; ".join(f"`{name}` {result.selection}" for name, result in context.results)
+    parts = (
+        f"Scores times 100{', mean ± standard deviation over seeds' * has_seeds}; the interval is a "
+        f"{header.n_resamples}-fold bootstrap over test {context.report.resampled(header.task)}.",
+        context.report.remark(context),
+        f"Chosen on: {chosen}{'; nothing was chosen on test' * is_honest} (protocol `{header.protocol}`, "
+        "docs/protocol.md).",
+    )
+    return " ".join(filter(None, parts))
+
+
+def _cautions(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        if result.is_optimistic:
+            yield f"> `{name}` is **optimistic**: {result.optimistic_because}.\n"
+
+
+def _departures(context: Context) -> Iterator[str]:
+    lines = [f"- `{name}`: {line}" for name, result in context.results for line in result.departures]
+    if lines:
+        yield f"\n## Departures from the protocol `{context.scores.header.protocol}`\n"
+        yield from lines
+
+
+def _used(context: Context) -> Iterator[str]:
+    header, cache, report = context.scores.header, context.scores.cache, context.report
+    decoder, task, template = header.decoder, header.task, context.scores.cache["template"]
+    yield "\n## What was used\n"
+    yield (
+        f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
+        f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
+    )
+    yield (
+        f"- Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
+        f"instruction {template['instruction']!r}"
+    )
+    yield (
+        f"- Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
+        f"{cache['n_truncated']} truncated"
+    )
+    yield f"- Task: `{task['name']}`, {task['source']}; {report.counts(task)}"
+    for section in report.used:
+        yield from section(context)
+    yield machine_line(header)

@@ -1,0 +1,81 @@
+"""Predictions of a run, row by row: one CSV format for every kind of task, and column files for conlleval."""
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from probes.heads.result import HeadResult
+from probes.metrics.spans import NO_PREDICTION
+from probes.report.document import KindReport
+from probes.tasks.words.task import WordTask
+
+WITHOUT = {"span-f1": ".", "accuracy": "-"}
+"""Written into column files for a word without a prediction. To conlleval a full stop is outside of every span, and not
+the tag O."""
+
+
+def write_predictions(path: Path, task: Any, heads: Mapping[str, HeadResult], report: KindReport) -> None:
+    """Write every head's prediction for every row.
+
+    A prediction is a number in the units of the gold with four decimals, or a name; it is empty where there is none.
+
+    Args:
+        path: The CSV file: `split,row`, the inputs, `gold`, then a column per head. Words have a line each: `row` is
+            the sentence, and the inputs are the word's position in it, from 0, and the word.
+        task: The task.
+        heads: Head to its result.
+        report: What is particular to the task's kind.
+    """
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["split", "row", *report.input_columns(task), "gold", *heads])
+        for split in task.splits:
+            columns = [predicted_texts(result, split) for result in heads.values()]
+            for inputs, gold, *found in zip(
+                report.inputs(task, split), report.gold(task, split), *columns, strict=True
+            ):
+                writer.writerow([split, *inputs, gold, *found])
+
+
+def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
+    """Write the predictions of a head on a split, as names where it predicts names.
+
+    Args:
+        result: The head.
+        split: The split.
+        without: Written where there is no prediction.
+
+    Returns:
+        A text per prediction.
+    """
+    found = result.predictions[split].tolist()
+    if split not in result.names:
+        return [f"{value:.4f}" for value in found]
+    names = result.names[split]
+    return [without if place == NO_PREDICTION else names[place] for place in found]
+
+
+def write_conll(folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:
+    """Write one file a split, separated by tabs: word, gold tag, and the tag that each head predicts, first seed.
+
+    A blank line ends a sentence, a line `-DOCSTART-` begins a document. The conlleval script, with a tab as its
+    separator, scores the last column against the one before it, so with one head against gold.
+
+    Args:
+        folder: The run folder; files are `predictions/SPLIT.conll`.
+        task: The task.
+        heads: Head to its result.
+    """
+    (folder / "predictions").mkdir(exist_ok=True)
+    for split, rows in task.splits.items():
+        columns = [predicted_texts(result, split, without=WITHOUT[task.metric]) for result in heads.values()]
+        lines, before = zip(*columns, strict=True), ""
+        with (folder / "predictions" / f"{split}.conll").open("w", encoding="utf-8", newline="\n") as file:
+            for words, tags, document in zip(rows["words"], rows["tags"], rows["document"], strict=True):
+                if document != before:
+                    file.write("\t".join(["-DOCSTART-", "O", *("O" for _ in columns)]) + "\n\n")
+                    before = document
+                for word, tag in zip(words, tags, strict=True):
+                    file.write("\t".join([word, tag, *next(lines)]) + "\n")
+                file.write("\n")

@@ -1,0 +1,150 @@
+"""The report of a run on words with tags."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from probes.report.document import Context, KindReport, reported_split
+from probes.report.predictions import write_conll
+from probes.report.table import (
+    EPOCHS,
+    HEAD,
+    INTERVAL,
+    POINT,
+    SEEDS,
+    Column,
+    Row,
+    cell,
+    majority_column,
+    markdown_table,
+    percent,
+    score_column,
+)
+from probes.tasks.words.task import WordTask
+
+MOST_TYPES = 60
+SHARES = ("precision", "recall", "f1")
+
+
+def _metric(row: Row) -> str:
+    return row.metric + (" (strict)" if row.result.options["is_strict"] and row.metric == "span-f1" else "")
+
+
+def without_latent(context: Context) -> str:
+    """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
+    names = [f"`{name}`" for name, result in context.results if result.options["leaves_out_cut"]]
+    rules = "Spans are counted by the rules of conlleval, unless marked strict. "
+    if not names:
+        return f"{rules}A word without a latent is an error."
+    if len(names) == len(context.scores.heads):
+        return f"{rules}Words without a latent are left out of the scores."
+    return f"{rules}A word without a latent is an error; {', '.join(names)} leaves such words out of its scores."
+
+
+def _decoding(context: Context) -> Iterator[str]:
+    rows = [
+        (name, split, *map(percent, found.values()))
+        for name, result in context.results
+        for split, found in result.extras["decoding"].items()
+        if found and split != "train"
+    ]
+    if rows:
+        ways = next(found for _, result in context.results for found in result.extras["decoding"].values() if found)
+        yield "\n## Tags decoded in other ways\n"
+        yield (
+            "Nothing here is trained. *repaired*: an I that begins a span becomes a B, which only the strict count "
+            "sees. *legal*: the best of the sequences that obey IOB2. Without *strict*: by the rules of conlleval.\n"
+        )
+        yield markdown_table(rows, ("head", "split", *ways))
+
+
+def _types(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        split = reported_split(result.splits)
+        rows = [
+            (cell(row["type"]), *(percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
+            for row in result.extras["by_type"][split][:MOST_TYPES]
+        ]
+        yield f"\n## `{name}` by {'tag' if result.metric == 'accuracy' else 'type'}, {split}\n"
+        yield markdown_table(rows, ("type", "precision", "recall", "F1", "gold"))
+
+
+def _errors(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        split = reported_split(result.splits)
+        rows = [
+            (cell(row["gold"]), cell(row["predicted"]), f"{row['n']:,}", ", ".join(map(cell, row["words"])))
+            for row in result.extras["errors"][split]
+        ]
+        if rows:
+            yield f"\n## Most frequent errors of `{name}`, {split}, first seed\n"
+            yield markdown_table(rows, ("gold", "predicted", "words", "such as"))
+
+
+def _layers(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        for curve in result.curves if len(result.layers) > 1 else ():
+            spread = [f" ± {percent(value)}" if len(curve.by_seed) > 1 else "" for value in curve.spread]
+            rows = [
+                (layer, percent(value) + more)
+                for layer, value, more in zip(result.layers, curve.values, spread, strict=True)
+            ]
+            yield f"\n## `{name}`: every layer, {curve.split}\n"
+            yield markdown_table(rows, ("layer", curve.metric))
+
+
+def _mix(context: Context) -> Iterator[str]:
+    for name, result in context.results:
+        if mix := result.extras.get("mix"):
+            columns = [key for key in ("alone", "without") if key in mix]
+            yield f"\n## What each layer gives `{name}`\n"
+            yield (
+                "The weight is of layer-normed layers; layers that say the same share it. *alone*: the score with this "
+                "layer in place of the mix. *without*: what is lost when the others share its weight (validation).\n"
+            )
+            rows = [
+                (layer, f"{mix['weights'][k]:.3f}", *(percent(mix[column][k]) for column in columns))
+                for k, layer in enumerate(mix["layers"])
+            ]
+            yield markdown_table(rows, ("layer", "weight", *columns))
+
+
+def _coverage(context: Context) -> Iterator[str]:
+    counts = context.scores.header.task["words_in_cache"]
+    yield (
+        f"- Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
+        f"token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
+    )
+    for name, result in context.results:
+        missing = [
+            f"{split} {found['n_cut'] + found['n_lost']:,} of {found['n_words']:,}"
+            for split, found in result.extras["coverage"].items()
+        ]
+        yield f"- `{name}`: pooling {result.pooling}; words without a latent: " + ", ".join(missing)
+
+
+def _counts(task: Mapping[str, Any]) -> str:
+    return f"{len(task['tags'])} tags; " + ", ".join(
+        f"{split} {n:,} sentences ({task['n_words'][split]:,} words)" for split, n in task["n_sentences"].items()
+    )
+
+
+def _inputs(task: WordTask, split: str) -> Iterator[tuple[Any, ...]]:
+    for row, words in enumerate(task.splits[split]["words"]):
+        yield from ((row, position, word) for position, word in enumerate(words))
+
+
+WORDS_REPORT = KindReport(
+    columns=(
+        HEAD, POINT, Column("metric", _metric), score_column("validation", "validation"), score_column("test", "test"),
+        INTERVAL, majority_column("majority tag of each word, test"), SEEDS, EPOCHS,
+    ),
+    input_columns=lambda _: ("position", "word"),
+    inputs=_inputs,
+    gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
+    resampled=lambda task: str(task["resampled"].get("test", "sentences")),
+    counts=_counts,
+    remark=without_latent,
+    sections=(_decoding, _types, _errors, _layers, _mix),
+    used=(_coverage,),
+    writers=(write_conll,),
+)  # fmt: skip
