@@ -1,10 +1,9 @@
 """The report of a run on texts, or pairs of texts, of one class each."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from probes.fitting.protocols import LBW
-from probes.report.document import Context, KindReport, reported_split
+from probes.report.document import Context, KindReport, reported_split, text_inputs
 from probes.report.table import (
     HEAD,
     INTERVAL,
@@ -70,14 +69,8 @@ def _growth(context: Context) -> Iterator[str]:
             )
 
 
-def _counts(task: Mapping[str, Any]) -> str:
-    return f"{task['n_classes']} classes; " + ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
-
-
-def _inputs(task: ClassTask, split: str) -> Iterator[tuple[Any, ...]]:
-    rows = task.splits[split]
-    for number, texts in enumerate(zip(*(rows[column] for column in task.text_columns), strict=True)):
-        yield (number, *texts)
+def _classes(context: Context) -> Iterator[str]:
+    yield f"- Classes: {context.scores.header.task['n_classes']}"
 
 
 def _gold(task: ClassTask, split: str) -> list[str]:
@@ -89,12 +82,10 @@ CLASSES_REPORT = KindReport(
         HEAD, POINT, METRIC, score_column("validation", "validation"), score_column("test", "test"), INTERVAL,
         majority_column("majority class on test"), Column("test, chosen - default", _gain, on_screen=False),
     ),
-    input_columns=lambda task: task.text_columns,
-    inputs=_inputs,
+    inputs=lambda task, split: text_inputs(task, split, task.text_columns),
     gold=_gold,
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
-    counts=_counts,
     metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
     sections=(_defaults, _released_limit),
-    used=(_convergence, _growth),
+    used=(_classes, _convergence, _growth),
 )  # fmt: skip

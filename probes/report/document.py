@@ -12,6 +12,7 @@ from probes.heads.result import HeadResult
 from probes.report.pretraining import pretraining_lines
 from probes.report.scores import Header, RunScores
 from probes.report.table import Column, Row, markdown_table
+from probes.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,9 @@ class KindReport:
 
     Attributes:
         columns: Columns of the results table.
-        input_columns: Gives, for a task, the columns of predictions.csv between `row` and `gold`.
-        inputs: Gives, for a task and a split, the row number and the inputs of every prediction.
+        inputs: Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction.
         gold: Gives, for a task and a split, the gold of every prediction: numbers, or names.
         resampled: Says, from the task's description, what intervals are drawn from.
-        counts: Says, from the task's description, how large the task is.
         metrics: Metrics of a head, a row of the results table each.
         remark: What else there is to say about the numbers.
         sections: Sections after the results table.
@@ -35,11 +34,9 @@ class KindReport:
     """
 
     columns: tuple[Column, ...]
-    input_columns: Callable[[Any], tuple[str, ...]]
-    inputs: Callable[[Any, str], Iterable[tuple[Any, ...]]]
+    inputs: Callable[[Any, str], Mapping[str, Sequence[Any]]]
     gold: Callable[[Any, str], Sequence[Any]]
     resampled: Callable[[Mapping[str, Any]], str]
-    counts: Callable[[Mapping[str, Any]], str]
     metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
     remark: Callable[["Context"], str] = lambda _: ""
     sections: tuple["Section", ...] = ()
@@ -175,8 +172,8 @@ def _departures(context: Context) -> Iterator[str]:
 
 
 def _used(context: Context) -> Iterator[str]:
-    header, cache, report = context.scores.header, context.scores.cache, context.report
-    decoder, task, template = header.decoder, header.task, context.scores.cache["template"]
+    header, cache = context.scores.header, context.scores.cache
+    decoder, task, template = header.decoder, header.task, cache["template"]
     yield "\n## What was used\n"
     yield (
         f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
@@ -190,7 +187,14 @@ def _used(context: Context) -> Iterator[str]:
         f"- Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
         f"{cache['n_truncated']} truncated"
     )
-    yield f"- Task: `{task['name']}`, {task['source']}; {report.counts(task)}"
-    for section in report.used:
+    counts = ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
+    yield f"- Task: `{task['name']}`, {task['source']}; {counts}"
+    for section in context.report.used:
         yield from section(context)
     yield machine_line(header)
+
+
+def text_inputs(task: Task, split: str, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Give the inputs of predictions for kinds that predict one thing per row: the row number and columns of texts."""
+    rows = task.rows(split)
+    return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}

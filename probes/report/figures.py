@@ -27,6 +27,7 @@ from probes.report.style import (
     set_legend,
 )
 from probes.report.table import metric_label
+from probes.tasks.base import Task
 
 STYLES = {"validation": "-", "test": ":"}
 MOST_NAMED = 25
@@ -101,7 +102,7 @@ def draw_autoencoders(folder: Path, pretraining: Mapping[str, Any]) -> dict[str,
     return drawn
 
 
-def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Any, report: KindReport) -> dict[str, str]:
+def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Task, report: KindReport) -> dict[str, str]:
     """Draw every figure of every head into the folder of a run.
 
     Args:
@@ -127,7 +128,7 @@ def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Any, repor
     return drawn
 
 
-def figure_input(result: HeadResult, task: Any, report: KindReport) -> FigureInput:
+def figure_input(result: HeadResult, task: Task, report: KindReport) -> FigureInput:
     """Collect what the figures of a head are drawn from."""
     split = reported_split(result.splits)
     residuals = report.residuals(task, split, result.predictions[split]) if report.residuals else None

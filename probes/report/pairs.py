@@ -5,7 +5,7 @@ from typing import Any
 
 from probes.heads.pairs.residuals import residuals_of
 from probes.heads.result import HeadResult
-from probes.report.document import Context, KindReport, reported_split
+from probes.report.document import Context, KindReport, reported_split, text_inputs
 from probes.report.table import (
     EPOCHS,
     INTERVAL,
@@ -22,7 +22,6 @@ from probes.report.table import (
     score_column,
 )
 from probes.tasks.pairs.leakage import SUBSETS
-from probes.tasks.pairs.task import PairTask
 
 COLUMNS = ("head", "split", "mean abs. error", "RMSE", "bias", "size vs length", "size vs overlap", "size vs gold",
            "prediction vs overlap (gold)")  # fmt: skip
@@ -108,27 +107,15 @@ def _identical(context: Context) -> Iterator[str]:
         yield f"- `{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values)
 
 
-def _counts(task: Mapping[str, Any]) -> str:
-    return ", ".join(f"{split} {n:,}" for split, n in task["n_pairs"].items())
-
-
-def _inputs(task: PairTask, split: str) -> Iterator[tuple[Any, ...]]:
-    rows = task.splits[split]
-    for place, pair in enumerate(zip(rows["sentence1"], rows["sentence2"], strict=True)):
-        yield (place, *pair)
-
-
 PAIRS_REPORT = KindReport(
     columns=(
         Column("head", lambda row: head_label(row, describe_point(row.result.chosen))), POOLING,
         score_column("validation Pearson", "validation"), score_column("test Pearson", "test"), INTERVAL,
         score_column("test Spearman", "test", "spearman"), SEEDS, EPOCHS,
     ),
-    input_columns=lambda _: ("sentence1", "sentence2"),
-    inputs=_inputs,
+    inputs=lambda task, split: text_inputs(task, split, ("sentence1", "sentence2")),
     gold=lambda task, split: list(task.splits[split]["score"]),
     resampled=lambda _: "pairs",
-    counts=_counts,
     remark=lambda _: "Correlations are of the whole split.",
     sections=(_subsets, _residuals, _identical),
     residuals=residuals_of,

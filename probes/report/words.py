@@ -1,6 +1,6 @@
 """The report of a run on words with tags."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from probes.report.document import Context, KindReport, reported_split
@@ -108,8 +108,9 @@ def _mix(context: Context) -> Iterator[str]:
             yield markdown_table(rows, ("layer", "weight", *columns))
 
 
-def _coverage(context: Context) -> Iterator[str]:
-    counts = context.scores.header.task["words_in_cache"]
+def _words(context: Context) -> Iterator[str]:
+    task, counts = context.scores.header.task, context.scores.header.task["words_in_cache"]
+    yield f"- Words: {', '.join(f'{split} {n:,}' for split, n in task['n_words'].items())}; {len(task['tags'])} tags"
     yield (
         f"- Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
         f"token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
@@ -122,15 +123,11 @@ def _coverage(context: Context) -> Iterator[str]:
         yield f"- `{name}`: pooling {result.pooling}; words without a latent: " + ", ".join(missing)
 
 
-def _counts(task: Mapping[str, Any]) -> str:
-    return f"{len(task['tags'])} tags; " + ", ".join(
-        f"{split} {n:,} sentences ({task['n_words'][split]:,} words)" for split, n in task["n_sentences"].items()
-    )
-
-
-def _inputs(task: WordTask, split: str) -> Iterator[tuple[Any, ...]]:
-    for row, words in enumerate(task.splits[split]["words"]):
-        yield from ((row, position, word) for position, word in enumerate(words))
+def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:
+    sentences = task.rows(split)["words"]
+    places = [(row, position) for row, words in enumerate(sentences) for position in range(len(words))]
+    rows, positions = (list(each) for each in zip(*places, strict=True))
+    return {"row": rows, "position": positions, "word": [word for words in sentences for word in words]}
 
 
 WORDS_REPORT = KindReport(
@@ -138,13 +135,11 @@ WORDS_REPORT = KindReport(
         HEAD, POINT, Column("metric", _metric), score_column("validation", "validation"), score_column("test", "test"),
         INTERVAL, majority_column("majority tag of each word, test"), SEEDS, EPOCHS,
     ),
-    input_columns=lambda _: ("position", "word"),
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
     resampled=lambda task: str(task["resampled"].get("test", "sentences")),
-    counts=_counts,
     remark=without_latent,
     sections=(_decoding, _types, _errors, _layers, _mix),
-    used=(_coverage,),
+    used=(_words,),
     writers=(write_conll,),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from probes.report.scores import PlansScores, PretrainingScores, RunScores
 from probes.report.searches import draw_search, search_summary
 from probes.report.style import new_figure, save_figure
 from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
+from probes.tasks.base import Task
 
 
 class Record(Protocol):
@@ -36,7 +37,7 @@ class Record(Protocol):
         """Give the serial form."""
 
 
-def write_run(folder: Path, scores: RunScores, task: Any, cache: LatentCache, report: KindReport) -> None:
+def write_run(folder: Path, scores: RunScores, task: Task, cache: LatentCache, report: KindReport) -> None:
     """Write scores, manifest, predictions, figures and summary of a run.
 
     Args:
