@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
-from probes.report.pretraining import pretraining_lines
-from probes.report.scores import Header, RunScores
+from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import Column, Row, markdown_table
 from probes.tasks.base import Task
 
@@ -96,23 +95,22 @@ def result_rows(
 
 
 def summary_text(context: Context) -> str:
-    """Write the summary of a run.
-
-    Args:
-        context: The run.
-
-    Returns:
-        Markdown.
-    """
+    """Write the summary of a run, as Markdown."""
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
-    lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}\n", *_cautions(context)]
+    lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}", *_cautions(context)]
     for section in (_departures, *report.sections, _used):
         lines += section(context)
-    lines += pretraining_lines(context.scores.pretraining)
+    lines += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
         lines += ["\n## Data notes\n", *(f"- {note}" for note in header.task["notes"])]
-    return join_lines([*lines, *figure_lines(context.figures)])
+    return join_lines([*lines, *_figures(context.figures)])
+
+
+def pretraining_text(scores: PretrainingScores, figures: Mapping[str, str]) -> str:
+    """Write the summary of autoencoders that were fitted by themselves."""
+    lines = (*opening_lines(scores.header), *_pretraining(scores.pretraining), "\n## What was used\n")
+    return join_lines([*lines, machine_line(scores.header), *_figures(figures)])
 
 
 def join_lines(lines: Iterable[str]) -> str:
@@ -135,8 +133,7 @@ def machine_line(header: Header) -> str:
     return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
 
 
-def figure_lines(figures: Mapping[str, str]) -> Iterator[str]:
-    """Show figures, given as title to file name."""
+def _figures(figures: Mapping[str, str]) -> Iterator[str]:
     if figures:
         yield "\n## Figures\n"
     yield from (f"![{title}]({file})" for title, file in figures.items())
@@ -161,7 +158,7 @@ def _numbers(context: Context) -> str:
 def _cautions(context: Context) -> Iterator[str]:
     for name, result in context.results:
         if result.is_optimistic:
-            yield f"> `{name}` is **optimistic**: {result.optimistic_because}.\n"
+            yield f"\n> `{name}` is **optimistic**: {result.optimistic_because}."
 
 
 def _departures(context: Context) -> Iterator[str]:
@@ -198,3 +195,21 @@ def text_inputs(task: Task, split: str, columns: Sequence[str]) -> dict[str, Seq
     """Give the inputs of predictions for kinds that predict one thing per row: the row number and columns of texts."""
     rows = task.rows(split)
     return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
+
+
+def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[str]:
+    """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
+    found = pretraining.get("autoencoders", {})
+    if found:
+        yield "\n## Layer-wise autoencoders\n"
+    for pooling, record in found.items():
+        losses, layers = record["held_out_losses"], record["layers"]
+        first, last = min(record["best_epochs"]), max(record["best_epochs"])
+        kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
+        yield (
+            f"- `{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
+            f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; share of the variance lost on "
+            f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
+            f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "
+            f"({layers[losses.index(max(losses))]})"
+        )

@@ -10,19 +10,9 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from extract.store.cache import LatentCache
-from probes.report.document import (
-    Context,
-    KindReport,
-    figure_lines,
-    join_lines,
-    machine_line,
-    opening_lines,
-    result_rows,
-    summary_text,
-)
+from probes.report.document import Context, KindReport, pretraining_text, result_rows, summary_text
 from probes.report.figures import draw_autoencoders, draw_figures
 from probes.report.predictions import write_predictions
-from probes.report.pretraining import pretraining_lines
 from probes.report.scores import PlansScores, PretrainingScores, RunScores
 from probes.report.searches import draw_search, search_summary
 from probes.report.style import new_figure, save_figure
@@ -89,8 +79,7 @@ def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
     write_scores(folder, scores)
     (folder / "figures").mkdir(exist_ok=True)
     figures = draw_autoencoders(folder, scores.pretraining)
-    lines = (*opening_lines(scores.header), *pretraining_lines(scores.pretraining), "\n## What was used\n")
-    _write_summary(folder, join_lines([*lines, machine_line(scores.header), *figure_lines(figures)]))
+    _write_summary(folder, pretraining_text(scores, figures))
 
 
 def write_manifest(folder: Path, cache: LatentCache) -> None:
