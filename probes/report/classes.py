@@ -33,8 +33,9 @@ def _released_limit(context: Context) -> Iterator[str]:
             own, limit = found["chosen"], result.options["max_iterations"]
             yield (
                 f"\n> `{name}` may take {limit} iterations, the released code's limit; it took {own['n_iterations']} "
-                f"and {'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often stops "
-                "at that limit unconverged, so where ours converges its weights are a better minimum, not the same."
+                f"and {'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often "
+                "stops at that limit unconverged, so where ours converges its weights are a better minimum, not the "
+                "same."
             )
 
 
@@ -68,8 +69,8 @@ def _gold(task: ClassTask, split: str) -> list[str]:
 
 CLASSES_REPORT = KindReport(
     columns=(
-        table.HEAD, table.POINT, table.METRIC, table.score_column("validation", "validation"), table.score_column("test", "test"), table.INTERVAL,
-        table.majority_column("majority class on test"), table.Column("test, chosen - default", _gain, on_screen=False),
+        table.HEAD, table.POINT, table.METRIC, *table.SCORES, table.majority_column("majority class on test"),
+        table.Column("test, chosen - default", _gain, on_screen=False),
     ),
     inputs=lambda task, split: text_inputs(task, split, task.text_columns),
     gold=_gold,

@@ -145,8 +145,8 @@ def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
     """Draw the training and held-out loss of autoencoders by epoch, mean over layers; a line where a layer was kept."""
     (axes,) = style.panels(figure)
     epochs = range(1, len(record["history"]) + 1)
-    for key, label, style in (("train_loss", "training (with dropout)", "-"), ("held_out_loss", "held-out", "--")):
-        axes.plot(epochs, [step[key] for step in record["history"]], style, marker=".", label=label)
+    for key, label, line in (("train_loss", "training (with dropout)", "-"), ("held_out_loss", "held-out", "--")):
+        axes.plot(epochs, [step[key] for step in record["history"]], line, marker=".", label=label)
     for epoch in sorted(set(record["best_epochs"])):
         axes.axvline(epoch, color=style.GREY, linewidth=0.8)
     axes.set_ylim(bottom=0)

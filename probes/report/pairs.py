@@ -69,18 +69,17 @@ def _comparable(result: HeadResult) -> float:
 def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
     split = reported_split(result.splits)
     found = result.extras["residuals"][split]
-    return (
-        name, split, table.number(found["mean_absolute"], 2), table.number(found["root_mean_square"], 2),
-        table.number(found["bias"], 2, sign="+"), *(table.number(found["size_against"][side], 2, sign="+") for side in SIDES),
-        f"{table.number(found['prediction_against_overlap'], 2, sign='+')} "
-        f"({table.number(found['gold_against_overlap'], 2, sign='+')})",
-    )  # fmt: skip
+    sizes = (table.number(found[key], 2) for key in ("mean_absolute", "root_mean_square"))
+    signed = [found["bias"], *(found["size_against"][side] for side in SIDES)]
+    signed += [found["prediction_against_overlap"], found["gold_against_overlap"]]
+    *others, predicted, gold = (table.number(value, 2, sign="+") for value in signed)
+    return (name, split, *sizes, *others, f"{predicted} ({gold})")
 
 
 def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     rows = [
-        (label, f"{part['low']:.{digits}f} to {part['high']:.{digits}f}", f"{part['n']:,}", table.percent(part["pearson"]),
-         table.number(part["mean_absolute"], 2))
+        (label, f"{part['low']:.{digits}f} to {part['high']:.{digits}f}", f"{part['n']:,}",
+         table.percent(part["pearson"]), table.number(part["mean_absolute"], 2))
         for side, label, digits in (("n_words", "words in both texts", 0), ("overlap", "lexical overlap", 2))
         for part in quarters[side]
     ]  # fmt: skip
@@ -97,8 +96,8 @@ def _identical(context: Context) -> Iterator[str]:
 
 PAIRS_REPORT = KindReport(
     columns=(
-        table.Column("head", lambda row: table.head_label(row, table.describe_point(row.result.chosen))), table.POOLING,
-        table.score_column("validation Pearson", "validation"), table.score_column("test Pearson", "test"), table.INTERVAL,
+        table.HEAD_AT_POINT, table.POOLING, table.score_column("validation Pearson", "validation"),
+        table.score_column("test Pearson", "test"), table.INTERVAL,
         table.score_column("test Spearman", "test", "spearman"), table.SEEDS, table.EPOCHS,
     ),
     inputs=lambda task, split: text_inputs(task, split, ("sentence1", "sentence2")),

@@ -153,7 +153,7 @@ def sweep_summary(scores: PlansScores, report: KindReport) -> str:
 
 
 def plans_text(scores: PlansScores, what: str, tables: Sequence[str], figure: str) -> str:
-    """Write the summary of a sweep or a search: what was done at what cost, the chosen plans, tables, and the figure."""
+    """Write the summary of a sweep or a search: what was done, the chosen plans, tables, and the figure."""
     return join_lines(
         [*opening_lines(scores.header), what, *_choices(scores), *tables, f"\n{machine_line(scores.header)}", figure]
     )

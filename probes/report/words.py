@@ -125,8 +125,8 @@ def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:
 
 WORDS_REPORT = KindReport(
     columns=(
-        table.HEAD, table.POINT, table.Column("metric", _metric), table.score_column("validation", "validation"), table.score_column("test", "test"),
-        table.INTERVAL, table.majority_column("majority tag of each word, test"), replace(table.SEEDS, on_screen=False), table.EPOCHS,
+        table.HEAD, table.POINT, table.Column("metric", _metric), *table.SCORES,
+        table.majority_column("majority tag of each word, test"), replace(table.SEEDS, on_screen=False), table.EPOCHS,
     ),
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
