@@ -1,39 +1,27 @@
 """The report of a run on texts, or pairs of texts, of one class each."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from probes.fitting.protocols import LBW
-from probes.report.document import Context, KindReport, reported_split
-from probes.report.table import (
-    HEAD,
-    INTERVAL,
-    METRIC,
-    NOTHING,
-    POINT,
-    Column,
-    Row,
-    majority_column,
-    percent,
-    score_column,
-)
+from probes.report import table
+from probes.report.document import Context, KindReport, reported_split, text_inputs
 from probes.tasks.classes.task import ClassTask
 
 
-def _gain(row: Row) -> str:
+def _gain(row: table.Row) -> str:
     """Say what choosing layer and C gained over the default point, on test."""
     default = row.result.extras.get("default")
     if default is None or not row.is_first or row.summary("test") is None:
-        return NOTHING
-    return percent(row.result.mean("test") - default["scores"]["test"], sign="+")
+        return table.NOTHING
+    return table.percent(row.result.mean("test") - default["scores"]["test"], sign="+")
 
 
 def _defaults(context: Context) -> Iterator[str]:
     for name, result in context.results:
         if default := result.extras.get("default"):
             yield (
-                f"The default of `{name}` is {default['layer']}, C {default['C']:g}: the highest layer and the C "
-                "nearest 1.\n"
+                f"\nThe default of `{name}` is {default['layer']}, C {default['C']:g}: the highest layer and the C "
+                "nearest 1."
             )
 
 
@@ -44,9 +32,10 @@ def _released_limit(context: Context) -> Iterator[str]:
         if found and context.scores.header.protocol == LBW:
             own, limit = found["chosen"], result.options["max_iterations"]
             yield (
-                f"> `{name}` may take {limit} iterations, the released code's limit; it took {own['n_iterations']} and "
-                f"{'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often stops "
-                "at that limit unconverged, so where ours converges its weights are a better minimum, not the same.\n"
+                f"\n> `{name}` may take {limit} iterations, the released code's limit; it took {own['n_iterations']} "
+                f"and {'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often "
+                "stops at that limit unconverged, so where ours converges its weights are a better minimum, not the "
+                "same."
             )
 
 
@@ -70,14 +59,8 @@ def _growth(context: Context) -> Iterator[str]:
             )
 
 
-def _counts(task: Mapping[str, Any]) -> str:
-    return f"{task['n_classes']} classes; " + ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
-
-
-def _inputs(task: ClassTask, split: str) -> Iterator[tuple[Any, ...]]:
-    rows = task.splits[split]
-    for number, texts in enumerate(zip(*(rows[column] for column in task.text_columns), strict=True)):
-        yield (number, *texts)
+def _classes(context: Context) -> Iterator[str]:
+    yield f"- Classes: {context.scores.header.task['n_classes']}"
 
 
 def _gold(task: ClassTask, split: str) -> list[str]:
@@ -86,15 +69,13 @@ def _gold(task: ClassTask, split: str) -> list[str]:
 
 CLASSES_REPORT = KindReport(
     columns=(
-        HEAD, POINT, METRIC, score_column("validation", "validation"), score_column("test", "test"), INTERVAL,
-        majority_column("majority class on test"), Column("test, chosen - default", _gain, on_screen=False),
+        table.HEAD, table.POINT, table.METRIC, *table.SCORES, table.majority_column("majority class on test"),
+        table.Column("test, chosen - default", _gain, on_screen=False),
     ),
-    input_columns=lambda task: task.text_columns,
-    inputs=_inputs,
+    inputs=lambda task, split: text_inputs(task, split, task.text_columns),
     gold=_gold,
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
-    counts=_counts,
     metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
     sections=(_defaults, _released_limit),
-    used=(_convergence, _growth),
+    used=(_classes, _convergence, _growth),
 )  # fmt: skip

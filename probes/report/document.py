@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
-from probes.report.pretraining import pretraining_lines
-from probes.report.scores import Header, RunScores
+from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import Column, Row, markdown_table
+from probes.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,9 @@ class KindReport:
 
     Attributes:
         columns: Columns of the results table.
-        input_columns: Gives, for a task, the columns of predictions.csv between `row` and `gold`.
-        inputs: Gives, for a task and a split, the row number and the inputs of every prediction.
+        inputs: Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction.
         gold: Gives, for a task and a split, the gold of every prediction: numbers, or names.
         resampled: Says, from the task's description, what intervals are drawn from.
-        counts: Says, from the task's description, how large the task is.
         metrics: Metrics of a head, a row of the results table each.
         remark: What else there is to say about the numbers.
         sections: Sections after the results table.
@@ -35,11 +33,9 @@ class KindReport:
     """
 
     columns: tuple[Column, ...]
-    input_columns: Callable[[Any], tuple[str, ...]]
-    inputs: Callable[[Any, str], Iterable[tuple[Any, ...]]]
+    inputs: Callable[[Any, str], Mapping[str, Sequence[Any]]]
     gold: Callable[[Any, str], Sequence[Any]]
     resampled: Callable[[Mapping[str, Any]], str]
-    counts: Callable[[Mapping[str, Any]], str]
     metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
     remark: Callable[["Context"], str] = lambda _: ""
     sections: tuple["Section", ...] = ()
@@ -99,23 +95,22 @@ def result_rows(
 
 
 def summary_text(context: Context) -> str:
-    """Write the summary of a run.
-
-    Args:
-        context: The run.
-
-    Returns:
-        Markdown.
-    """
+    """Write the summary of a run, as Markdown."""
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
-    lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}\n", *_cautions(context)]
+    lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}", *_cautions(context)]
     for section in (_departures, *report.sections, _used):
         lines += section(context)
-    lines += pretraining_lines(context.scores.pretraining)
+    lines += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
         lines += ["\n## Data notes\n", *(f"- {note}" for note in header.task["notes"])]
-    return join_lines([*lines, *figure_lines(context.figures)])
+    return join_lines([*lines, *_figures(context.figures)])
+
+
+def pretraining_text(scores: PretrainingScores, figures: Mapping[str, str]) -> str:
+    """Write the summary of autoencoders that were fitted by themselves."""
+    lines = (*opening_lines(scores.header), *_pretraining(scores.pretraining), "\n## What was used\n")
+    return join_lines([*lines, machine_line(scores.header), *_figures(figures)])
 
 
 def join_lines(lines: Iterable[str]) -> str:
@@ -138,8 +133,7 @@ def machine_line(header: Header) -> str:
     return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
 
 
-def figure_lines(figures: Mapping[str, str]) -> Iterator[str]:
-    """Show figures, given as title to file name."""
+def _figures(figures: Mapping[str, str]) -> Iterator[str]:
     if figures:
         yield "\n## Figures\n"
     yield from (f"![{title}]({file})" for title, file in figures.items())
@@ -164,7 +158,7 @@ def _numbers(context: Context) -> str:
 def _cautions(context: Context) -> Iterator[str]:
     for name, result in context.results:
         if result.is_optimistic:
-            yield f"> `{name}` is **optimistic**: {result.optimistic_because}.\n"
+            yield f"\n> `{name}` is **optimistic**: {result.optimistic_because}."
 
 
 def _departures(context: Context) -> Iterator[str]:
@@ -175,8 +169,8 @@ def _departures(context: Context) -> Iterator[str]:
 
 
 def _used(context: Context) -> Iterator[str]:
-    header, cache, report = context.scores.header, context.scores.cache, context.report
-    decoder, task, template = header.decoder, header.task, context.scores.cache["template"]
+    header, cache = context.scores.header, context.scores.cache
+    decoder, task, template = header.decoder, header.task, cache["template"]
     yield "\n## What was used\n"
     yield (
         f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
@@ -190,7 +184,32 @@ def _used(context: Context) -> Iterator[str]:
         f"- Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
         f"{cache['n_truncated']} truncated"
     )
-    yield f"- Task: `{task['name']}`, {task['source']}; {report.counts(task)}"
-    for section in report.used:
+    counts = ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
+    yield f"- Task: `{task['name']}`, {task['source']}; {counts}"
+    for section in context.report.used:
         yield from section(context)
     yield machine_line(header)
+
+
+def text_inputs(task: Task, split: str, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Give the inputs of predictions for kinds that predict one thing per row: the row number and columns of texts."""
+    rows = task.rows(split)
+    return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
+
+
+def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[str]:
+    """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
+    found = pretraining.get("autoencoders", {})
+    if found:
+        yield "\n## Layer-wise autoencoders\n"
+    for pooling, record in found.items():
+        losses, layers = record["held_out_losses"], record["layers"]
+        first, last = min(record["best_epochs"]), max(record["best_epochs"])
+        kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
+        yield (
+            f"- `{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
+            f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; share of the variance lost on "
+            f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
+            f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "
+            f"({layers[losses.index(max(losses))]})"
+        )

@@ -8,27 +8,18 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.spans import NO_PREDICTION
+from probes.report import style
 from probes.report.document import KindReport, reported_split
 from probes.report.residual_figure import draw_residuals
-from probes.report.style import (
-    BLUE,
-    COLOURS,
-    GREY,
-    ORANGE,
-    SIZE,
-    mark_layers,
-    new_figure,
-    panels,
-    save_figure,
-    set_legend,
-)
 from probes.report.table import metric_label
+from probes.tasks.base import Task
 
-STYLES = {"validation": "-", "test": ":"}
+LINES = {"validation": "-", "test": ":"}
 MOST_NAMED = 25
 """Most classes or tags whose names are written beside a confusion matrix."""
 PARTS = {
@@ -74,19 +65,27 @@ class HeadFigure:
     stem: str
     applies: Callable[[FigureInput], bool]
     draw: Callable[[Figure, FigureInput], None]
-    size: tuple[float, float] = SIZE
+    size: tuple[float, float] = style.SIZE
+
+
+def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Task, report: KindReport) -> dict[str, str]:
+    """Draw every figure of every head into the folder of a run, and give title to file name in that folder."""
+    drawn: dict[str, str] = {}
+    for name, result in heads.items():
+        split = reported_split(result.splits)
+        residuals = report.residuals(task, split, result.predictions[split]) if report.residuals else None
+        found = FigureInput(result, split, report.gold(task, split), residuals)
+        for each in (each for each in FIGURES if each.applies(found)):
+            title = each.title.format(head=name, split=split)
+            drawn[title] = f"figures/{name.replace('-', '_')}_{each.stem}.png"
+            figure = style.new_figure(*each.size)
+            each.draw(figure, found)
+            style.save_figure(figure, folder / drawn[title], title=title)
+    return drawn
 
 
 def draw_autoencoders(folder: Path, pretraining: Mapping[str, Any]) -> dict[str, str]:
-    """Draw losses and fitting of the autoencoders of every pooling (FREEZE Figure 2).
-
-    Args:
-        folder: The run folder.
-        pretraining: What scores.json records of autoencoders.
-
-    Returns:
-        Title to file name, relative to the folder.
-    """
+    """Draw losses (FREEZE Figure 2) and fitting of the autoencoders of every pooling; give title to file name."""
     drawn: dict[str, str] = {}
     for pooling, record in pretraining.get("autoencoders", {}).items():
         stem = f"figures/autoencoder_{pooling.replace('+', '_')}"
@@ -94,99 +93,64 @@ def draw_autoencoders(folder: Path, pretraining: Mapping[str, Any]) -> dict[str,
             ("What the autoencoders lose", f"{stem}.png", draw_parts),
             ("Fitting the autoencoders", f"{stem}_history.png", draw_losses),
         ):
-            figure, title = new_figure(), f"{what} ({pooling})"
+            figure, title = style.new_figure(), f"{what} ({pooling})"
             draw(figure, record)
-            save_figure(figure, folder / file, title=title)
+            style.save_figure(figure, folder / file, title=title)
             drawn[title] = file
     return drawn
 
 
-def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Any, report: KindReport) -> dict[str, str]:
-    """Draw every figure of every head into the folder of a run.
-
-    Args:
-        folder: The run folder.
-        heads: Head to its result, with predictions.
-        task: The task.
-        report: What is particular to its kind.
-
-    Returns:
-        Title to file name, relative to the folder.
-    """
-    drawn: dict[str, str] = {}
-    for name, result in heads.items():
-        found = figure_input(result, task, report)
-        for each in FIGURES:
-            if each.applies(found):
-                title = each.title.format(head=name, split=found.split)
-                file = f"figures/{name.replace('-', '_')}_{each.stem}.png"
-                figure = new_figure(*each.size)
-                each.draw(figure, found)
-                save_figure(figure, folder / file, title=title)
-                drawn[title] = file
-    return drawn
-
-
-def figure_input(result: HeadResult, task: Any, report: KindReport) -> FigureInput:
-    """Collect what the figures of a head are drawn from."""
-    split = reported_split(result.splits)
-    residuals = report.residuals(task, split, result.predictions[split]) if report.residuals else None
-    return FigureInput(result, split, report.gold(task, split), residuals)
-
-
 def draw_curves(figure: Figure, found: FigureInput) -> None:
     """Draw the score of every layer: a colour per curve, a line style per split, spread over seeds, baselines."""
-    (axes,) = panels(figure)
+    (axes,) = style.panels(figure)
     result, curves = found.result, _curves(found.result)
     names = list(dict.fromkeys(curve.name for curve in curves))
-    colours = COLOURS if len(names) <= len(COLOURS) else colormaps["viridis"](np.linspace(0, 0.95, len(names)))
+    colours = (
+        style.COLOURS if len(names) <= len(style.COLOURS) else colormaps["viridis"](np.linspace(0, 0.95, len(names)))
+    )
     places = range(len(result.layers))
     for curve in curves:
         colour, values = colours[names.index(curve.name)], 100 * np.array(curve.values)
         label = ", ".join(filter(None, (curve.name, curve.split)))
-        axes.plot(places, values, STYLES.get(curve.split, "-"), color=colour, marker=".", label=label)
+        axes.plot(places, values, LINES.get(curve.split, "-"), color=colour, marker=".", label=label)
         if any(curve.spread):
             spread = 100 * np.array(curve.spread)
             axes.fill_between(places, values - spread, values + spread, color=colour, alpha=0.2, linewidth=0)
     for name, scores in result.baselines.items():
         for split in dict.fromkeys(curve.split for curve in curves if curve.split in scores):
-            axes.axhline(100 * scores[split], color=GREY, linestyle="--", label=f"{name}, {split}")
+            axes.axhline(100 * scores[split], color=style.GREY, linestyle="--", label=f"{name}, {split}")
     if result.chosen.get("layer") in result.layers:
-        axes.axvline(result.layers.index(result.chosen["layer"]), color=GREY, linewidth=0.8, label="chosen")
-    mark_layers(axes, result.layers)
+        axes.axvline(result.layers.index(result.chosen["layer"]), color=style.GREY, linewidth=0.8, label="chosen")
+    style.mark_layers(axes, result.layers)
     axes.set_ylabel(f"{metric_label(result.metric)} x 100")
-    set_legend(axes)
+    style.set_legend(axes)
 
 
 def draw_parts(figure: Figure, parts: Mapping[str, Any]) -> None:
-    """Draw values of every layer, a panel for each of `PARTS`: contributions, weights of a mix, autoencoders' losses.
-
-    Args:
-        figure: An empty figure.
-        parts: `layers`, and lists over them.
-    """
+    """Draw lists over `layers`, a panel for each of `PARTS`: contributions, weights of a mix, autoencoders' losses."""
     shown = [(axis, *how) for axis, how in PARTS.items() if axis in parts]
-    all_axes = panels(figure, len(shown), shares_x=True)
+    all_axes = style.panels(figure, len(shown), shares_x=True)
     for axes, (key, label, times, is_bar) in zip(all_axes, shown, strict=True):
         values = times * np.array(parts[key], float)
         if is_bar:
-            axes.bar(range(len(values)), values, color=ORANGE)
+            axes.bar(range(len(values)), values, color=style.ORANGE)
         else:
-            axes.plot(values, marker=".", color=BLUE)
-        axes.axhline(0, color=GREY, linewidth=0.5)
+            axes.plot(values, marker=".", color=style.BLUE)
+        axes.axhline(0, color=style.GREY, linewidth=0.5)
         axes.set_ylabel(label, fontsize=8)
-    mark_layers(all_axes[-1], parts["layers"])
+    style.mark_layers(all_axes[-1], parts["layers"])
 
 
 def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
     """Draw the training and held-out loss of autoencoders by epoch, mean over layers; a line where a layer was kept."""
-    (axes,) = panels(figure)
+    (axes,) = style.panels(figure)
     epochs = range(1, len(record["history"]) + 1)
-    for key, label, style in (("train_loss", "training (with dropout)", "-"), ("held_out_loss", "held-out", "--")):
-        axes.plot(epochs, [step[key] for step in record["history"]], style, marker=".", label=label)
+    for key, label, line in (("train_loss", "training (with dropout)", "-"), ("held_out_loss", "held-out", "--")):
+        axes.plot(epochs, [step[key] for step in record["history"]], line, marker=".", label=label)
     for epoch in sorted(set(record["best_epochs"])):
-        axes.axvline(epoch, color=GREY, linewidth=0.8)
+        axes.axvline(epoch, color=style.GREY, linewidth=0.8)
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch (lines: kept by a layer)")
     axes.set_ylabel("mean squared error / variance, mean over layers")
     axes.legend(fontsize=8, frameon=False)
@@ -196,17 +160,18 @@ def draw_history(figure: Figure, found: FigureInput) -> None:
     """Draw training loss and the score that chose, per epoch: a line per seed, the kept epoch marked."""
     result = found.result
     key = _history_score(result)
-    losses, *others = panels(figure, 2 if key else 1, shares_x=True)
+    losses, *others = style.panels(figure, 2 if key else 1, shares_x=True)
     for seed in result.seeds:
         epochs = np.arange(1, len(seed["history"]) + 1)
-        losses.plot(epochs, [step["train_loss"] for step in seed["history"]], color=BLUE, alpha=0.7, marker=".")
+        losses.plot(epochs, [step["train_loss"] for step in seed["history"]], color=style.BLUE, alpha=0.7, marker=".")
         for axes in others:
-            scores = 100 * np.array([_finite(step.get(key)) for step in seed["history"]])
+            scores = 100 * np.array([step.get(key) for step in seed["history"]], float)
             is_known = np.isfinite(scores)
-            axes.plot(epochs[is_known], scores[is_known], color=ORANGE, alpha=0.8)
+            axes.plot(epochs[is_known], scores[is_known], color=style.ORANGE, alpha=0.8)
             if 0 < seed["best_epoch"] <= len(scores):
-                axes.plot(seed["best_epoch"], scores[seed["best_epoch"] - 1], "o", color=ORANGE)
+                axes.plot(seed["best_epoch"], scores[seed["best_epoch"] - 1], "o", color=style.ORANGE)
     losses.set_ylabel("training loss")
+    losses.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in others:
         axes.set_ylabel(f"{key.partition('_')[0]} {metric_label(result.metric)} x 100")
     (losses, *others)[-1].set_xlabel("epoch" + " (dot: kept)" * bool(others))
@@ -218,7 +183,7 @@ def draw_confusion(figure: Figure, found: FigureInput) -> None:
     table = confusion(found)
     columns = (*names, "none")[: table.shape[1]]
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
-    (axes,) = panels(figure)
+    (axes,) = style.panels(figure)
     axes.grid(visible=False)
     figure.colorbar(axes.imshow(shares, cmap="Blues", vmin=0, vmax=1), ax=axes, label="share of the gold name")
     if len(names) <= MOST_NAMED:
@@ -251,10 +216,6 @@ def _history_score(result: HeadResult) -> str:
     recorded = {key for seed in result.seeds for step in seed["history"] for key in step}
     wanted = (f"{split}_{what}" for split in ("validation", "test") for what in (result.metric, "score"))
     return next((key for key in wanted if key in recorded), "")
-
-
-def _finite(value: float | None) -> float:
-    return np.nan if value is None else value
 
 
 def _draw_residuals(figure: Figure, found: FigureInput) -> None:

@@ -5,24 +5,9 @@ from typing import Any
 
 from probes.heads.pairs.residuals import residuals_of
 from probes.heads.result import HeadResult
-from probes.report.document import Context, KindReport, reported_split
-from probes.report.table import (
-    EPOCHS,
-    INTERVAL,
-    NOTHING,
-    POOLING,
-    SEEDS,
-    Column,
-    cell,
-    describe_point,
-    head_label,
-    markdown_table,
-    number,
-    percent,
-    score_column,
-)
+from probes.report import table
+from probes.report.document import Context, KindReport, reported_split, text_inputs
 from probes.tasks.pairs.leakage import SUBSETS
-from probes.tasks.pairs.task import PairTask
 
 COLUMNS = ("head", "split", "mean abs. error", "RMSE", "bias", "size vs length", "size vs overlap", "size vs gold",
            "prediction vs overlap (gold)")  # fmt: skip
@@ -41,22 +26,24 @@ def _subsets(context: Context) -> Iterator[str]:
     ]
     yield "\n## Subsets of test\n"
     yield "Test Pearson with its interval; `-` where a subset has fewer rows than a correlation needs.\n"
-    yield markdown_table(rows, ("head", *(f"{name}, {counts[name]:,} rows" for name in shown)))
+    yield table.markdown_table(rows, ("head", *(f"{name}, {counts[name]:,} rows" for name in shown)))
     yield ""
     yield from (f"- {name}: {SUBSETS[name]}" for name in shown)
 
 
 def _subset_cell(found: Mapping[str, Any] | None) -> str:
     if found is None:
-        return NOTHING
-    deviation = f" ± {percent(found['std'])}" if len(found["values"]) > 1 else ""
-    return f"{percent(found['mean'])}{deviation} ({percent(found['low'])} to {percent(found['high'])})"
+        return table.NOTHING
+    deviation = f" ± {table.percent(found['std'])}" if len(found["values"]) > 1 else ""
+    return (
+        f"{table.percent(found['mean'])}{deviation} ({table.percent(found['low'])} to {table.percent(found['high'])})"
+    )
 
 
 def _residuals(context: Context) -> Iterator[str]:
     """Say where the heads are wrong: errors, what goes with them, the worst rows, and quarters of the best head."""
     yield "\n## Where the heads are wrong\n"
-    yield markdown_table([_residual_row(name, result) for name, result in context.results], COLUMNS)
+    yield table.markdown_table([_residual_row(name, result) for name, result in context.results], COLUMNS)
     yield (
         "\nIn the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every prediction "
         "is in predictions.csv."
@@ -64,14 +51,14 @@ def _residuals(context: Context) -> Iterator[str]:
     best = max(context.scores.heads.values(), key=_comparable)
     split = reported_split(best.splits)
     worst = residuals_of(context.task, split, best.predictions[split]).largest()
-    table = [
-        (f"{row['gold']:.1f}", f"{row['predicted']:.1f}", cell(row["sentence1"]), cell(row["sentence2"]))
+    rows = [
+        (f"{row['gold']:.1f}", f"{row['predicted']:.1f}", table.cell(row["sentence1"]), table.cell(row["sentence2"]))
         for row in worst
     ]
     yield f"\nFurthest off, `{best.name}`:\n"
-    yield markdown_table(table, ("gold", "predicted", "first", "second"))
-    yield "\nBy length and by lexical overlap, in quarters (pairs of equal value stay together), "
-    yield f"`{best.name}` on {split}:\n"
+    yield table.markdown_table(rows, ("gold", "predicted", "first", "second"))
+    what = "By length and by lexical overlap, in quarters (pairs of equal value stay together)"
+    yield f"\n{what}, `{best.name}` on {split}:\n"
     yield _quarters(best.extras["residuals"][split]["quarters"])
 
 
@@ -82,22 +69,21 @@ def _comparable(result: HeadResult) -> float:
 def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
     split = reported_split(result.splits)
     found = result.extras["residuals"][split]
-    return (
-        name, split, number(found["mean_absolute"], 2), number(found["root_mean_square"], 2),
-        number(found["bias"], 2, sign="+"), *(number(found["size_against"][side], 2, sign="+") for side in SIDES),
-        f"{number(found['prediction_against_overlap'], 2, sign='+')} "
-        f"({number(found['gold_against_overlap'], 2, sign='+')})",
-    )  # fmt: skip
+    sizes = (table.number(found[key], 2) for key in ("mean_absolute", "root_mean_square"))
+    signed = [found["bias"], *(found["size_against"][side] for side in SIDES)]
+    signed += [found["prediction_against_overlap"], found["gold_against_overlap"]]
+    *others, predicted, gold = (table.number(value, 2, sign="+") for value in signed)
+    return (name, split, *sizes, *others, f"{predicted} ({gold})")
 
 
 def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     rows = [
-        (label, f"{part['low']:.{digits}f} to {part['high']:.{digits}f}", f"{part['n']:,}", percent(part["pearson"]),
-         number(part["mean_absolute"], 2))
+        (label, f"{part['low']:.{digits}f} to {part['high']:.{digits}f}", f"{part['n']:,}",
+         table.percent(part["pearson"]), table.number(part["mean_absolute"], 2))
         for side, label, digits in (("n_words", "words in both texts", 0), ("overlap", "lexical overlap", 2))
         for part in quarters[side]
     ]  # fmt: skip
-    return markdown_table(rows, ("by", "from", "pairs", "Pearson", "mean abs. error"))
+    return table.markdown_table(rows, ("by", "from", "pairs", "Pearson", "mean abs. error"))
 
 
 def _identical(context: Context) -> Iterator[str]:
@@ -108,27 +94,15 @@ def _identical(context: Context) -> Iterator[str]:
         yield f"- `{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values)
 
 
-def _counts(task: Mapping[str, Any]) -> str:
-    return ", ".join(f"{split} {n:,}" for split, n in task["n_pairs"].items())
-
-
-def _inputs(task: PairTask, split: str) -> Iterator[tuple[Any, ...]]:
-    rows = task.splits[split]
-    for place, pair in enumerate(zip(rows["sentence1"], rows["sentence2"], strict=True)):
-        yield (place, *pair)
-
-
 PAIRS_REPORT = KindReport(
     columns=(
-        Column("head", lambda row: head_label(row, describe_point(row.result.chosen))), POOLING,
-        score_column("validation Pearson", "validation"), score_column("test Pearson", "test"), INTERVAL,
-        score_column("test Spearman", "test", "spearman"), SEEDS, EPOCHS,
+        table.HEAD_AT_POINT, table.POOLING, table.score_column("validation Pearson", "validation"),
+        table.score_column("test Pearson", "test"), table.INTERVAL,
+        table.score_column("test Spearman", "test", "spearman"), table.SEEDS, table.EPOCHS,
     ),
-    input_columns=lambda _: ("sentence1", "sentence2"),
-    inputs=_inputs,
+    inputs=lambda task, split: text_inputs(task, split, ("sentence1", "sentence2")),
     gold=lambda task, split: list(task.splits[split]["score"]),
     resampled=lambda _: "pairs",
-    counts=_counts,
     remark=lambda _: "Correlations are of the whole split.",
     sections=(_subsets, _residuals, _identical),
     residuals=residuals_of,

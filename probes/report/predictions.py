@@ -3,11 +3,11 @@
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
 from probes.report.document import KindReport
+from probes.tasks.base import Task
 from probes.tasks.words.task import WordTask
 
 WITHOUT = {"span-f1": ".", "accuracy": "-"}
@@ -15,7 +15,7 @@ WITHOUT = {"span-f1": ".", "accuracy": "-"}
 the tag O."""
 
 
-def write_predictions(path: Path, task: Any, heads: Mapping[str, HeadResult], report: KindReport) -> None:
+def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], report: KindReport) -> None:
     """Write every head's prediction for every row.
 
     A prediction is a number in the units of the gold with four decimals, or a name; it is empty where there is none.
@@ -29,13 +29,12 @@ def write_predictions(path: Path, task: Any, heads: Mapping[str, HeadResult], re
     """
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["split", "row", *report.input_columns(task), "gold", *heads])
-        for split in task.splits:
-            columns = [predicted_texts(result, split) for result in heads.values()]
-            for inputs, gold, *found in zip(
-                report.inputs(task, split), report.gold(task, split), *columns, strict=True
-            ):
-                writer.writerow([split, *inputs, gold, *found])
+        for number, split in enumerate(task.splits):
+            predicted = {name: predicted_texts(result, split) for name, result in heads.items()}
+            columns = {**report.inputs(task, split), "gold": report.gold(task, split), **predicted}
+            if number == 0:
+                writer.writerow(["split", *columns])
+            writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))
 
 
 def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:

@@ -166,7 +166,7 @@ class PlansScores:
     test_read: str
     plans: tuple[PlanScores, ...]
     chosen: Mapping[str, PlanChoice]
-    cost: Mapping[str, float] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

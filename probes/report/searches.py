@@ -47,14 +47,7 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
 
 
 def search_summary(scores: PlansScores) -> str:
-    """Write the summary of a search.
-
-    Args:
-        scores: The search.
-
-    Returns:
-        Markdown: the plan that was found with its test score, what the search cost, and every trial.
-    """
+    """Write the summary of a search: the plan that was found, what the search cost, and every trial."""
     search = scores.search
     trials = [
         (str(number), str(len(trial["scores"])), f"{trial['n_rows']:,}", f"{trial['n_texts']:,}",

@@ -125,15 +125,7 @@ def _heat_map(axes: Axes, grid: Mapping[tuple[int, int], float]) -> None:
 
 
 def sweep_summary(scores: PlansScores, report: KindReport) -> str:
-    """Write the summary of a sweep.
-
-    Args:
-        scores: The sweep.
-        report: What is particular to the kind of its task.
-
-    Returns:
-        Markdown: what was chosen on validation with its test score, then every plan's validation scores.
-    """
+    """Write the summary of a sweep: what was chosen on validation, then every plan's validation scores."""
     has_test = scores.test_read == EVERY_PLAN
     cost = scores.cost
     metrics = {name: metric_label(choice.result.metric) for name, choice in scores.chosen.items()}
@@ -161,17 +153,7 @@ def sweep_summary(scores: PlansScores, report: KindReport) -> str:
 
 
 def plans_text(scores: PlansScores, what: str, tables: Sequence[str], figure: str) -> str:
-    """Write the summary of a sweep or a search.
-
-    Args:
-        scores: The sweep or search.
-        what: What was done and what it cost.
-        tables: What follows the chosen plans.
-        figure: The figure.
-
-    Returns:
-        Markdown.
-    """
+    """Write the summary of a sweep or a search: what was done, the chosen plans, tables, and the figure."""
     return join_lines(
         [*opening_lines(scores.header), what, *_choices(scores), *tables, f"\n{machine_line(scores.header)}", figure]
     )

@@ -125,9 +125,11 @@ def head_label(row: Row, point: str = "") -> str:
 
 
 HEAD = Column("head", head_label)
+HEAD_AT_POINT = Column("head", lambda row: head_label(row, describe_point(row.result.chosen)))
 POINT = Column("layer", lambda row: describe_point(row.result.chosen) or NOTHING)
 METRIC = Column("metric", lambda row: metric_label(row.metric))
 INTERVAL = Column("95 % interval", lambda row: interval(row.summary("test")))
+SCORES = (score_column("validation", "validation"), score_column("test", "test"), INTERVAL)
 POOLING = Column("pooling", lambda row: row.result.pooling, on_screen=False)
 SEEDS = Column("seeds", lambda row: str(len(row.result.seeds)) if epochs_of(row) != NOTHING else NOTHING)
 EPOCHS = Column("epochs", epochs_of, on_screen=False)

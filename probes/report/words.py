@@ -1,31 +1,19 @@
 """The report of a run on words with tags."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from probes.report import table
 from probes.report.document import Context, KindReport, reported_split
 from probes.report.predictions import write_conll
-from probes.report.table import (
-    EPOCHS,
-    HEAD,
-    INTERVAL,
-    POINT,
-    SEEDS,
-    Column,
-    Row,
-    cell,
-    majority_column,
-    markdown_table,
-    percent,
-    score_column,
-)
 from probes.tasks.words.task import WordTask
 
 MOST_TYPES = 60
 SHARES = ("precision", "recall", "f1")
 
 
-def _metric(row: Row) -> str:
+def _metric(row: table.Row) -> str:
     return row.metric + (" (strict)" if row.result.options["is_strict"] and row.metric == "span-f1" else "")
 
 
@@ -42,7 +30,7 @@ def without_latent(context: Context) -> str:
 
 def _decoding(context: Context) -> Iterator[str]:
     rows = [
-        (name, split, *map(percent, found.values()))
+        (name, split, *map(table.percent, found.values()))
         for name, result in context.results
         for split, found in result.extras["decoding"].items()
         if found and split != "train"
@@ -54,42 +42,47 @@ def _decoding(context: Context) -> Iterator[str]:
             "Nothing here is trained. *repaired*: an I that begins a span becomes a B, which only the strict count "
             "sees. *legal*: the best of the sequences that obey IOB2. Without *strict*: by the rules of conlleval.\n"
         )
-        yield markdown_table(rows, ("head", "split", *ways))
+        yield table.markdown_table(rows, ("head", "split", *ways))
 
 
 def _types(context: Context) -> Iterator[str]:
     for name, result in context.results:
         split = reported_split(result.splits)
         rows = [
-            (cell(row["type"]), *(percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
+            (table.cell(row["type"]), *(table.percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
             for row in result.extras["by_type"][split][:MOST_TYPES]
         ]
         yield f"\n## `{name}` by {'tag' if result.metric == 'accuracy' else 'type'}, {split}\n"
-        yield markdown_table(rows, ("type", "precision", "recall", "F1", "gold"))
+        yield table.markdown_table(rows, ("type", "precision", "recall", "F1", "gold"))
 
 
 def _errors(context: Context) -> Iterator[str]:
     for name, result in context.results:
         split = reported_split(result.splits)
         rows = [
-            (cell(row["gold"]), cell(row["predicted"]), f"{row['n']:,}", ", ".join(map(cell, row["words"])))
+            (
+                table.cell(row["gold"]),
+                table.cell(row["predicted"]),
+                f"{row['n']:,}",
+                ", ".join(map(table.cell, row["words"])),
+            )
             for row in result.extras["errors"][split]
         ]
         if rows:
             yield f"\n## Most frequent errors of `{name}`, {split}, first seed\n"
-            yield markdown_table(rows, ("gold", "predicted", "words", "such as"))
+            yield table.markdown_table(rows, ("gold", "predicted", "words", "such as"))
 
 
 def _layers(context: Context) -> Iterator[str]:
     for name, result in context.results:
         for curve in result.curves if len(result.layers) > 1 else ():
-            spread = [f" ± {percent(value)}" if len(curve.by_seed) > 1 else "" for value in curve.spread]
+            spread = [f" ± {table.percent(value)}" if len(curve.by_seed) > 1 else "" for value in curve.spread]
             rows = [
-                (layer, percent(value) + more)
+                (layer, table.percent(value) + more)
                 for layer, value, more in zip(result.layers, curve.values, spread, strict=True)
             ]
             yield f"\n## `{name}`: every layer, {curve.split}\n"
-            yield markdown_table(rows, ("layer", curve.metric))
+            yield table.markdown_table(rows, ("layer", curve.metric))
 
 
 def _mix(context: Context) -> Iterator[str]:
@@ -102,14 +95,15 @@ def _mix(context: Context) -> Iterator[str]:
                 "layer in place of the mix. *without*: what is lost when the others share its weight (validation).\n"
             )
             rows = [
-                (layer, f"{mix['weights'][k]:.3f}", *(percent(mix[column][k]) for column in columns))
+                (layer, f"{mix['weights'][k]:.3f}", *(table.percent(mix[column][k]) for column in columns))
                 for k, layer in enumerate(mix["layers"])
             ]
-            yield markdown_table(rows, ("layer", "weight", *columns))
+            yield table.markdown_table(rows, ("layer", "weight", *columns))
 
 
-def _coverage(context: Context) -> Iterator[str]:
-    counts = context.scores.header.task["words_in_cache"]
+def _words(context: Context) -> Iterator[str]:
+    task, counts = context.scores.header.task, context.scores.header.task["words_in_cache"]
+    yield f"- Words: {', '.join(f'{split} {n:,}' for split, n in task['n_words'].items())}; {len(task['tags'])} tags"
     yield (
         f"- Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
         f"token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
@@ -122,29 +116,23 @@ def _coverage(context: Context) -> Iterator[str]:
         yield f"- `{name}`: pooling {result.pooling}; words without a latent: " + ", ".join(missing)
 
 
-def _counts(task: Mapping[str, Any]) -> str:
-    return f"{len(task['tags'])} tags; " + ", ".join(
-        f"{split} {n:,} sentences ({task['n_words'][split]:,} words)" for split, n in task["n_sentences"].items()
-    )
-
-
-def _inputs(task: WordTask, split: str) -> Iterator[tuple[Any, ...]]:
-    for row, words in enumerate(task.splits[split]["words"]):
-        yield from ((row, position, word) for position, word in enumerate(words))
+def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:
+    sentences = task.rows(split)["words"]
+    places = [(row, position) for row, words in enumerate(sentences) for position in range(len(words))]
+    rows, positions = (list(each) for each in zip(*places, strict=True))
+    return {"row": rows, "position": positions, "word": [word for words in sentences for word in words]}
 
 
 WORDS_REPORT = KindReport(
     columns=(
-        HEAD, POINT, Column("metric", _metric), score_column("validation", "validation"), score_column("test", "test"),
-        INTERVAL, majority_column("majority tag of each word, test"), SEEDS, EPOCHS,
+        table.HEAD, table.POINT, table.Column("metric", _metric), *table.SCORES,
+        table.majority_column("majority tag of each word, test"), replace(table.SEEDS, on_screen=False), table.EPOCHS,
     ),
-    input_columns=lambda _: ("position", "word"),
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
     resampled=lambda task: str(task["resampled"].get("test", "sentences")),
-    counts=_counts,
     remark=without_latent,
     sections=(_decoding, _types, _errors, _layers, _mix),
-    used=(_coverage,),
+    used=(_words,),
     writers=(write_conll,),
 )  # fmt: skip

@@ -4,40 +4,23 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
 
 from extract.store.cache import LatentCache
-from probes.report.document import (
-    Context,
-    KindReport,
-    figure_lines,
-    join_lines,
-    machine_line,
-    opening_lines,
-    result_rows,
-    summary_text,
-)
+from probes.report.document import Context, KindReport, pretraining_text, result_rows, summary_text
 from probes.report.figures import draw_autoencoders, draw_figures
 from probes.report.predictions import write_predictions
-from probes.report.pretraining import pretraining_lines
 from probes.report.scores import PlansScores, PretrainingScores, RunScores
 from probes.report.searches import draw_search, search_summary
 from probes.report.style import new_figure, save_figure
 from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
+from probes.tasks.base import Task
 
 
-@runtime_checkable
-class Record(Protocol):
-    """Scores of any kind of run."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
-
-
-def write_run(folder: Path, scores: RunScores, task: Any, cache: LatentCache, report: KindReport) -> None:
+def write_run(folder: Path, scores: RunScores, task: Task, cache: LatentCache, report: KindReport) -> None:
     """Write scores, manifest, predictions, figures and summary of a run.
 
     Args:
@@ -89,8 +72,7 @@ def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
     write_scores(folder, scores)
     (folder / "figures").mkdir(exist_ok=True)
     figures = draw_autoencoders(folder, scores.pretraining)
-    lines = (*opening_lines(scores.header), *pretraining_lines(scores.pretraining), "\n## What was used\n")
-    _write_summary(folder, join_lines([*lines, machine_line(scores.header), *figure_lines(figures)]))
+    _write_summary(folder, pretraining_text(scores, figures))
 
 
 def write_manifest(folder: Path, cache: LatentCache) -> None:
@@ -99,7 +81,7 @@ def write_manifest(folder: Path, cache: LatentCache) -> None:
     (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
 
 
-def write_scores(folder: Path, scores: Record) -> None:
+def write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md)."""
     text = json.dumps(without_nan(scores.to_dict()), indent=1, allow_nan=False)
     (folder / "scores.json").write_text(text + "\n", encoding="utf-8")
