@@ -20,8 +20,9 @@ from probes.logistic.checks import check_codes
 from probes.logistic.labels import check_folds, stratified_folds
 from probes.logistic.oversampling import describe_oversampling
 from probes.logistic.probe import LinearProbe
-from probes.metrics.class_intervals import Resampling, summarise_class_seeds
+from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import score_classes
+from probes.metrics.intervals import summarise_class_seeds
 from probes.tasks.classes.audit import why_optimistic
 from probes.tasks.classes.task import ClassTask
 from probes.tasks.held_back import without_test

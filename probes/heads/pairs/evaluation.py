@@ -14,8 +14,9 @@ from probes.heads.options import resolve_options
 from probes.heads.pairs.fitting import Setting, fit_seed
 from probes.heads.registry import head_entry
 from probes.latents.pair_latents import PairLatents
-from probes.metrics.bootstrap import summarise_seeds
-from probes.metrics.correlation import METRICS
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.intervals import summarise_seeds
 from probes.networks.layer_cosine import KINDS, LayerCosine
 from probes.tasks.pairs.leakage import subsets
 
@@ -71,7 +72,7 @@ def evaluate_head(
         "is_optimistic": is_trained and PROTOCOLS[setting.protocol].is_optimistic,
         "seeds": [each.describe() for each in fitted],
         "summary": {
-            split: {metric: _summarise(rows, setting, split, metric=metric) for metric in METRICS}
+            split: {metric: _summarise(rows, setting, split, metric=metric) for metric in CORRELATIONS}
             for split, rows in stacked.items()
         },
         "subsets": _subset_scores(stacked, setting),
@@ -93,7 +94,7 @@ def _summarise(
     gold = setting.task.gold01(split)
     if marks is not None:
         rows, gold = rows[:, marks], gold[marks]
-    return summarise_seeds(rows, gold, metric=metric, n_resamples=setting.n_resamples).to_dict()
+    return summarise_seeds(rows, gold, metric=metric, resampling=Resampling(setting.n_resamples)).to_dict()
 
 
 def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
@@ -111,7 +112,8 @@ def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Sett
         found[name] = dict[str, Any](n=n_rows)
         if MIN_SUBSET <= n_rows < len(marks) and len(np.unique(setting.task.gold01("test")[marks])) > 1:
             found[name] |= {
-                metric: _summarise(stacked["test"], setting, "test", metric=metric, marks=marks) for metric in METRICS
+                metric: _summarise(stacked["test"], setting, "test", metric=metric, marks=marks)
+                for metric in CORRELATIONS
             }
     return found
 
