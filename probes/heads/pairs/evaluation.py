@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Float32
 
+from probes.fitting.keep_best import EpochReport
 from probes.fitting.protocols import PROTOCOLS
-from probes.fitting.trainer import EpochReport
 from probes.heads.contributions import average_contributions, layer_contributions
 from probes.heads.options import resolve_options
 from probes.heads.pairs.fitting import Setting, fit_seed

@@ -13,9 +13,10 @@ from extract.digest import digest_json
 from extract.errors import HeadError, unknown_name
 from extract.store.cache import LatentCache
 from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.protocols import PROTOCOLS
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import EpochReport, FitResult, fit_head, ignore_epoch, predict_pairs
+from probes.fitting.trainer import FitResult, fit_head, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.registry import head_entry

@@ -12,8 +12,8 @@ from extract.digest import digest_json
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import EpochReport, ignore_epoch
 from probes.heads.words.description import coverage, describe_curve, describe_seed, selection
 from probes.heads.words.fitting import fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extract.errors import unknown_name
-from probes.fitting.trainer import EpochReport
+from probes.fitting.keep_best import EpochReport
 from probes.heads.words.evaluation import WordResult, WordSetting, evaluate_token_head
 from probes.heads.words.options import WordHeadOptions, resolve_token_options
 
