@@ -5,7 +5,7 @@ import time
 from rich.console import Console
 
 from extract.run.progress import BarProgress, ExtractionProgress
-from probes.fitting.trainer import EpochReport
+from probes.fitting.keep_best import EpochReport
 from probes.runs.obtain import Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,

@@ -3,7 +3,7 @@
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,17 +12,12 @@ import lightning
 import numpy as np
 import torch
 from jaxtyping import Float32
-from lightning.pytorch.callbacks import Callback
+from lightning.fabric.utilities import disable_possible_user_warnings
 
 from extract.errors import HeadError
+from probes.fitting.keep_best import EpochReport, KeepBest, Look, ignore_epoch
 from probes.latents.pair_latents import PairLatents, SimilarityRows
 from probes.networks.pair_head import PairHead, collect_similarities
-
-EpochReport = Callable[[int, dict[str, float]], None]
-
-
-def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
-    """Report an epoch to nobody; another one is told its number, and by name what was logged and `max_epochs`."""
 
 
 @dataclass(frozen=True)
@@ -71,30 +66,6 @@ class Selection:
 
     metric: str = "validation_pearson"
     every: int = 1
-
-
-class _KeepBest(Callback):
-    """Keeps the weights of the best epoch in memory, stops after `patience` epochs without a better one."""
-
-    def __init__(self, patience: int, report: EpochReport, selection: Selection) -> None:
-        self.patience, self.report, self.selection = patience, report, selection
-        self.best, self.best_epoch = float("-inf"), 0
-        self.state: dict[str, torch.Tensor] = {}
-        self.history: list[dict[str, float]] = []
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Look at the epoch that has ended (Lightning validates before this hook)."""
-        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
-        epoch = len(self.history) + 1
-        if epoch % self.selection.every:  # what was logged before is of an earlier epoch
-            values = {key: value for key, value in values.items() if key.startswith("train_")}
-        self.history.append(values)
-        score = values.get(self.selection.metric, float("nan"))
-        if np.isfinite(score) and score > self.best:
-            self.best, self.best_epoch = score, epoch
-            self.state = {key: value.detach().cpu().clone() for key, value in pl_module.state_dict().items()}
-        self.report(epoch, {**values, "max_epochs": float(trainer.max_epochs or 0)})
-        trainer.should_stop = epoch - self.best_epoch >= self.patience
 
 
 def fit_head(
@@ -161,19 +132,31 @@ def fit_epochs(
     """
     started = time.monotonic()
     selection = replace(selection, every=min(selection.every, options.max_epochs))  # the last epoch is looked at
-    keeper = _KeepBest(options.patience, report, selection)
+
+    def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        if epoch % selection.every:  # what was logged before is of an earlier epoch
+            values = {key: value for key, value in values.items() if key.startswith("train_")}
+        score = np.array([values.get(selection.metric, float("nan"))])
+        return Look(score, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+
+    keeper = KeepBest(
+        1, parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()), look=look,
+        patience=options.patience, report=report,
+    )  # fmt: skip
     run_trainer(
         module, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
         check_val_every_n_epoch=selection.every,
     )  # fmt: skip
-    if not keeper.state:
+    [best_epoch] = keeper.best_epochs.tolist()
+    if not best_epoch:
         raise HeadError(
             f"no epoch of {type(module).__name__} had a finite {selection.metric.replace('_', ' ')} (last loss "
             f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
         )
-    module.cpu().load_state_dict(keeper.state)
+    keeper.restore(module.cpu())
     module.eval()
-    return FitResult(seed, keeper.best_epoch, tuple(keeper.history), time.monotonic() - started)
+    return FitResult(seed, best_epoch, tuple(keeper.history), time.monotonic() - started)
 
 
 def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
@@ -242,12 +225,10 @@ def quiet_lightning() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
-        # A batch is gathered in one call from a mapped file: workers would only copy it again.
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        # Frozen encoders are left in eval mode on purpose.
-        warnings.filterwarnings("ignore", message=r".*module\(s\) in eval mode.*")
-        # Lightning's own use of a name that torch has deprecated.
-        warnings.filterwarnings("ignore", message=".*treespec, LeafSpec.*")
+        # Its advice: workers (a batch is gathered in one call from a mapped file; workers would only copy it again),
+        # and modules in eval mode (frozen encoders are left there on purpose).
+        disable_possible_user_warnings()
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\b")  # its use of torch
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         try:

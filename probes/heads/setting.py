@@ -7,9 +7,9 @@ from typing import Any
 
 from extract.errors import unknown_name
 from extract.store.cache import LatentCache
+from probes.fitting.keep_best import EpochReport
 from probes.fitting.protocols import Protocol, find_protocol
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import EpochReport
 from probes.metrics.calibration import CALIBRATIONS
 from probes.networks.autoencoder import LayerAutoencoder
 

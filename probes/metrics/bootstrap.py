@@ -1,17 +1,33 @@
-"""Intervals and spreads."""
+"""The bootstrap: intervals by resampling rows, groups, sentences or documents; equal seeds give paired resamples."""
 
-import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from scipy.stats import DegenerateDataWarning, bootstrap
 
-from extract.errors import unknown_name
-from probes.metrics.correlation import METRICS, pearson, spearman
+from extract.errors import TaskError
 
-FUNCTIONS = {"pearson": pearson, "spearman": spearman}
+Score = Callable[[Int[np.ndarray, "R U"]], Float[np.ndarray, "S R"]]
+"""Scores `S` seeds on `R` resamples, given the units drawn."""
+BATCH = 100
+"""Resamples in memory at once."""
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How the bootstrap draws."""
+
+    n_resamples: int = 1000
+    """Resamples behind the interval."""
+    confidence: float = 0.95
+    """Confidence level, 0 to 1."""
+    seed: int = 0
+    """Seed of the draws. Equal seeds draw the same units, so differences between two systems are paired."""
+
+
+DEFAULT = Resampling()
 
 
 @dataclass(frozen=True)
@@ -39,53 +55,100 @@ class SeedSummary:
         return asdict(self)
 
 
-def summarise_seeds(
-    predicted: Float[np.ndarray, "S N"],
-    gold: Float[np.ndarray, " N"],
-    *,
-    metric: str,
-    n_resamples: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+def summarise(
+    values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT
 ) -> SeedSummary:
-    """Mean and spread of a correlation over seeds, with a bootstrap interval over the pairs.
+    """Mean and spread of a metric over seeds, with a bootstrap interval over the units.
 
-    Pairs are resampled, the same for every seed, and the mean over seeds is taken in each resample (percentile
-    interval, `scipy.stats.bootstrap`): the interval speaks of the sampling of the pairs, `std` of the seeds.
+    Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
+    (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds.
 
     Args:
-        predicted: `(S, N)` predictions of `S` seeds.
-        gold: `(N,)` gold.
-        metric: `pearson` or `spearman`.
-        n_resamples: Bootstrap resamples.
-        confidence: Confidence level, 0 to 1.
-        seed: Seed of the resampling.
+        values: `(S,)` the metric of each seed on all units.
+        score: The metric of each seed on each of `R` resamples, given the units drawn.
+        n_units: Units `U` to draw from.
+        resampling: Resamples, confidence and seed.
 
     Returns:
-        The summary. With constant predictions every value is NaN.
+        The summary. The interval is NaN for fewer than two units, or where a value is NaN; a resample without a value
+        (constant predictions have no correlation) is left out.
+    """
+    low = high = float("nan")
+    if n_units > 1 and np.isfinite(values).all():
+        tail = (1 - resampling.confidence) / 2
+        means = resample(score, n_units=n_units, resampling=resampling).mean(axis=0)
+        low, high = (float(end) for end in np.nanquantile(means, [tail, 1 - tail]))
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    plain = tuple(float(value) for value in values)
+    return SeedSummary(float(np.mean(values)), spread, low, high, resampling.confidence, plain)
+
+
+def resample(score: Score, *, n_units: int, resampling: Resampling = DEFAULT) -> Float[np.ndarray, "S R"]:
+    """Score every seed, or every system to compare, on the same resamples.
+
+    Args:
+        score: As for `summarise`.
+        n_units: Units `U` to draw from.
+        resampling: Resamples and seed.
+
+    Returns:
+        `(S, R)` scores; differences between rows are paired.
+    """
+    rng = np.random.default_rng(resampling.seed)
+    starts = range(0, resampling.n_resamples, BATCH)
+    sizes = [min(BATCH, resampling.n_resamples - start) for start in starts]
+    return np.concatenate([score(rng.integers(0, n_units, (size, n_units))) for size in sizes], axis=1)
+
+
+def summarise_counts(
+    counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]], *,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:  # fmt: skip
+    """Summarise a metric that needs only sums of counts, which is fast.
+
+    Args:
+        counts: `(S, U, C)` counts of each seed and unit.
+        compute: Sums `(..., C)` to values `(...)`.
+        resampling: Resamples, confidence and seed.
+
+    Returns:
+        As `summarise`.
+    """
+    values = np.asarray(compute(counts.sum(axis=1).astype(np.float64)))
+    return summarise(values, score_counts(counts, compute), n_units=counts.shape[1], resampling=resampling)
+
+
+def score_counts(counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Score:
+    """Turn a metric of sums of counts into a score of resamples; arguments as for `summarise_counts`."""
+    counts, n_units = counts.astype(np.float64), counts.shape[1]
+
+    def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
+        cells = drawn + n_units * np.arange(len(drawn))[:, None]
+        times = np.bincount(cells.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+        sums = np.einsum("ru,suc->src", times, counts, optimize=True)  # exact: whole numbers
+        return np.asarray(compute(np.ascontiguousarray(sums)))
+
+    return score
+
+
+def number_units(groups: Sequence[str] | None, n_rows: int, *, is_sorted: bool = False) -> Int[np.ndarray, " N"]:
+    """Number the unit of each row.
+
+    Args:
+        groups: One name per row, to draw whole groups; None draws single rows.
+        n_rows: Rows `N`.
+        is_sorted: Whether units are numbered by name, not by first appearance; the draws depend on it.
+
+    Returns:
+        `(N,)` units from 0.
 
     Raises:
-        UnknownNameError: Another metric.
+        TaskError: Not one name per row.
     """
-    if metric not in FUNCTIONS:
-        raise unknown_name("metric", metric, METRICS)
-    function = FUNCTIONS[metric]
-    values = tuple(float(function(row, gold)) for row in predicted)
-
-    def statistic(*columns: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
-        *rows, target = (np.moveaxis(column, axis, -1) for column in columns)
-        return np.asarray(np.mean([function(row, target) for row in rows], axis=0))
-
-    low, high = float("nan"), float("nan")
-    if np.isfinite(values).all():
-        with warnings.catch_warnings():
-            # A resample of few pairs can be constant; it has no correlation and is left out of the interval below.
-            warnings.simplefilter("ignore", DegenerateDataWarning)
-            resampled = bootstrap(
-                (*predicted.astype(np.float64), gold.astype(np.float64)), statistic, paired=True, vectorized=True,
-                n_resamples=n_resamples, batch=100, method="percentile", rng=np.random.default_rng(seed),
-            ).bootstrap_distribution  # fmt: skip
-        tail = (1 - confidence) / 2
-        low, high = (float(end) for end in np.nanquantile(resampled, [tail, 1 - tail]))
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return SeedSummary(float(np.mean(values)), spread, low, high, confidence, values)
+    if groups is None:
+        return np.arange(n_rows)
+    if len(groups) != n_rows:
+        raise TaskError(f"{len(groups)} group names for {n_rows} rows: give one name per row.")
+    names = sorted(set(groups)) if is_sorted else dict.fromkeys(groups)
+    numbers = {name: number for number, name in enumerate(names)}
+    return np.array([numbers[group] for group in groups], dtype=np.int64)

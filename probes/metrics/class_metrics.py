@@ -13,7 +13,7 @@ from extract.errors import unknown_name
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How often each class was right, predicted, and gold; all a metric needs to know.
+    """How often each class was predicted correctly, predicted, and gold: all that a metric needs.
 
     Attributes:
         hits: `(..., K)` rows of the class that were predicted as such.
@@ -24,16 +24,6 @@ class ClassCounts:
     hits: NDArray[np.float64]
     n_predicted: NDArray[np.float64]
     n_gold: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ClassMetric:
-    """One metric over class predictions."""
-
-    name: str
-    compute: Callable[[ClassCounts], NDArray[np.float64]]
-    """Counts of shape `(..., K)` to scores of shape `(...)`."""
-    higher_is_better: bool = True
 
 
 def count_classes(predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, n_classes: int) -> ClassCounts:
@@ -89,31 +79,26 @@ def _divide(above: ArrayLike, below: ArrayLike, *, empty: float) -> NDArray[np.f
     return quotient
 
 
-_METRICS = (
-    ClassMetric("f1-weighted", _f1_weighted),
-    ClassMetric("f1-micro", _f1_micro),
-    ClassMetric("f1-macro", _f1_macro),
-    ClassMetric("accuracy", _accuracy),
-)
-CLASS_METRICS: dict[str, ClassMetric] = {metric.name: metric for metric in _METRICS}
+CLASS_METRICS: dict[str, Callable[[ClassCounts], NDArray[np.float64]]] = {
+    "f1-weighted": _f1_weighted,
+    "f1-micro": _f1_micro,
+    "f1-macro": _f1_macro,
+    "accuracy": _accuracy,
+}
 """F1 as scikit-learn averages it: macro over the classes that are gold or predicted, weighted by gold rows."""
 
 
-def class_metric(name: str) -> ClassMetric:
-    """Look a metric up.
+def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
+    """Look up how a class metric is computed: from counts `(..., K)` to scores `(...)`.
 
     Args:
         name: A key of `CLASS_METRICS`.
 
     Returns:
-        The metric.
+        The function.
 
     Raises:
-        UnknownNameError: If it stands in no table.
-
-    Example:
-        >>> class_metric("f1-macro").higher_is_better
-        True
+        UnknownNameError: Unknown metric.
     """
     if name not in CLASS_METRICS:
         raise unknown_name("metric", name, CLASS_METRICS)
@@ -134,13 +119,13 @@ def score_classes(
         `(...)` scores in [0, 1]; NaN for no rows.
 
     Raises:
-        UnknownNameError: If the metric stands in no table.
+        UnknownNameError: Unknown metric.
 
     Example:
         >>> gold = np.array([0, 0, 1, 1])
         >>> score_classes(np.array([[0, 0, 1, 1], [0, 1, 1, 1]]), gold, metric="accuracy").tolist()
         [1.0, 0.75]
     """
-    found = class_metric(metric)
+    compute = class_metric(metric)
     highest = [int(side.max()) for side in (predicted, gold) if side.size]
-    return np.asarray(found.compute(count_classes(predicted, gold, n_classes=1 + max(highest, default=0))))
+    return np.asarray(compute(count_classes(predicted, gold, n_classes=1 + max(highest, default=0))))

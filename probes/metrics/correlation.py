@@ -1,11 +1,11 @@
-"""Corpus-level correlations. Higher is better for all of them."""
+"""Correlations over a whole corpus."""
+
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.stats import rankdata
-
-METRICS = ("pearson", "spearman")
 
 
 def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
@@ -53,4 +53,10 @@ def spearman(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Flo
 
 def correlations(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> dict[str, float]:
     """Pearson and Spearman of one corpus, as plain values."""
-    return {"pearson": float(pearson(predicted, gold)), "spearman": float(spearman(predicted, gold))}
+    return {name: float(correlate(predicted, gold)) for name, correlate in CORRELATIONS.items()}
+
+
+CORRELATIONS: dict[str, Callable[[NDArray[np.floating], NDArray[np.floating]], NDArray[np.floating]]] = {
+    "pearson": pearson,
+    "spearman": spearman,
+}

@@ -5,6 +5,7 @@ operation keeps probes apart. So a layer that is trained among others ends as it
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import lightning
@@ -14,17 +15,69 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extract.errors import HeadError, unknown_name
+from extract.linear import is_quick, quick_product
 from probes.latents.reading import WordBatch
 from probes.latents.standardise import Standardiser
 from probes.networks.optimisers import adamw
-from probes.networks.preparation import Preparation
-from probes.networks.product import classify
 
 SCHEDULES = {
     "constant": "the learning rate stays as it is",
     "linear": "the learning rate falls to 0 in a line, step by step",
 }
 _FINE = 2**16  # dropout probabilities are multiples of 1 / 65,536
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What a head does to latents before it reads them, on the CPU, in place.
+
+    Attributes:
+        mean: `(L, D)` that is taken off; nothing is when None.
+        factor: `(L, D)` that multiplies the rest.
+        is_normed: Whether each latent is then layer-normed.
+    """
+
+    mean: Float[Tensor, "L D"] | None
+    factor: Float[Tensor, "L D"] | None
+    is_normed: bool
+
+    def __call__(self, latents: Float[Tensor, "L W D"]) -> None:
+        """Prepare latents, a layer at a time, for memory."""
+        for k, layer in enumerate(latents):
+            if self.mean is not None and self.factor is not None:
+                layer.sub_(self.mean[k]).mul_(self.factor[k])
+            if self.is_normed:
+                layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
+
+
+class _Product(torch.autograd.Function):
+    """Products of frozen latents with weights, layer by layer through oneDNN."""
+
+    @staticmethod
+    def forward(ctx: Any, latents: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(latents)
+        return torch.stack([quick_product(x, w) for x, w in zip(latents, weight, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        (latents,) = ctx.saved_tensors
+        slopes = gradients[0].transpose(1, 2).contiguous()
+        return None, torch.stack([quick_product(slope, x.t()) for slope, x in zip(slopes, latents, strict=True)])
+
+
+def classify(latents: Float[Tensor, "L W D"], weight: Float[Tensor, "L K D"]) -> Float[Tensor, "L W K"]:
+    """Multiply each layer's latents by its own matrix: `latents[l] @ weight[l].T`.
+
+    Args:
+        latents: `(L, W, D)`; they get no gradient.
+        weight: `(L, K, D)`.
+
+    Returns:
+        `(L, W, K)`, differentiable once in `weight`.
+    """
+    if is_quick(latents, weight):
+        return _Product.apply(latents, weight)  # type: ignore[no-untyped-call,no-any-return]
+    return torch.bmm(latents, weight.transpose(1, 2))
 
 
 class TokenHead(lightning.LightningModule, ABC):

@@ -11,8 +11,8 @@ from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.workers import Workers, join_workers
 from extract.store.cache import LatentCache
+from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import EpochReport, ignore_epoch
 from probes.heads.pairs.pretraining import AUTOENCODER, Pretraining, obtain_autoencoder
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.runs.config import RunConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 from extract.decoders.loading import choose_device
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import ignore_epoch
+from probes.fitting.keep_best import ignore_epoch
 from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult

@@ -9,8 +9,9 @@ from extract.errors import TaskError
 from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting
-from probes.metrics.class_intervals import Resampling, summarise_class_seeds
+from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import score_classes
+from probes.metrics.intervals import summarise_class_seeds
 from probes.tasks.classes.audit import why_optimistic
 from probes.tasks.classes.task import ClassTask
 

@@ -11,8 +11,9 @@ from probes.heads.pairs.fitting import FittedHead, fit_options, fit_seed
 from probes.heads.pairs.residuals import residuals_of
 from probes.heads.result import Curve, HeadResult
 from probes.heads.setting import Setting, Watch
-from probes.metrics.bootstrap import SeedSummary, summarise_seeds
-from probes.metrics.correlation import METRICS
+from probes.metrics.bootstrap import Resampling, SeedSummary
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.intervals import summarise_seeds
 from probes.networks.layer_cosine import KINDS, LayerCosine
 from probes.networks.pair_head import PairHead
 from probes.tasks.pairs.leakage import subsets
@@ -94,7 +95,8 @@ def _summarise(
     gold = setting.task.gold01(split)
     if marks is not None:
         rows, gold = rows[:, marks], gold[marks]
-    return {metric: summarise_seeds(rows, gold, metric=metric, n_resamples=setting.n_resamples) for metric in METRICS}
+    how = Resampling(setting.n_resamples)
+    return {metric: summarise_seeds(rows, gold, metric=metric, resampling=how) for metric in CORRELATIONS}
 
 
 def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:

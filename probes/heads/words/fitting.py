@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.fitting.trainer import EpochReport, ignore_epoch, run_trainer
+from probes.fitting.keep_best import EpochReport, KeepBest, Look, Part, ignore_epoch
+from probes.fitting.trainer import run_trainer
 from probes.heads.words.judging import Judge, judge_of
 from probes.heads.words.offsets import ChosenOffsets, choose_offsets
 from probes.heads.words.options import TokenOptions
@@ -47,48 +48,23 @@ class TokenFit:
     offsets: tuple[float, ...] = ()
 
 
-class _KeepBestOfEach(Callback):
-    """Keeps the weights of the best epoch of every probe; a probe is done after `patience` epochs without a better one.
+def _keep_best(
+    head: TokenHead, data: WordLatents, judge: Judge, options: TokenOptions, report: EpochReport
+) -> KeepBest:
+    """Keep the epoch of each probe that scores best on validation."""
 
-    Training stops when all are done. A probe that is done is kept as it was then, so that the others do not change it.
-    """
+    def parts(module: TokenHead) -> Iterator[Part]:
+        return ((parameter, range(module.n_probes)) for parameter in module.parameters())
 
-    def __init__(self, data: WordLatents, judge: Judge, patience: int, report: EpochReport) -> None:
-        self.data, self.judge, self.patience, self.report = data, judge, patience, report
-        self.scores, self.best_epochs = np.zeros(0), np.zeros(0, dtype=np.int64)
-        self.is_done = np.zeros(0, dtype=bool)
-        self.state: dict[str, Tensor] = {}
-        self.history: list[dict[str, Any]] = []
-
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Begin with nothing kept."""
-        del trainer
-        head: Any = pl_module
-        self.scores = np.full(head.n_probes, -np.inf)
-        self.best_epochs = np.zeros(head.n_probes, dtype=np.int64)
-        self.is_done = np.zeros(head.n_probes, dtype=bool)
-        self.state = {name: value.detach().cpu().clone() for name, value in head.named_parameters()}
-
-    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Look at the epoch that has ended."""
-        head: Any = pl_module
-        epoch = len(self.history) + 1
-        scores = score_probes(head, self.data, self.judge, split="validation")
-        is_told = np.isfinite(scores) & ~self.is_done  # what comes of a probe that is done is not kept, nor told
-        is_better = (scores > self.scores) & is_told
-        picks = torch.from_numpy(np.flatnonzero(is_better))
-        for name, value in head.named_parameters():
-            self.state[name][picks] = value.detach().cpu()[picks]
-        self.scores[is_better], self.best_epochs[is_better] = scores[is_better], epoch
-        self.is_done |= epoch - self.best_epochs >= self.patience
+    def look(_: int, trainer: lightning.Trainer, module: TokenHead, is_done: Bool[np.ndarray, " P"]) -> Look:
+        scores = score_probes(module, data, judge, split="validation")
+        is_kept = np.isfinite(scores) & ~is_done
         loss = float(trainer.callback_metrics["train_loss"])
-        told = [float(score) if ok else None for score, ok in zip(scores, is_told, strict=True)]
-        self.history.append({"train_loss": loss, "validation_scores": told})
-        best = float(np.max(scores, initial=-np.inf, where=is_told))
-        self.report(
-            epoch, {"train_loss": loss, **({f"validation_{self.judge.metric}": best} if is_told.any() else {})}
-        )  # fmt: skip
-        trainer.should_stop = bool(self.is_done.all())
+        shown = [float(score) if ok else None for score, ok in zip(scores, is_kept, strict=True)]
+        best = {f"validation_{judge.metric}": float(scores[is_kept].max())} if is_kept.any() else {}
+        return Look(scores, {"train_loss": loss, "validation_scores": shown}, {"train_loss": loss, **best})
+
+    return KeepBest(head.n_probes, parts=parts, look=look, patience=options.patience, report=report)
 
 
 class _Tell(Callback):
@@ -142,14 +118,14 @@ def fit_token_head(
         judge = judge_of(
             data, "validation", is_strict=options.is_strict, leaves_out_cut=options.leaves_out_cut
         )  # fmt: skip
-    keeper = _KeepBestOfEach(data, judge, options.patience, report) if is_chosen and judge else _Tell(report)
+    keeper = _keep_best(head, data, judge, options, report) if is_chosen and judge else _Tell(report)
     length = {"max_steps": options.steps, "max_epochs": -1} if options.steps else {"max_epochs": options.max_epochs}
     run_trainer(
         head, data, seed=head.seed, device=device, callbacks=[keeper], limit_val_batches=0, **length
     )  # fmt: skip
     head.cpu().eval()
-    if isinstance(keeper, _KeepBestOfEach):
-        head.load_state_dict(keeper.state, strict=False)
+    if isinstance(keeper, KeepBest):
+        keeper.restore(head)
         scores, epochs = keeper.scores, keeper.best_epochs.tolist()
         if 0 in epochs:  # what stands there are the initial weights
             raise _not_finite(head, data.layers, probe=epochs.index(0))

@@ -11,9 +11,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from probes.latents.word_latents import GoldTags, WordLatents
-from probes.metrics.bootstrap import SeedSummary
+from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.decoding import decode_legal, repair_labels
-from probes.metrics.span_scores import score_spans, summarise_accuracy, summarise_span_f1
+from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
+from probes.metrics.span_scores import score_spans
 from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels
 
 ABSENT = "(no prediction)"
@@ -59,18 +60,14 @@ class Judge:
 
         The interval is NaN where there is only one of them.
         """
-        groups = range(len(self._offsets) - 1) if self.documents is None else self.documents
-        if len(set(groups)) < 2:
-            values = tuple(self.score(row) for row in ids)
-            spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-            return SeedSummary(float(np.mean(values)), spread, float("nan"), float("nan"), 0.95, values)
+        resampling = Resampling(n_resamples)
         if self.metric == "accuracy":
             right = np.stack([self._pick(row) == self._gold for row in ids])
             return summarise_accuracy(
-                right, offsets=self._offsets, documents=self.documents, n_resamples=n_resamples
+                right, offsets=self._offsets, documents=self.documents, resampling=resampling
             )  # fmt: skip
         counts = np.stack([self.count(row).by_sentence() for row in ids])
-        return summarise_span_f1(counts, documents=self.documents, n_resamples=n_resamples)
+        return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
 
     def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
         """Give the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.

@@ -1,7 +1,8 @@
 """Classification tasks: texts or pairs of one class each, with splits, metrics and intervals."""
 
-from probes.metrics.class_intervals import Resampling, resample_scores, summarise_class_seeds
-from probes.metrics.class_metrics import CLASS_METRICS, ClassMetric, class_metric, score_classes
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.class_metrics import CLASS_METRICS, class_metric, score_classes
+from probes.metrics.intervals import resample_scores, summarise_class_seeds
 from probes.tasks.classes.columns import build_class_splits
 from probes.tasks.classes.known import CLASS_TASKS, ClassTaskEntry, load_class_task
 from probes.tasks.classes.look_both_ways import look_both_ways_split
@@ -11,7 +12,6 @@ from probes.tasks.classes.task import ClassTask
 __all__ = [
     "CLASS_METRICS",
     "CLASS_TASKS",
-    "ClassMetric",
     "ClassTask",
     "ClassTaskEntry",
     "Resampling",

@@ -1,7 +1,8 @@
 """Words: tasks with one tag a word, read from the published formats, and their scores by the rules of conlleval."""
 
 from probes.metrics.decoding import decode_legal, repair_labels
-from probes.metrics.span_scores import SpanScore, SpanScores, score_spans, summarise_accuracy, summarise_span_f1
+from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
+from probes.metrics.span_scores import SpanScore, SpanScores, score_spans
 from probes.metrics.spans import NO_PREDICTION, SpanCounts, SpanLabels, count_spans, count_tag_spans, index_labels
 from probes.metrics.tags import SCHEMES, convert_tags
 from probes.tasks.words.files import load_word_files

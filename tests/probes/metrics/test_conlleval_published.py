@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from probes.heads.words.judging import Judge
 from probes.latents.word_latents import GoldTags
-from probes.metrics.span_scores import score_spans, summarise_span_f1
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.intervals import summarise_span_f1
+from probes.metrics.span_scores import score_spans
 from probes.metrics.spans import count_tag_spans
 from probes.tasks.words.schemes import to_iob2
 from tests.probes.metrics.conlleval_oracle import conlleval
@@ -85,7 +87,7 @@ def test_reports_and_intervals_show_the_published_numbers_too() -> None:
     assert rows == {kind: shares for kind, (_, shares) in PUBLISHED.items()}
     assert percent(judge.score(guessed)) == OVERALL[-1:]
     counts = judge.count(guessed).by_sentence()[None]
-    assert percent(summarise_span_f1(counts, n_resamples=20).mean) == OVERALL[-1:]
+    assert percent(summarise_span_f1(counts, resampling=Resampling(20)).mean) == OVERALL[-1:]
 
 
 # Word, gold tag, guessed tag, as conlleval reads them.

@@ -6,8 +6,9 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError, UnknownNameError
-from probes.metrics.class_intervals import Resampling, resample_scores, summarise_class_seeds
+from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
+from probes.metrics.intervals import resample_scores, summarise_class_seeds
 
 
 def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -97,7 +98,7 @@ def test_one_row_or_one_group_has_no_interval() -> None:
 
 def test_a_group_name_is_missing() -> None:
     predicted, gold = draw(10)
-    with pytest.raises(TaskError, match=r"`groups` names 9 rows, but there are 10: give one group name per row"):
+    with pytest.raises(TaskError, match=r"9 group names for 10 rows: give one name per row"):
         summarise_class_seeds(predicted, gold, metric="accuracy", groups=[str(row) for row in range(9)])
 
 

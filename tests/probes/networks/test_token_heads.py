@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from extract.errors import HeadError, UnknownNameError
 from probes.latents.reading import WordBatch
 from probes.latents.standardise import Standardiser
-from probes.networks.product import classify
-from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix
+from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix, classify
 
 L, W, D, K = 4, 30, 12, 5
 HEADS = (TokenClassifier, TokenMix)

@@ -10,8 +10,8 @@ import pytest
 import probes.heads.pairs.fitting
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
+from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.protocols import PROTOCOLS
-from probes.fitting.trainer import ignore_epoch
 from probes.heads.entries import Purpose
 from probes.heads.registry import HEADS, resolve_head
 from probes.heads.saved import load_head

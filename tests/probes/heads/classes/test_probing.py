@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
+from probes.tasks.held_back import without_test
 
 import probes.heads.classes.logistic_probe
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.heads.classes.logistic_probe import ProbeResult, _best, evaluate_probe
 from probes.heads.classes.options import ProbeOptions
-from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
 from probes.heads.classes.solving import ChunkSolver
 from probes.heads.saved import load_head
 from probes.latents.channels import Channels
@@ -22,7 +23,6 @@ from probes.logistic.solver import fit_logistic
 from probes.tasks.classes.assemble import TaskCard, assemble_task
 from probes.tasks.classes.examples import Example
 from probes.tasks.classes.task import ClassTask
-from probes.tasks.held_back import without_test
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class

@@ -9,7 +9,9 @@ import pytest
 
 from probes.heads.words.judging import ABSENT, Judge, judge_of, majority_ids
 from probes.latents.word_latents import GoldTags, WordLatents
-from probes.metrics.span_scores import score_spans, summarise_accuracy, summarise_span_f1
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
+from probes.metrics.span_scores import score_spans
 from probes.metrics.spans import NO_PREDICTION, count_tag_spans
 from tests.probes.heads.words.planted_words import TAGS, make_task, plant
 
@@ -74,10 +76,10 @@ def test_the_summary_is_of_seeds_and_its_interval_of_sentences(metric: str) -> N
     by_document = replace(judge, documents=documents).summarise(both, n_resamples=200)
     if metric == "accuracy":
         right = both == judge.gold.ids
-        wanted = summarise_accuracy(right, offsets=judge.offsets, documents=documents, n_resamples=200)
+        wanted = summarise_accuracy(right, offsets=judge.offsets, documents=documents, resampling=Resampling(200))
     else:
         counts = np.stack([judge.count(row).by_sentence() for row in both])
-        wanted = summarise_span_f1(counts, documents=documents, n_resamples=200)
+        wanted = summarise_span_f1(counts, documents=documents, resampling=Resampling(200))
     assert by_document == wanted
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from probes.heads.words.registry import evaluate_word_head, resolve_word_options
+from probes.report.words.summary import without_latent
 
 from extract.errors import TaskError
 from probes.heads.saved import load_head
@@ -17,7 +18,6 @@ from probes.heads.words.evaluation import MIX, WordResult, WordSetting, evaluate
 from probes.heads.words.judging import judge_of, majority_ids
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
-from probes.report.words.summary import without_latent
 from probes.report.write import without_nan
 from probes.tasks.words.task import WordTask, build_word_splits
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, PlantedCache, make_task, plant

@@ -1,0 +1,191 @@
+"""Every metric over seeds with its bootstrap interval: correlations over pairs, classes over rows, tags over text."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+
+from extract.errors import unknown_name
+from probes.metrics.bootstrap import (
+    DEFAULT,
+    Resampling,
+    SeedSummary,
+    number_units,
+    resample,
+    score_counts,
+    summarise,
+    summarise_counts,
+)
+from probes.metrics.class_metrics import ClassCounts, class_metric
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.span_scores import f1_of_counts
+
+
+def summarise_seeds(
+    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str, resampling: Resampling = DEFAULT
+) -> SeedSummary:
+    """Summarise a correlation over seeds, with an interval over the pairs.
+
+    Args:
+        predicted: `(S, N)` predictions of `S` seeds.
+        gold: `(N,)` gold.
+        metric: `pearson` or `spearman`.
+        resampling: Resamples, confidence and seed.
+
+    Returns:
+        The summary. With constant predictions every value is NaN.
+
+    Raises:
+        UnknownNameError: Another metric.
+    """
+    if metric not in CORRELATIONS:
+        raise unknown_name("metric", metric, CORRELATIONS)
+    correlate = CORRELATIONS[metric]
+    rows, target = predicted.astype(np.float64), gold.astype(np.float64)
+
+    def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
+        return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
+
+    values = np.array([correlate(row, gold) for row in predicted])
+    return summarise(values, score, n_units=len(gold), resampling=resampling)
+
+
+def summarise_class_seeds(
+    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:  # fmt: skip
+    """Summarise a class metric over seeds, with an interval over rows or whole groups.
+
+    Args:
+        predicted: `(S, N)` predicted classes, from 0, of `S` seeds.
+        gold: `(N,)` gold classes, from 0.
+        metric: A key of `CLASS_METRICS`.
+        groups: One name per row (its abstract, document or question), drawn whole; None draws single rows.
+        resampling: Resamples, confidence and seed.
+
+    Returns:
+        The summary.
+
+    Raises:
+        UnknownNameError: Unknown metric.
+        TaskError: Not one group name per row.
+
+    Example:
+        >>> gold = np.array([0, 1] * 20)
+        >>> summarise_class_seeds(gold[None], gold, metric="accuracy").mean
+        1.0
+    """
+    return summarise_counts(_class_counts(predicted, gold, groups), _of_classes(metric), resampling=resampling)
+
+
+def resample_scores(
+    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> Float[np.ndarray, "S R"]:  # fmt: skip
+    """Score predictions on bootstrap resamples, the same for every row of `predicted`.
+
+    Args:
+        predicted: `(S, N)` predicted classes, from 0: seeds of one system, or systems to compare.
+        gold: As for `summarise_class_seeds`, as are the rest.
+        metric: A key of `CLASS_METRICS`.
+        groups: Groups drawn whole.
+        resampling: Resamples and seed.
+
+    Returns:
+        `(S, R)` scores; differences between rows are paired.
+
+    Raises:
+        UnknownNameError: Unknown metric.
+        TaskError: Not one group name per row.
+
+    Example:
+        >>> gold = np.array([0, 1] * 20)
+        >>> resample_scores(gold[None], gold, metric="f1-macro").min()
+        np.float64(1.0)
+    """
+    counts = _class_counts(predicted, gold, groups)
+    return resample(score_counts(counts, _of_classes(metric)), n_units=counts.shape[1], resampling=resampling)
+
+
+def summarise_span_f1(
+    counts: Int[np.ndarray, "S N 3"], *, documents: Sequence[str] | None = None, resampling: Resampling = DEFAULT
+) -> SeedSummary:
+    """Summarise the micro F1 of spans over seeds, with an interval over sentences or documents.
+
+    Args:
+        counts: `SpanCounts.by_sentence` of `S` seeds.
+        documents: The document of each sentence, to draw whole documents; None draws sentences.
+        resampling: Resamples, confidence and seed.
+
+    Returns:
+        The summary; a resample without any span scores 0, as in conlleval.
+
+    Raises:
+        TaskError: `documents` has another length.
+
+    Example:
+        >>> summary = summarise_span_f1(np.array([[[1, 1, 1], [0, 1, 1], [1, 1, 2]]]))
+        >>> round(summary.mean, 4), summary.low <= summary.mean <= summary.high
+        (0.5714, True)
+    """
+    return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
+
+
+def summarise_accuracy(
+    right: Bool[np.ndarray, "S W"], *, offsets: Int[np.ndarray, " N_1"], documents: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:  # fmt: skip
+    """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
+
+    Args:
+        right: For `S` seeds, whether each word has the right tag; False for a word without a prediction.
+        offsets: Where each sentence starts; the last entry is the number of words.
+        documents: As for `summarise_span_f1`.
+        resampling: Resamples, confidence and seed.
+
+    Returns:
+        The summary.
+
+    Raises:
+        TaskError: As `summarise_span_f1`.
+
+    Example:
+        >>> summarise_accuracy(np.array([[True, False, True, True]]), offsets=np.array([0, 2, 4])).mean
+        0.75
+    """
+    sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
+    n_right = np.diff(sums[:, offsets], axis=1)
+    counts = np.stack([n_right, np.broadcast_to(np.diff(offsets), n_right.shape)], axis=2)
+    return summarise_counts(
+        _by_unit(counts, documents), lambda sums: sums[..., 0] / np.maximum(sums[..., 1], 1), resampling=resampling
+    )
+
+
+def _by_unit(counts: Int[np.ndarray, "S N C"], documents: Sequence[str] | None) -> Int[np.ndarray, "S U C"]:
+    """Add up the counts of the sentences of each document."""
+    if documents is None:
+        return counts
+    units = number_units([str(name) for name in documents], counts.shape[1], is_sorted=True)
+    sums = np.zeros((int(units.max(initial=-1)) + 1, counts.shape[0], counts.shape[2]), dtype=np.int64)
+    np.add.at(sums, units, counts.swapaxes(0, 1))
+    return sums.swapaxes(0, 1)
+
+
+def _class_counts(
+    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], groups: Sequence[str] | None
+) -> Float[np.ndarray, "S U C"]:
+    """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
+    units = number_units(groups, len(gold))
+    n_classes = 1 + max((int(side.max()) for side in (predicted, gold) if side.size), default=0)
+    counts = np.zeros((len(predicted), int(units.max(initial=-1)) + 1, 3, n_classes))
+    for table, row in zip(counts, predicted, strict=True):
+        is_hit = row == gold
+        for k, (of, classes) in enumerate(((units[is_hit], gold[is_hit]), (units, row), (units, gold))):
+            np.add.at(table[:, k], (of, classes), 1)
+    return counts.reshape(*counts.shape[:2], 3 * n_classes)
+
+
+def _of_classes(metric: str) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    compute = class_metric(metric)
+    return lambda sums: compute(ClassCounts(*np.split(sums, 3, axis=-1)))

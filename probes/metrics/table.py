@@ -1,0 +1,57 @@
+"""Every metric by its name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.errors import unknown_name
+from probes.metrics.class_metrics import CLASS_METRICS
+from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.span_scores import f1_of_counts
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    compares: Literal["numbers", "classes", "spans"]
+    compute: Callable[..., NDArray[np.floating[Any]]]
+    """Numbers: predictions and gold `(..., N)`. Classes: `ClassCounts` `(..., K)`. Spans: counts `(..., 3)` of correct,
+    predicted and gold spans. Returns values `(...)`."""
+    unit: str
+    higher_is_better: bool = True
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *(Metric(name, "numbers", compute, "correlation, -1 to 1") for name, compute in CORRELATIONS.items()),
+        *(Metric(name, "classes", compute, "share, 0 to 1") for name, compute in CLASS_METRICS.items()),
+        Metric("span-f1", "spans", f1_of_counts, "share, 0 to 1"),
+    )
+}
+
+
+def find_metric(name: str) -> Metric:
+    """Look a metric up.
+
+    Args:
+        name: A key of `METRICS`.
+
+    Returns:
+        The metric.
+
+    Raises:
+        UnknownNameError: Unknown metric.
+
+    Example:
+        >>> find_metric("span-f1").higher_is_better
+        True
+    """
+    if name not in METRICS:
+        raise unknown_name("metric", name, METRICS)
+    return METRICS[name]

@@ -1,0 +1,1 @@
+"""One suite over everything that is registered."""
