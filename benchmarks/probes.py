@@ -19,8 +19,8 @@ from extract.run.spec import ExtractionSpec
 from probes.logistic.options import SolverOptions
 from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
-from probes.tasks.classes.known import load_class_task
-from probes.tasks.classes.local_data import has_local
+from probes.readers.local import find_local
+from probes.tasks.classes.finance import load_banking77
 
 DATASET = "banking77"
 N_ROWS = 3000
@@ -33,7 +33,7 @@ TIE = 1e-8
 
 def why_skipped() -> str:
     """Say why the benchmark cannot run; nothing where it can."""
-    return "" if has_local(DATASET) else f"ICECORE_DATA names no folder that holds {DATASET}/"
+    return "" if find_local(DATASET) else f"ICECORE_DATA names no folder that holds {DATASET}/"
 
 
 def banking77_rows(decoder: Decoder, *, n_rows: int = N_ROWS) -> ProbeRows:
@@ -46,7 +46,7 @@ def banking77_rows(decoder: Decoder, *, n_rows: int = N_ROWS) -> ProbeRows:
     Returns:
         Training rows, and all validation rows.
     """
-    task = load_class_task(DATASET).subset(n_rows)
+    task = load_banking77().subset(n_rows)
     spec = ExtractionSpec(poolings=("mean",), layers=tuple(decoder.layers[:-1]))
     train, held_out = (
         embed_texts(decoder, list(task.splits[split]["text"]), spec=spec)[:, 0] for split in ("train", "validation")

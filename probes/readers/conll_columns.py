@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
+from probes.readers.checks import tag_problem
 from probes.readers.sentences import (
     BLANK,
     DOCUMENT_START,
     Sentence,
     SentenceTable,
     count_note,
-    is_plain_tag,
-    read_lines,
-    stray_tag,
 )
+from probes.readers.text_files import read_lines
 
 SEPARATORS = ("auto", "tab", "space", "whitespace")
 WORD = "word"
@@ -92,8 +91,8 @@ def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> Sentenc
     n_documents = 0
     for number, fields in _split_lines(path, lines, file_format):
         if fields:
-            if not is_plain_tag(fields[tag_index]):
-                raise stray_tag(f"{path}, line {number}", tags, fields[tag_index])
+            if problem := tag_problem(tags, fields[tag_index]):
+                raise TaskError(f"{path}, line {number}: {problem}.")
             block.words.append(fields[word_index])
             block.tags.append(fields[tag_index])
             block.numbers.append(number)
@@ -148,7 +147,7 @@ def _check(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
         hint = _COMMENTS if fields[0].startswith("#") else ""
         raise TaskError(
             f"{where}: {len(fields)} instead of {len(columns)} columns ({', '.join(columns)}) in {_shorten(fields)}: "
-            f"mend the line, or name the columns of the file with `columns`{hint}."
+            f"fix the line, or name the columns of the file with `columns`{hint}."
         )
     for name, value in zip(columns, fields, strict=True):
         if not value:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
-from probes.readers.sentences import BLANK, Sentence, SentenceTable, count_note, is_plain_tag, read_lines, stray_tag
+from probes.readers.checks import tag_problem
+from probes.readers.sentences import BLANK, Sentence, SentenceTable, count_note
+from probes.readers.text_files import read_lines
 
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 TAG_COLUMNS = ("upos", "xpos", "deprel")
@@ -83,8 +85,8 @@ class _Reader:
                     f"{self.path}, line {number}: column {self.tags!r} is {fields[tag_index]!r}, which means "
                     f"unspecified: use another of {', '.join(TAG_COLUMNS)}."
                 )
-            elif not is_plain_tag(fields[tag_index]):
-                raise stray_tag(f"{self.path}, line {number}", self.tags, fields[tag_index])
+            elif problem := tag_problem(self.tags, fields[tag_index]):
+                raise TaskError(f"{self.path}, line {number}: {problem}.")
             else:
                 sentence.words.append(fields[1])
                 sentence.tags.append(fields[tag_index])
@@ -102,7 +104,7 @@ class _Reader:
             )
         if not fields[1].strip(BLANK):
             return TaskError(f"{where}: word {fields[0]} has the empty form {fields[1]!r}: give every word a form.")
-        return TaskError(f"{where}: id {fields[0]!r} stands where word {due} is due: mend the sentence.")
+        return TaskError(f"{where}: id {fields[0]!r}, but word {due} comes next: fix the sentence.")
 
     # The words of a range are written without a space where they spell it (did + n't), and with one where they do not
     # (German zu + dem for zum), for then there is no place in the text where each of them stands.
@@ -110,7 +112,7 @@ class _Reader:
         if not span.first < span.last <= len(sentence.words):
             raise TaskError(
                 f"{self.path}, line {span.line}: the range {span.first}-{span.last} does not fit a sentence of "
-                f"{len(sentence.words)} words: mend the sentence."
+                f"{len(sentence.words)} words: fix the sentence."
             )
         self.n_ranges += 1
         if "".join(sentence.words[span.first - 1 : span.last]) == span.form:

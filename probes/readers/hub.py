@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from extract.decoders.hub_probe import ask_commit, is_offline
+from extract.decoders.hub_probe import ask_commit, hub_endpoint, is_offline
 from extract.errors import TaskError, unknown_name
 from probes.readers.hf_rows import first_line, quiet_datasets
 from probes.readers.raw_rows import RawRow, RawTable
@@ -14,42 +16,78 @@ from probes.readers.raw_rows import RawRow, RawTable
 if TYPE_CHECKING:
     import datasets
 
+Tables = dict[str, RawTable]
 UNDECLARED = "default"
 """What `datasets` calls the one configuration of a repository that declares none."""
 
 
-def read_repository(
-    repository: str, revision: str | None, *, help_text: str, config: str | None = None
-) -> tuple[dict[str, RawTable], str]:
-    """Read every split of a dataset repository, or of one of the configurations it declares.
+def read_hub(
+    hub_id: str, config: str | None = None, *, revision: str | None, help_text: str
+) -> tuple[Tables, str]:  # fmt: skip
+    """Read every split of a dataset repository, or of one of its configurations.
 
     Args:
-        repository: A hub id, or a local folder laid out like a repository of the hub.
-        revision: Branch, tag or commit; None is the main branch. A folder knows none.
-        help_text: What else to do when the hub cannot be had, as the end of a sentence.
-        config: One of the configurations that its README.md declares; None where it has one only, or a default.
+        hub_id: A dataset of the hub, or a local folder laid out like one.
+        config: The configuration, declared in README.md or kept in a folder of that name (LexGLUE, GLUE); None where
+            the repository has one only, or a default.
+        revision: Branch, tag or commit; None is the main branch. A folder has none.
+        help_text: What else to do when the hub cannot be reached, as the end of a sentence.
 
     Returns:
         Split to its rows, and one line that says where they came from (with the commit, for the hub).
 
     Raises:
-        TaskError: If the hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and
-            its cache has no copy; if the repository cannot be read; or if it has several configurations, none of them
-            the default, and none was named.
-        UnknownNameError: If it has no configuration of that name.
+        TaskError: The hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and its
+            cache has no copy; the repository cannot be read; or it has several configurations without a default, and
+            none was named.
+        UnknownNameError: It has no configuration of that name.
     """
+    local = Path(hub_id).expanduser()
+    if local.is_dir():
+        if config is None or declared_configurations(str(local.absolute())):
+            return _read_folder(local, revision, config)
+        return _read_folder(_config_folder(local, config, hub_id), revision, None)
+    if config is not None:
+        snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
+        if (snapshot / config).is_dir():  # else it is declared, or unknown
+            tables, _ = _read_folder(snapshot / config, None, None)
+            named = {split: replace(table, where=f"{hub_id}/{config} ({split})") for split, table in tables.items()}
+            return named, f"{hub_id}/{config} {came_from}"
+    return _read_repository(hub_id, config, revision=revision, help_text=help_text)
+
+
+def declared_configurations(repository: str, revision: str | None = None) -> tuple[str, ...]:
+    """List the configurations that a repository declares.
+
+    Args:
+        repository: A hub id, or a local folder laid out like a repository of the hub.
+        revision: Branch, tag or commit.
+
+    Returns:
+        Their names; none where the repository declares none.
+
+    Raises:
+        TaskError: If the repository cannot be read.
+    """
+    import datasets
+
+    try:
+        with quiet_datasets():
+            found = datasets.get_dataset_config_names(repository, revision=revision)
+    except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
+        raise TaskError(f"dataset {repository!r} cannot be read ({first_line(error.__cause__ or error)}).") from error
+    return () if found == [UNDECLARED] else tuple(found)
+
+
+def _read_repository(
+    repository: str, config: str | None, *, revision: str | None, help_text: str
+) -> tuple[Tables, str]:  # fmt: skip
     named = repository if config is None else f"{repository}/{config}"
-    if Path(repository).expanduser().is_dir():
-        return _read_folder(Path(repository).expanduser(), revision, config)
-    if is_offline("HF_DATASETS_OFFLINE"):
-        missing = "the hub was not asked, because HF_HUB_OFFLINE is set"
-    else:
-        answer = ask_commit(lambda hub, seconds: hub.dataset_info(repository, revision=revision, timeout=seconds).sha)
-        if not isinstance(answer, Exception):
-            with quiet_datasets():
-                tables = _load(repository, answer, help_text, config=config)
-                return tables, f"{named} at {answer} of the Hugging Face hub"
-        missing = f"the hub gave nothing ({first_line(answer)})"
+    commit, missing = _ask_hub(repository, revision)
+    if commit is not None:
+        with quiet_datasets():
+            tables = _load(repository, commit, help_text, config=config)
+            return tables, f"{named} at {commit} of the Hugging Face hub"
     if revision is not None:
         raise TaskError(
             f"dataset {named!r} cannot be loaded at revision {revision!r}: {missing}, and the cache cannot tell "
@@ -65,30 +103,43 @@ def read_repository(
             ) from error
 
 
-def declared_configurations(repository: str, revision: str | None = None) -> tuple[str, ...]:
-    """List the configurations that a repository declares.
+def _ask_hub(repository: str, revision: str | None) -> tuple[str | None, str]:
+    """Return the commit of a revision, or None and why there is none."""
+    if is_offline("HF_DATASETS_OFFLINE"):
+        return None, "the hub was not asked, because HF_HUB_OFFLINE is set"
+    answer = ask_commit(lambda hub, seconds: hub.dataset_info(repository, revision=revision, timeout=seconds).sha)
+    return (answer, "") if isinstance(answer, str) else (None, f"the hub gave nothing ({first_line(answer)})")
 
-    Args:
-        repository: A hub id, or a local folder laid out like a repository of the hub.
-        revision: Branch, tag or commit.
 
-    Returns:
-        Their names; none where the files are all there is.
+def _fetch_config(hub_id: str, config: str, *, revision: str | None, help_text: str) -> tuple[Path, str]:
+    """Download one folder of a repository into the hub's own cache; without the hub, take what is there."""
+    from huggingface_hub import snapshot_download
 
-    Raises:
-        TaskError: If the repository cannot be read.
-    """
-    import datasets
-
+    fetch = partial(snapshot_download, hub_id, repo_type="dataset", allow_patterns=[f"{config}/*"])
+    commit, missing = _ask_hub(hub_id, revision)
+    # the hub's client raises its own exceptions, httpx's and the operating system's
+    if commit is not None:
+        try:
+            return Path(fetch(revision=commit, endpoint=hub_endpoint())), f"at {commit} of the Hugging Face hub"
+        except Exception as error:
+            raise TaskError(f"dataset {hub_id!r} cannot be downloaded ({first_line(error)}); {help_text}.") from error
     try:
-        with quiet_datasets():
-            found = datasets.get_dataset_config_names(repository, revision=revision)
-    except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
-        raise TaskError(f"dataset {repository!r} cannot be read ({first_line(error.__cause__ or error)}).") from error
-    return () if found == [UNDECLARED] else tuple(found)
+        path = Path(fetch(revision=revision, local_files_only=True))
+    except Exception as error:
+        raise TaskError(
+            f"dataset {hub_id!r} cannot be loaded: {missing}, and the cache has no copy; {help_text}."
+        ) from error
+    return path, f"at {path.name} from the cache of the hub (hub not asked)"
 
 
-def _read_folder(folder: Path, revision: str | None, config: str | None) -> tuple[dict[str, RawTable], str]:
+def _config_folder(repository: Path, config: str, hub_id: str) -> Path:
+    folders = sorted(each.name for each in repository.iterdir() if each.is_dir() and not each.name.startswith("."))
+    if config not in folders:
+        raise unknown_name("configuration", config, folders, hint=f"These are the folders of {hub_id}.")
+    return repository / config
+
+
+def _read_folder(folder: Path, revision: str | None, config: str | None) -> tuple[Tables, str]:
     if revision is not None:
         raise TaskError(f"{folder} is a local folder, which has no revision {revision!r}: leave `revision` out.")
     with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
@@ -99,7 +150,7 @@ def _read_folder(folder: Path, revision: str | None, config: str | None) -> tupl
 def _load(
     repository: str, commit: str | None, help_text: str, *, config: str | None, is_checked: bool = True,
     cache_dir: str | None = None,
-) -> dict[str, RawTable]:  # fmt: skip
+) -> Tables:  # fmt: skip
     import datasets
 
     if is_checked:
@@ -119,7 +170,7 @@ def _check_configuration(repository: str, commit: str | None, config: str | None
     try:
         known = declared_configurations(repository, commit)
     except TaskError:
-        return  # loading tells it with what else can be done
+        return  # loading fails as well, and says what else can be done
     if config is not None and config not in known:
         raise unknown_name("configuration", config, known, hint=f"These are what {repository} declares.")
     if config is None and len(known) > 1:

@@ -1,4 +1,4 @@
-"""Published files that are no table yet: PubMedQA and FiQA (JSON objects), PubMed RCT and PhraseBank (text lines)."""
+"""Published files that are not tables: PubMedQA and FiQA (JSON objects), PubMed RCT and PhraseBank (text lines)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.errors import TaskError
-from probes.readers.raw_rows import RawRow, RawTable, read_text, shorten, split_lines
+from probes.readers.raw_rows import RawRow, RawTable, shorten
+from probes.readers.text_files import read_bytes, read_text, split_lines
 
 ABSTRACT_MARK = "###"
 PHRASEBANK_ENCODING = "latin-1"
@@ -23,12 +24,12 @@ def read_records(path: Path) -> dict[str, Any]:
         Id to record, in file order.
 
     Raises:
-        TaskError: If it is no JSON object, or not UTF-8; with file and line.
+        TaskError: If it is not a JSON object, or not UTF-8; with file and line.
     """
     try:
         records = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: this is no JSON ({error.msg}).") from error
+        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
     if not isinstance(records, dict) or not records:
         raise TaskError(f"{path} holds {shorten(records)}, but one JSON object of records by id is needed.")
     return records
@@ -115,9 +116,9 @@ def rct_table(path: Path) -> RawTable:
             abstract = line.removeprefix(ABSTRACT_MARK).strip()
             continue
         label, tab, text = line.partition("\t")
-        problem = "" if tab else f"no tab: {shorten(line)} is no label, tab and sentence"
+        problem = "" if tab else f"no tab: {shorten(line)} is not label, tab and sentence"
         if abstract is None:
-            problem = f"no abstract: {shorten(line)} stands before the first {ABSTRACT_MARK} line"
+            problem = f"no abstract: {shorten(line)} comes before the first {ABSTRACT_MARK} line"
         values = {"text": text.strip(), "label": label, "abstract": abstract}
         rows.append(RawRow(number, {} if problem else values, problem))
     return RawTable(str(path), "line", ("text", "label", "abstract"), rows)
@@ -140,9 +141,9 @@ def phrasebank_table(path: Path) -> RawTable:
         'Profit rose to 3 mn @ home .'
     """
     rows = []
-    for number, line in _numbered_lines(path.read_bytes().decode(PHRASEBANK_ENCODING)):
+    for number, line in _numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
         text, mark, label = line.rpartition("@")
-        problem = "" if mark else f"no @: {shorten(line)} is no sentence, @ and sentiment"
+        problem = "" if mark else f"no @: {shorten(line)} is not sentence, @ and sentiment"
         rows.append(RawRow(number, {} if problem else {"text": text, "label": label}, problem))
     return RawTable(str(path), "line", ("text", "label"), rows)
 

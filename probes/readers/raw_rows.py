@@ -1,7 +1,6 @@
-"""Local files to raw rows that still know their line; no value is interpreted here."""
+"""Raw rows of local files, each with its line number. No value is interpreted here."""
 
 import csv
-import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,17 +9,16 @@ from typing import Any, Literal
 
 from extract.errors import TaskError, unknown_name
 from probes.readers.hf_rows import read_parquet_rows
-from probes.readers.packed import inner_suffix, read_bytes
+from probes.readers.text_files import inner_suffix, read_text, split_lines
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PARQUET_SUFFIXES = (".parquet",)
-_BOM = "utf-8-sig"  # UTF-8, with or without a byte order mark
 
 
 @dataclass(frozen=True)
 class RawRow:
-    """One row as it stands in its file."""
+    """One row of a file."""
 
     number: int
     """Line the row starts on, or its row number (both from 1)."""
@@ -40,6 +38,12 @@ class RawTable:
     rows: list[RawRow]
     value_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Column to the names of its whole numbers (or of those in its lists), for columns that declare them."""
+    is_delimited: bool = False
+    """True for delimited text, whose first row may be a header or not."""
+
+    def place(self, row: RawRow) -> str:
+        """Name the file and line (or row) of a row."""
+        return f"{self.where}, {self.unit} {row.number}"
 
 
 @dataclass(frozen=True)
@@ -103,28 +107,6 @@ def read_raw(path: Path, file_format: FileFormat) -> RawTable:
     return table
 
 
-def read_text(path: Path) -> str:
-    """Read a UTF-8 file, with or without a byte order mark, its line ends as they are.
-
-    Args:
-        path: A local file; one that ends in .gz is unpacked.
-
-    Returns:
-        The text.
-
-    Raises:
-        TaskError: If it is not UTF-8 (names the line and the byte), or a broken .gz file.
-    """
-    data = read_bytes(path)
-    try:
-        return data.decode(_BOM)
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise TaskError(
-            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is no UTF-8: save the file as UTF-8."
-        ) from error
-
-
 # Delimited text is read by the csv module, not by the CSV builder of `datasets`: that one goes through pandas, where
 # "None", "NA" and "nan" become missing, "007" becomes 7, a ragged row is padded in silence, and lines are not counted.
 def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[str]]]:
@@ -147,29 +129,13 @@ def _records(path: Path, file_format: FileFormat) -> Iterator[tuple[int, list[st
         ) from error
 
 
-def split_lines(text: str) -> list[str]:
-    r"""Cut a text into lines, which keep their ends: \n, \r\n or \r, and neither U+2028 nor a form feed.
-
-    Args:
-        text: Text of a file.
-
-    Returns:
-        The lines.
-
-    Example:
-        >>> split_lines("a\r\nb\x0cc\n")
-        ['a\r\n', 'b\x0cc\n']
-    """
-    return list(io.StringIO(text, newline=""))
-
-
 def _read_delimited(path: Path, file_format: FileFormat) -> RawTable:
     records = _records(path, file_format)
     columns = file_format.columns
     if file_format.header:
         columns = tuple(field.strip() for field in next(records, (0, []))[1])
     if columns is None:
-        raise TaskError(f"{path} is said to have no header, so `columns` must name its columns in order.")
+        raise TaskError(f"{path} has no header (`header: false`), so `columns` must name its columns in order.")
     repeated = sorted({column for column in columns if columns.count(column) > 1})
     if repeated:
         raise TaskError(f"{path} names column {repeated[0]!r} twice: every column needs its own name.")
@@ -179,7 +145,7 @@ def _read_delimited(path: Path, file_format: FileFormat) -> RawTable:
         if len(fields) != len(columns):
             problem = f"wrong number of columns: {len(fields)} instead of {len(columns)} in {shorten(fields)}"
         rows.append(RawRow(line, {} if problem else dict(zip(columns, fields, strict=True)), problem))
-    return RawTable(str(path), "line", columns, rows)
+    return RawTable(str(path), "line", columns, rows, is_delimited=True)
 
 
 # JSON is read by the json module, not by the JSON builder of `datasets` (5.2): that one turns a column of dates into
@@ -191,7 +157,7 @@ def _read_json(path: Path) -> RawTable:
     try:
         parsed = list(enumerate(json.loads(text), start=1)) if is_list else list(_json_lines(path, text))
     except json.JSONDecodeError as error:
-        raise TaskError(f"{path}, line {error.lineno}: this is no JSON ({error.msg}).") from error
+        raise TaskError(f"{path}, line {error.lineno}: this is not JSON ({error.msg}).") from error
     rows = []
     columns: dict[str, None] = {}
     for number, value in parsed:
@@ -199,7 +165,7 @@ def _read_json(path: Path) -> RawTable:
             columns.update(dict.fromkeys(value))
             rows.append(RawRow(number, value))
         else:
-            rows.append(RawRow(number, {}, f"no JSON object: {shorten(value)}"))
+            rows.append(RawRow(number, {}, f"not a JSON object: {shorten(value)}"))
     return RawTable(str(path), "row" if is_list else "line", tuple(columns), rows)
 
 
@@ -209,14 +175,14 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
             try:
                 yield number, json.loads(line)
             except json.JSONDecodeError as error:
-                raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is no JSON ({error.msg}).") from error
+                raise TaskError(f"{path}, line {number}: {shorten(line.strip())} is not JSON ({error.msg}).") from error
 
 
 def shorten(value: object) -> str:
     """Write a value as Python would, cut to what fits in a sentence.
 
     Args:
-        value: Whatever stood in a file.
+        value: Any value.
 
     Returns:
         Its repr, at most 80 characters.

@@ -1,17 +1,23 @@
 """Tasks: rows with gold and splits, from local files, the hub, or the samples shipped with the project."""
 
-from probes.tasks.entries import TaskEntry
+from probes.readers.splits import SPLITS
+from probes.tasks.base import Task
+from probes.tasks.classes.task import ClassTask
 from probes.tasks.pairs.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
 from probes.tasks.pairs.files import read_pair_files
-from probes.tasks.pairs.known import TASKS, load_task
 from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
-from probes.tasks.pairs.task import SPLITS, PairTask
+from probes.tasks.pairs.task import PairTask
+from probes.tasks.table import TASKS, TaskEntry, load_task
+from probes.tasks.words.task import WordTask
 
 __all__ = [
     "SPLITS",
     "TASKS",
+    "ClassTask",
     "PairTask",
+    "Task",
     "TaskEntry",
+    "WordTask",
     "audit_notes",
     "conflicting_pairs",
     "load_sample",

@@ -5,12 +5,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
+from probes.readers.splits import SPLITS, order_splits
 
 if TYPE_CHECKING:
     import datasets
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 Kind = str
 """Name of a kind of task: `pairs`, `classes` or `words`."""
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Same = TypeVar("Same", bound="Task")
 """The kind of task that a method was called on; `Self` is not understood by the type checker of the test suite."""
 
@@ -57,6 +56,10 @@ class Task(ABC):
     def texts(self) -> "Sequence[str | JoinedText]":
         """List every text of the task once, over all splits, in the order first seen."""
 
+    def plain_texts(self) -> list[str]:
+        """List every text of the task once, as strings."""
+        return cast("list[str]", list(self.texts()))
+
     @abstractmethod
     def audit(self) -> tuple[str, ...]:
         """Count what a reader should know about the rows: duplicates, overlap between splits, and so on.
@@ -66,13 +69,8 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def digest_head(self) -> object:
-        """Return what the digest covers besides the rows, as plain JSON values."""
-
-    @property
-    @abstractmethod
-    def digest_columns(self) -> tuple[str, ...]:
-        """Columns that the digest covers, in each split that has them."""
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return what the digest covers: JSON values besides the rows, and columns, in each split that has them."""
 
     @abstractmethod
     def describe_kind(self) -> dict[str, Any]:
@@ -117,9 +115,10 @@ class Task(ABC):
         Returns:
             64 hexadecimal digits (SHA-256); equal for equal rows in equal order, on every machine.
         """
-        sha = hashlib.sha256(json.dumps(self.digest_head()).encode())
+        head, covered = self.digest_parts()
+        sha = hashlib.sha256(json.dumps(head).encode())
         for split, rows in self.splits.items():
-            columns = [name for name in self.digest_columns if name in rows.column_names]
+            columns = [name for name in covered if name in rows.column_names]
             named = [columns] if self.digest_names_columns else []
             sha.update(json.dumps([split, len(rows), *named]).encode())
             for row in zip(*(rows[column] for column in columns), strict=True):
@@ -268,6 +267,20 @@ def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]
     return list(seen)
 
 
-def order_splits(splits: Mapping[str, Any]) -> list[str]:
-    """Order split names: train, validation, test, then any other."""
-    return [*(split for split in SPLITS if split in splits), *(split for split in splits if split not in SPLITS)]
+def hold_columns(columns: Mapping[str, Mapping[str, Any]], features: Mapping[str, Any]) -> "datasets.DatasetDict":
+    """Hold checked columns in memory as the `DatasetDict` a task wants.
+
+    Args:
+        columns: Split to its columns.
+        features: Column to its `datasets` feature; the columns of a split that are not named are left out.
+
+    Returns:
+        The splits in the order train, validation, test; nothing is written to disk.
+    """
+    from datasets import Dataset, DatasetDict, Features
+
+    splits = DatasetDict()
+    for split in order_splits(columns):
+        kept = {name: list(columns[split][name]) for name in features if name in columns[split]}
+        splits[split] = Dataset.from_dict(kept, features=Features({name: features[name] for name in kept}))
+    return splits

@@ -1,36 +1,170 @@
-"""Every task that a run can take, of whatever kind, in one table."""
+"""The table of tasks, and loading one of them with its options checked. A new task is one loader and one row here."""
 
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, cast
 
-from probes.tasks.classes.known import CLASS_TASKS
+from extract.errors import TaskError, unknown_name
+from probes.tasks.base import Kind, Task
+from probes.tasks.classes.finance import load_banking77, load_fiqa, load_phrasebank
+from probes.tasks.classes.law import load_scotus, load_unfair_tos
+from probes.tasks.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
+from probes.tasks.classes.readers import load_class_hub, load_class_sample, read_class_files
 from probes.tasks.classes.task import ClassTask
-from probes.tasks.entries import TaskEntry, load_entry
-from probes.tasks.pairs.known import TASKS
+from probes.tasks.pairs.files import read_pair_files
+from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
 from probes.tasks.pairs.task import PairTask
-from probes.tasks.words.known import WORD_TASKS
+from probes.tasks.words.files import load_word_files, load_word_hub
+from probes.tasks.words.known import (
+    load_conll2000,
+    load_conll2003,
+    load_financial_ner,
+    load_ud_ewt,
+    load_wnut17,
+    load_words_sample,
+)
 from probes.tasks.words.task import WordTask
 
-AnyTask = PairTask | ClassTask | WordTask
-ALL_TASKS: dict[str, TaskEntry[Any]] = {**TASKS, **CLASS_TASKS, **WORD_TASKS}
+_KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a text"),
+    str | None: ((str, NoneType), "a text"),
+    int: ((int,), "a whole number of at least 0"),
+    float: ((int, float), "a number"),
+    str | Path: ((str, Path), "a path"),
+    str | Path | None: ((str, Path, NoneType), "a path"),
+}
+"""Annotation of an option, the types it allows, and what to call them. The loader checks options of other types."""
 
 
-def load_any_task(name: str, /, **options: object) -> AnyTask:
+@dataclass(frozen=True)
+class TaskEntry:
+    """One row of the table of tasks."""
+
+    name: str
+    kind: Kind
+    description: str
+    load: Callable[..., Task]
+    """Its parameters are the options of the task."""
+
+    def options(self) -> tuple[str, ...]:
+        """Name the options of the task, in the order of its loader."""
+        return tuple(inspect.signature(self.load).parameters)
+
+
+_ENTRIES: dict[Kind, tuple[tuple[str, str, Callable[..., Task]], ...]] = {
+    "pairs": (
+        ("sts-sample", "small sample written for this project, gold 0-5, no benchmark", load_sample),
+        ("stsb", "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub", load_stsb),
+        ("stsb-local", "STS Benchmark from its three CSV files, gold 0-5", load_stsb_local),
+        ("stsb-hub", "STS Benchmark (or its like) from the hub, gold 0-1", load_stsb_hub),
+        ("pair-files", "your own CSV, TSV, JSON Lines or Parquet files", read_pair_files),
+    ),
+    "classes": (
+        ("class-sample", "sentences of six topics written for this project, no benchmark", load_class_sample),
+        ("banking77", "Banking77 from its CSV files, 77 intents, accuracy", load_banking77),
+        ("pubmedqa", "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1", load_pubmedqa),
+        ("chemprot", "ChemProt from its JSON Lines files, else the hub, 13 relations, weighted F1", load_chemprot),
+        ("mqp", "medical question pairs from mqp.csv, similar or different, accuracy", load_mqp),
+        ("rct", "PubMed 20k RCT from its text files, 5 parts of an abstract, weighted F1", load_rct),
+        (
+            "financial-phrasebank",
+            "Financial PhraseBank from its text files, 3 sentiments, weighted F1",
+            load_phrasebank,
+        ),
+        ("fiqa-sa", "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1", load_fiqa),
+        ("scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1", load_scotus),
+        ("unfair-tos", "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1", load_unfair_tos),
+        ("class-files", "your own CSV, TSV, JSON Lines or Parquet files, by column names", read_class_files),
+        ("class-hub", "a classification dataset of the hub, by column names", load_class_hub),
+    ),
+    "words": (
+        ("words-sample", "small sample written for this project: ner, chunk or pos", load_words_sample),
+        ("conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub", load_conll2003),
+        ("conll2000", "CoNLL-2000: chunk or pos; local files, else the hub", load_conll2000),
+        ("wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17", load_wnut17),
+        ("ud-ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt", load_ud_ewt),
+        ("financial-ner", "financial agreements from $ICECORE_DATA/financial-ner", load_financial_ner),
+        ("word-files", "your own CoNLL columns, CoNLL-U or JSON Lines", load_word_files),
+        ("word-hub", "a token dataset of the hub, by column names", load_word_hub),
+    ),
+}
+TASKS: dict[str, TaskEntry] = {
+    name: TaskEntry(name, kind, description, load)
+    for kind, rows in _ENTRIES.items()
+    for name, description, load in rows
+}
+"""Every task, by name."""
+
+
+def load_task(name: str, /, **options: object) -> Task:
     """Load a task of any kind.
 
     Args:
-        name: A key of `ALL_TASKS`.
+        name: A key of `TASKS`.
         options: The task's own options, plain values as they come from a YAML file.
 
     Returns:
         The task, checked.
 
     Raises:
-        UnknownNameError: If the task or an option stands in no table.
-        TaskError: If an option is missing or of the wrong kind, or the rows cannot be used.
+        UnknownNameError: The task or an option is unknown.
+        TaskError: An option is missing or of the wrong type, or the rows cannot be used.
 
     Example:
-        >>> load_any_task("class-sample").is_sample
-        True
+        >>> task = load_task("words-sample", tags="pos")
+        >>> task.kind, task.metrics
+        ('words', ('accuracy',))
     """
-    task: AnyTask = load_entry(ALL_TASKS, name, options)
-    return task
+    if name not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    entry = TASKS[name]
+    check_options("task", name, entry.load, options)
+    return entry.load(**options)
+
+
+def check_options(what: str, name: str, load: Callable[..., object], options: Mapping[str, object]) -> None:
+    """Check options against the parameters of a loader and their annotations.
+
+    Args:
+        what: What is loaded, for messages.
+        name: Its name.
+        load: The loader; its parameters are the options.
+        options: Options by name.
+
+    Raises:
+        UnknownNameError: The loader does not take an option.
+        TaskError: An option is missing, or of the wrong type.
+    """
+    parameters = inspect.signature(load).parameters
+    for option, value in options.items():
+        if option not in parameters:
+            raise unknown_name(f"{what} option", option, parameters, hint=f"These are the options of {what} {name!r}.")
+        needed = _wrong_type(parameters[option].annotation, value)
+        if needed:
+            raise TaskError(f"{what} option `{option}` of {name!r} is {value!r}, but {needed} is needed.")
+    for option, parameter in parameters.items():
+        if parameter.default is inspect.Parameter.empty and option not in options:
+            raise TaskError(f"{what} {name!r} needs the option `{option}`, which was not given.")
+
+
+def _wrong_type(annotation: Any, value: object) -> str:
+    """Name what is needed instead of a value of the wrong type; empty for one of the right type."""
+    allowed, noun = _KINDS.get(annotation, ((object,), ""))
+    # `header: "false"` is true to Python, and true is the number 1
+    is_right = isinstance(value, allowed) and (not isinstance(value, bool) or annotation is bool)
+    if annotation is int and is_right:
+        is_right = int(str(value)) >= 0
+    return "" if is_right else noun
+
+
+AnyTask = PairTask | ClassTask | WordTask
+ALL_TASKS = TASKS
+
+
+def load_any_task(name: str, /, **options: object) -> AnyTask:
+    """Load a task; the older name of `load_task`."""
+    return cast("AnyTask", load_task(name, **options))

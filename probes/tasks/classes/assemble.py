@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError
+from probes.readers.splits import SPLITS
 from probes.tasks.classes.audit import class_notes
-from probes.tasks.classes.columns import PAIR, TEXT, build_class_splits
 from probes.tasks.classes.examples import Example, number_classes
-from probes.tasks.classes.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, hold_out, rare_classes, split_three_ways
-from probes.tasks.classes.task import ClassTask
-from probes.tasks.pairs.task import SPLITS
+from probes.tasks.classes.task import PAIR, TEXT, ClassTask, build_class_splits
+from probes.tasks.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, hold_out, rare_classes, split_three_ways
 
 RARE = ("error", "drop")
 
@@ -117,7 +116,7 @@ def _drop_rare(
     if rule.rare == "error":
         raise TaskError(
             f"task {card.name!r} has {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}), which cannot "
-            "stand in train, validation and test: add rows, set `rare: drop`, or give files that are split already."
+            "be in train, validation and test: add rows, set `rare: drop`, or give files that are split already."
         )
     kept = [example for example, label in zip(examples, labels, strict=True) if label not in rare]
     if not kept:

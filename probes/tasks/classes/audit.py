@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from probes.tasks.classes.splitting import MIN_CLASS_ROWS
+from probes.tasks.splitting import MIN_CLASS_ROWS
 
 if TYPE_CHECKING:
     from probes.tasks.classes.task import ClassTask

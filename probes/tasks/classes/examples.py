@@ -1,22 +1,17 @@
-"""Raw rows to checked examples: every value that cannot be used is named with its file, row and column."""
+"""Raw rows to checked examples, and their classes to numbers."""
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from extract.errors import TaskError, unknown_name
-from probes.readers.raw_rows import RawRow, RawTable, shorten
-from probes.tasks.pairs.task import SPLITS
-from probes.tasks.pairs.validate import BAD_ROWS, BadRow, canonical_split, check_text, unknown_column
-
-Label = str | int | bool
+from probes.readers.checks import Label, check_group, check_label, check_split, check_table, check_text
+from probes.readers.raw_rows import RawRow, RawTable
 
 
 @dataclass(frozen=True)
 class ClassColumns:
-    """Where the parts of an example stand in a table."""
+    """Names of the columns that hold the parts of an example."""
 
     text: str = "text"
     label: str = "label"
@@ -46,7 +41,7 @@ class Example:
 def check_examples(
     table: RawTable, columns: ClassColumns, *, split: str | None, bad_rows: str
 ) -> tuple[list[Example], tuple[str, ...]]:
-    """Turn the rows of one table into examples, or say which row cannot be one.
+    """Turn the rows of one table into examples.
 
     Args:
         table: Rows with their line or row numbers.
@@ -66,83 +61,22 @@ def check_examples(
         >>> check_examples(table, ClassColumns(), split="train", bad_rows="error")[0][0].label
         'greeting'
     """
-    if bad_rows not in BAD_ROWS:
-        raise unknown_name("bad_rows", bad_rows, BAD_ROWS)
-    for column in (columns.text, columns.text2, columns.label, columns.group, columns.split):
-        if column is not None and column not in table.columns:
-            raise unknown_column(column, table)
-    examples: list[Example] = []
-    problems: list[tuple[RawRow, BadRow]] = []
-    for row in table.rows:
-        try:
-            examples.append(_check_row(table, row, columns, split))
-        except BadRow as bad:
-            problems.append((row, bad))
-    if not problems:
-        return examples, ()
-    if bad_rows == "error":
-        row, problem = problems[0]
-        more = f" ({len(problems)} such rows in this file)" if len(problems) > 1 else ""
-        raise TaskError(
-            f"{table.where}, {table.unit} {row.number}: {problem}{more}. Mend the file, or set `bad_rows: drop` to "
-            "leave such rows out."
-        )
-    reasons = Counter(problem.reason for _, problem in problems)
-    listed = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
-    where = f"first at {table.unit} {problems[0][0].number}"
-    note = f"{table.where}: {len(problems)} of {len(table.rows)} rows dropped ({listed}; {where})"
+    needed = (columns.text, columns.text2, columns.label, columns.group, columns.split)
+    examples, notes = check_table(table, needed, partial(_check_row, table, columns, split), bad_rows=bad_rows)
     if not examples:
-        raise TaskError(f"{note}, so no row is left: mend the file.")
-    return examples, (note,)
+        raise TaskError(f"{notes[0]}, so no row is left: fix the file.")
+    return examples, notes
 
 
-def _check_row(table: RawTable, row: RawRow, columns: ClassColumns, split: str | None) -> Example:
-    if row.problem:
-        raise BadRow(row.problem.partition(":")[0], row.problem)
+def _check_row(table: RawTable, columns: ClassColumns, split: str | None, row: RawRow) -> Example:
+    values = row.values
     if columns.split is not None:
-        value = row.values.get(columns.split)
-        split = canonical_split(value)
-        if split is None:
-            raise BadRow(
-                "unknown split",
-                f"column {columns.split!r} holds {shorten(value)}, but one of {', '.join(SPLITS)} is needed",
-            )
+        split = check_split(columns.split, values.get(columns.split))
     named = [columns.text] if columns.text2 is None else [columns.text, columns.text2]
-    texts = tuple(check_text(column, row.values.get(column)) for column in named)
-    label = _check_label(columns.label, row.values.get(columns.label))
-    group = None if columns.group is None else _check_group(columns.group, row.values.get(columns.group))
-    return Example(texts, label, split, group, f"{table.where}, {table.unit} {row.number}")
-
-
-def _check_label(column: str, value: Any) -> Label:
-    if isinstance(value, float) and not math.isnan(value) and value.is_integer():
-        value = int(value)
-    if isinstance(value, str):
-        value = value.strip()
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
-        raise BadRow(
-            "missing label", f"column {column!r} is missing or empty ({shorten(value)}), but a class is needed"
-        )
-    if isinstance(value, list | tuple):
-        raise BadRow(
-            "label is a list",
-            f"column {column!r} holds {shorten(value)}, but one class per row is needed: cut a multi-label task into "
-            "one yes/no task per label",
-        )
-    if not isinstance(value, str | int):
-        raise BadRow(
-            "label is no class",
-            f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number",
-        )
-    return value
-
-
-def _check_group(column: str, value: Any) -> str:
-    if value is None or not str(value).strip():
-        raise BadRow(
-            "missing group", f"column {column!r} is missing or empty ({shorten(value)}), but a group is needed"
-        )
-    return str(value)
+    texts = tuple(check_text(column, values.get(column)) for column in named)
+    label = check_label(columns.label, values.get(columns.label))
+    group = None if columns.group is None else check_group(columns.group, values.get(columns.group))
+    return Example(texts, label, split, group, table.place(row))
 
 
 def number_classes(
@@ -159,7 +93,7 @@ def number_classes(
         The class of each row, and the names.
 
     Raises:
-        TaskError: If labels are of mixed type, or a number is no place in `class_names`.
+        TaskError: If labels are of mixed type, or a number is not a place in `class_names`.
         UnknownNameError: If a label is not in `class_names`.
 
     Example:
@@ -193,11 +127,11 @@ def _place(example: Example, class_names: Sequence[str]) -> int:
     label = example.label
     if isinstance(label, str):
         if label not in class_names:
-            raise unknown_name("class", label, class_names, hint=f"It stands in {example.place}.")
+            raise unknown_name("class", label, class_names, hint=f"It is in {example.place}.")
         return list(class_names).index(label)
     if not 0 <= label < len(class_names):
         raise TaskError(
-            f"{example.place}: label {label} is no place in the {len(class_names)} class names (0 to "
+            f"{example.place}: label {label} is not a place in the {len(class_names)} class names (0 to "
             f"{len(class_names) - 1}): name every class, or leave `class_names` out."
         )
     return int(label)

@@ -1,21 +1,23 @@
 """Financial tasks: PhraseBank and FiQA sentiment (Look Both Ways, Appendix A), and Banking77 intents (MTEB)."""
 
+from functools import partial
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
-from probes.readers.hub_folder import read_hub
+from probes.readers.hub import read_hub
+from probes.readers.local import LocalFolder, data_hint, find_local, need_local
 from probes.readers.published import fiqa_table, phrasebank_table
-from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.readers.raw_rows import FileFormat, read_raw
+from probes.readers.splits import name_splits
 from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
 from probes.tasks.classes.examples import ClassColumns
-from probes.tasks.classes.local_data import find_folder, has_local
-from probes.tasks.classes.readers import gather_examples, official_splits
+from probes.tasks.classes.readers import gather_examples
 from probes.tasks.classes.task import ClassTask
 
 SENTIMENTS = ("negative", "neutral", "positive")
 PHRASEBANK_FILES = {agree: f"Sentences_{agree}Agree.txt" for agree in ("All", "75", "66", "50")}
 FIQA_HUB_ID = "ChanceFocus/flare-fiqasa"
-BANKING77_FILES = {"train": "train.csv", "test": "test.csv"}
+BANKING77_FILES = {"train": ("train.csv",), "test": ("test.csv",)}
 
 
 def load_phrasebank(
@@ -39,9 +41,9 @@ def load_phrasebank(
     if agreement not in PHRASEBANK_FILES:
         raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
     file = PHRASEBANK_FILES[agreement]
-    found, called = find_folder("financial-phrasebank", folder, files=[file])
-    examples, notes = gather_examples({None: phrasebank_table(found / file)}, ClassColumns(), bad_rows=bad_rows)
-    card = TaskCard("financial-phrasebank", f"{file} in {called}", licence="CC BY-NC-SA 3.0", class_names=SENTIMENTS)
+    local = need_local("financial-phrasebank", folder, example=file)
+    examples, notes = gather_examples({None: phrasebank_table(local.find(file))}, ClassColumns(), bad_rows=bad_rows)
+    card = TaskCard("financial-phrasebank", local.source(file), licence="CC BY-NC-SA 3.0", class_names=SENTIMENTS)
     return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
 
 
@@ -78,33 +80,34 @@ def load_fiqa(
         TaskError: If there are no files and the hub cannot be had, or a row is bad.
         UnknownNameError: If a label or column is unknown.
     """
-    if folder is None and not has_local("fiqa-sa"):
-        help_text = "set ICECORE_DATA to a folder that holds fiqa-sa/ with the challenge's JSON files, or give `folder`"
-        by_name, source = read_hub(hub_id, None, revision=revision, help_text=help_text)
-        known = official_splits(by_name, source)
+    local = find_local("fiqa-sa", folder)
+    if local is None:
+        help_text = data_hint("fiqa-sa", "*.json (the challenge's files)")
+        found, source = read_hub(hub_id, revision=revision, help_text=help_text)
+        known = name_splits(found, source)
         # the order in which the released code of Look Both Ways puts them together
-        order: tuple[str | None, ...] = ("train", "test", "validation")
-        tables = {split: known[split] for split in order if split in known}
+        tables = {split: known[split] for split in ("train", "test", "validation") if split in known}
         examples, notes = gather_examples(tables, ClassColumns(text, "answer"), bad_rows=bad_rows)
     else:
-        paths, called = _fiqa_files(folder)
+        paths = _fiqa_files(local)
         columns = ClassColumns(group="sentence")
         examples, notes = [], ()
         for path in paths:
-            found, dropped = gather_examples({None: fiqa_table(path, neutral=neutral)}, columns, bad_rows=bad_rows)
-            examples += found
+            rows, dropped = gather_examples({None: fiqa_table(path, neutral=neutral)}, columns, bad_rows=bad_rows)
+            examples += rows
             notes += dropped
-        source = f"{', '.join(path.name for path in paths)} in {called}, neutral within {neutral:g}"
+        source = f"{local.source(*paths)}, neutral within {neutral:g}"
     card = TaskCard("fiqa-sa", source, licence="not stated by its authors", class_names=SENTIMENTS)
     return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
 
 
-def _fiqa_files(folder: str | Path | None) -> tuple[list[Path], str]:
-    found, called = find_folder("fiqa-sa", folder, files=[])
-    paths = sorted(found.glob("*.json"))
+def _fiqa_files(local: LocalFolder) -> list[Path]:
+    paths = sorted(local.path.glob("*.json"))
     if not paths:
-        raise TaskError(f"{called} holds no JSON file: give the folder of the FiQA challenge's task 1 as `folder`.")
-    return paths, called
+        raise TaskError(
+            f"{local.called} holds no JSON file: give the folder of the FiQA challenge's task 1 as `folder`."
+        )
+    return paths
 
 
 def load_banking77(
@@ -125,11 +128,8 @@ def load_banking77(
     Raises:
         TaskError: If a file is missing or broken.
     """
-    found, called = find_folder("banking77", folder, files=list(BANKING77_FILES.values()))
-    tables: dict[str | None, RawTable] = {
-        split: read_raw(found / file, FileFormat()) for split, file in BANKING77_FILES.items()
-    }
+    local = need_local("banking77", folder, example="train.csv")
+    tables, source = local.read(BANKING77_FILES, partial(read_raw, file_format=FileFormat()))
     examples, notes = gather_examples(tables, ClassColumns(label="category"), bad_rows=bad_rows)
-    source = f"{', '.join(BANKING77_FILES.values())} in {called}"
     card = TaskCard("banking77", source, ("accuracy",), licence="CC BY 4.0")
     return assemble_task(examples, card, rule=SplitRule(seed, validation_share), notes=notes)

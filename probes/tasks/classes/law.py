@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from extract.errors import unknown_name
-from probes.readers.hub_folder import read_hub
+from probes.readers.hub import read_hub
+from probes.readers.local import find_local
 from probes.readers.raw_rows import RawRow, RawTable, shorten
+from probes.readers.splits import name_splits
 from probes.tasks.classes.assemble import TaskCard, assemble_task
 from probes.tasks.classes.examples import ClassColumns
-from probes.tasks.classes.local_data import find_lexglue
-from probes.tasks.classes.readers import gather_examples, official_splits
+from probes.tasks.classes.readers import gather_examples
 from probes.tasks.classes.task import ClassTask
 
 LEXGLUE_HUB_ID = "coastalcph/lex_glue"
@@ -46,7 +47,7 @@ def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, ba
         TaskError: If there is no local copy and the hub cannot be had, or a row is bad.
     """
     by_name, source = read_hub(_local_or_hub(hub_id), "scotus", revision=revision, help_text=_HELP)
-    examples, notes = gather_examples(official_splits(by_name, source), ClassColumns(), bad_rows=bad_rows)
+    examples, notes = gather_examples(name_splits(by_name, source), ClassColumns(), bad_rows=bad_rows)
     card = TaskCard("scotus", source, ("f1-micro", "f1-macro"), LEXGLUE_LICENCE, SCOTUS_AREAS)
     return assemble_task(examples, card, notes=notes)
 
@@ -77,7 +78,7 @@ def load_unfair_tos(
     if target not in ("type", "any", *UNFAIR_TERMS):
         raise unknown_name("target", target, ("type", "any", *UNFAIR_TERMS))
     by_name, source = read_hub(_local_or_hub(hub_id), "unfair_tos", revision=revision, help_text=_HELP)
-    found = official_splits(by_name, source)
+    found = name_splits(by_name, source)
     tables = {split: _one_label(table, target) for split, table in found.items()}
     examples, notes = gather_examples(tables, ClassColumns(), bad_rows=bad_rows)
     n_several = sum(len(row.values.get("labels") or ()) > 1 for table in found.values() for row in table.rows)
@@ -89,8 +90,8 @@ def load_unfair_tos(
 
 
 def _local_or_hub(hub_id: str) -> str:
-    local = find_lexglue()
-    return str(local) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
+    local = find_local("lex_glue")
+    return str(local.path) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
 
 
 def _one_label(table: RawTable, target: str) -> RawTable:
@@ -104,7 +105,7 @@ def _one_label(table: RawTable, target: str) -> RawTable:
 def _cut_row(row: RawRow, target: str) -> RawRow:
     labels: Any = row.values.get("labels")
     if not _are_terms(labels):
-        problem = f"labels are no terms: {shorten(labels)}, but a list of numbers from 0 to {len(UNFAIR_TERMS) - 1}"
+        problem = f"labels are not terms: {shorten(labels)}, but a list of numbers from 0 to {len(UNFAIR_TERMS) - 1}"
         return replace(row, values={}, problem=f"{problem} is needed")
     terms = [UNFAIR_TERMS[number] for number in labels]
     if target == "type":

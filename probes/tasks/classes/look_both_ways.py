@@ -2,20 +2,19 @@
 
 from dataclasses import replace
 from math import ceil
-from typing import Any
 
 import numpy as np
 
 from extract.errors import TaskError
-from probes.tasks.classes.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, rare_classes
 from probes.tasks.classes.task import ClassTask, replace_rows
+from probes.tasks.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, rare_classes
 
 SEED = 42
 TEST_SHARE = 0.2
 
 
 def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
-    """Cut a task anew as the released code does, its official splits and its groups forgotten.
+    """Split a task as the released code does, without regard to its official splits and its groups.
 
     All rows in source order (the first `look_both_ways_rows` of them), classes of fewer than 3 rows dropped, 80/20
     stratified by scikit-learn; rows stay in the order drawn, on which SMOTE depends. There is no validation split: a
@@ -39,9 +38,11 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
         >>> list(cut.splits)
         ['train', 'test']
     """
+    from datasets import concatenate_datasets
     from sklearn.model_selection import train_test_split
 
-    pool = _pool(task)
+    rows = concatenate_datasets(list(task.splits.values()))
+    pool = rows.select(np.argsort(rows["row"], kind="stable")[: task.look_both_ways_rows])
     labels = np.asarray(pool["label"], dtype=np.int64)
     rare = rare_classes(labels.tolist())
     kept = np.flatnonzero(~np.isin(labels, list(rare)))
@@ -52,12 +53,9 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
             "the 80/20 split of Look Both Ways needs two classes and a test row for each: use another protocol."
         )
     train, test = train_test_split(kept, test_size=TEST_SHARE, random_state=seed, stratify=labels[kept])
-    numbers = {label: number for number, label in enumerate(present)}
     columns = {
-        split: {
-            name: [numbers[values[i]] if name == "label" else values[i] for i in rows] for name, values in pool.items()
-        }
-        for split, rows in {"train": train.tolist(), "test": test.tolist()}.items()
+        split: {**pool.select(drawn)[:], "label": np.searchsorted(present, labels[drawn]).tolist()}
+        for split, drawn in {"train": train, "test": test}.items()
     }
     n_dropped = len(labels) - len(kept)
     dropped = f"; {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({n_dropped} rows) dropped" if rare else ""
@@ -65,11 +63,3 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
     class_names = [task.class_names[label] for label in present]
     return replace_rows(replace(task, notes=remarks), columns, note=note, class_names=class_names)
-
-
-def _pool(task: ClassTask) -> dict[str, list[Any]]:
-    """All rows in source order, column by column, cut to the number the released code takes."""
-    tables = [rows.to_dict() for rows in task.splits.values()]
-    columns = {name: [value for table in tables for value in table[name]] for name in tables[0]}
-    order = np.argsort(columns["row"], kind="stable")[: task.look_both_ways_rows].tolist()
-    return {name: [values[i] for i in order] for name, values in columns.items()}

@@ -1,21 +1,23 @@
 """Medical tasks of Look Both Ways (Appendix A): PubMedQA, ChemProt, medical question pairs, PubMed RCT."""
 
+from functools import partial
 from pathlib import Path
 
 from extract.errors import unknown_name
-from probes.readers.hub_folder import read_hub
+from probes.readers.hub import read_hub
+from probes.readers.local import data_hint, find_local, need_local
 from probes.readers.published import PUBMEDQA_FORMS, pubmedqa_table, rct_table, rename_labels
-from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.readers.raw_rows import FileFormat, read_raw
+from probes.readers.splits import name_splits
 from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
 from probes.tasks.classes.examples import ClassColumns
-from probes.tasks.classes.local_data import find_folder, has_local
-from probes.tasks.classes.readers import gather_examples, official_splits
+from probes.tasks.classes.readers import gather_examples
 from probes.tasks.classes.task import ClassTask
 
 PUBMEDQA_FILES = ("ori_pqal.json", "test_ground_truth.json")
 PUBMEDQA_CLASSES = ("yes", "no", "maybe")
 CHEMPROT_HUB_ID = "AdaptLLM/ChemProt"
-CHEMPROT_FILES = {"train": "train.jsonl", "validation": "dev.jsonl", "test": "test.jsonl"}
+CHEMPROT_FILES = {"train": ("train.jsonl",), "validation": ("dev.jsonl",), "test": ("test.jsonl",)}
 CHEMPROT_CLASSES = (
     "INHIBITOR", "INDIRECT-DOWNREGULATOR", "SUBSTRATE", "INDIRECT-UPREGULATOR", "ACTIVATOR", "ANTAGONIST", "PRODUCT-OF",
     "AGONIST", "DOWNREGULATOR", "UPREGULATOR", "SUBSTRATE_PRODUCT-OF", "AGONIST-ACTIVATOR", "AGONIST-INHIBITOR",
@@ -23,7 +25,7 @@ CHEMPROT_CLASSES = (
 MQP_COLUMNS = ("dr_id", "question_1", "question_2", "label")
 MQP_CLASSES = ("different", "similar")
 MQP_REPOSITORY = "github.com/curai/medical-question-pair-dataset"
-RCT_FILES = {"train": "train.txt", "validation": "dev.txt", "test": "test.txt"}
+RCT_FILES = {"train": ("train.txt",), "validation": ("dev.txt",), "test": ("test.txt",)}
 RCT_CLASSES = ("BACKGROUND", "OBJECTIVE", "METHODS", "RESULTS", "CONCLUSIONS")
 
 
@@ -55,10 +57,11 @@ def load_pubmedqa(
     """
     if text_form not in PUBMEDQA_FORMS:
         raise unknown_name("text_form", text_form, PUBMEDQA_FORMS)
-    found, called = find_folder("pubmedqa", folder, files=PUBMEDQA_FILES)
-    table = pubmedqa_table(found / PUBMEDQA_FILES[0], found / PUBMEDQA_FILES[1], text_form=text_form)
+    local = need_local("pubmedqa", folder, example=PUBMEDQA_FILES[0])
+    records, test_ids = (local.find(file) for file in PUBMEDQA_FILES)
+    table = pubmedqa_table(records, test_ids, text_form=text_form)
     examples, notes = gather_examples({None: table}, ClassColumns(split="split"), bad_rows=bad_rows)
-    card = TaskCard("pubmedqa", f"{', '.join(PUBMEDQA_FILES)} in {called}", licence="MIT", class_names=PUBMEDQA_CLASSES)
+    card = TaskCard("pubmedqa", local.source(*PUBMEDQA_FILES), licence="MIT", class_names=PUBMEDQA_CLASSES)
     return assemble_task(examples, card, rule=SplitRule(seed, validation_share), notes=notes)
 
 
@@ -85,15 +88,12 @@ def load_chemprot(
         TaskError: If a file is missing or broken, or there is none and the hub cannot be had.
         UnknownNameError: If a label is none of the 13.
     """
-    tables: dict[str | None, RawTable]
-    if folder is not None or has_local("chemprot"):
-        found, called = find_folder("chemprot", folder, files=list(CHEMPROT_FILES.values()))
-        source = f"{', '.join(CHEMPROT_FILES.values())} in {called}"
-        tables = {split: read_raw(found / file, FileFormat()) for split, file in CHEMPROT_FILES.items()}
+    local = find_local("chemprot", folder)
+    if local is None:
+        found, source = read_hub(hub_id, revision=revision, help_text=data_hint("chemprot", "train.jsonl"))
+        tables = name_splits(found, source)
     else:
-        help_text = f"set ICECORE_DATA to a folder that holds chemprot/{CHEMPROT_FILES['train']}, or give `folder`"
-        by_name, source = read_hub(hub_id, None, revision=revision, help_text=help_text)
-        tables = official_splits(by_name, source)
+        tables, source = local.read(CHEMPROT_FILES, partial(read_raw, file_format=FileFormat()))
     examples, notes = gather_examples(tables, ClassColumns(), bad_rows=bad_rows)
     card = TaskCard("chemprot", source, licence="see BioCreative VI, track 5", class_names=CHEMPROT_CLASSES)
     return assemble_task(examples, card, notes=notes)
@@ -116,12 +116,12 @@ def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str =
     Raises:
         TaskError: If the file is missing or broken.
     """
-    found, called = find_folder("mqp", folder, files=["mqp.csv"])
-    table = read_raw(found / "mqp.csv", FileFormat(header=False, columns=MQP_COLUMNS))
+    local = need_local("mqp", folder, example="mqp.csv")
+    table = read_raw(local.find("mqp.csv"), FileFormat(header=False, columns=MQP_COLUMNS))
     columns = ClassColumns("question_1", "label", "question_2", group="question_1")
     named = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
     examples, notes = gather_examples({None: named}, columns, bad_rows=bad_rows)
-    card = TaskCard("mqp", f"mqp.csv in {called}", ("accuracy",), f"see {MQP_REPOSITORY}", MQP_CLASSES)
+    card = TaskCard("mqp", local.source("mqp.csv"), ("accuracy",), f"see {MQP_REPOSITORY}", MQP_CLASSES)
     return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
 
 
@@ -139,11 +139,10 @@ def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> Cl
         TaskError: If a file is missing or broken.
         UnknownNameError: If a label is none of the five.
     """
-    found, called = find_folder("rct", folder, files=list(RCT_FILES.values()))
-    tables: dict[str | None, RawTable] = {split: rct_table(found / file) for split, file in RCT_FILES.items()}
+    tables, source = need_local("rct", folder, example="train.txt").read(RCT_FILES, rct_table)
     examples, notes = gather_examples(tables, ClassColumns(group="abstract"), bad_rows=bad_rows)
     card = TaskCard(
-        "rct", f"{', '.join(RCT_FILES.values())} in {called}", licence="PubMed abstracts, see NLM's copyright page",
+        "rct", source, licence="PubMed abstracts, see NLM's copyright page",
         class_names=RCT_CLASSES, look_both_ways_rows=1000,
     )  # fmt: skip
     return assemble_task(examples, card, notes=notes)

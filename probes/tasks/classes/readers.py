@@ -4,17 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from extract.errors import TaskError
-from probes.readers.hub_folder import read_hub
+from probes.readers.hub import read_hub
 from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.readers.splits import files_or_file, name_splits
 from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
 from probes.tasks.classes.examples import ClassColumns, Example, check_examples
 from probes.tasks.classes.task import ClassTask
-from probes.tasks.pairs.files import files_by_split
-from probes.tasks.pairs.validate import canonical_split
 
-_NO_HUB = "or give local files to task 'class-files'"
+_NO_HUB = "check the name and the connection, or give local files to task 'class-files'"
 
 
 def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
@@ -78,7 +77,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     rule = SplitRule(seed, validation_share, rare)
     file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
     names = ClassColumns(text, label, text2, group, None if isinstance(files, Mapping) else split_column)
-    paths = files_by_split(files)
+    paths = files_or_file(files)
     tables = {split: read_raw(path, file_format) for split, path in paths.items()}
     examples, notes = gather_examples(tables, names, bad_rows=bad_rows)
     source = ", ".join(str(path) for path in paths.values())
@@ -127,11 +126,9 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
         UnknownNameError: If a configuration, column, class, metric or `bad_rows` is unknown.
     """
     rule = SplitRule(seed, validation_share, rare)
-    tables, source = read_hub(
-        hub_id, config, revision=revision, help_text=f"check the name and the connection, {_NO_HUB}"
-    )
-    known = official_splits(tables, source)
-    examples, notes = gather_examples(known, ClassColumns(text, label, text2, group), bad_rows=bad_rows)
+    tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
+    columns = ClassColumns(text, label, text2, group)
+    examples, notes = gather_examples(name_splits(tables, source), columns, bad_rows=bad_rows)
     name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
     card = TaskCard(name, source, (metric,), class_names=None if class_names is None else tuple(class_names))
     return assemble_task(examples, card, rule=rule, notes=notes)
@@ -154,28 +151,8 @@ def load_class_sample() -> ClassTask:
     return replace(task, source=source, licence="Apache-2.0", is_sample=True, notes=(note, *task.notes))
 
 
-def official_splits(tables: Mapping[str, RawTable], source: str) -> dict[str | None, RawTable]:
-    """Keep the tables whose name means train, validation or test; a repository may hold further ones.
-
-    Args:
-        tables: Split, as the repository names it, to its rows.
-        source: Where they came from, for the message.
-
-    Returns:
-        Split to its rows, under its usual name.
-
-    Raises:
-        TaskError: If no name means any of the three.
-    """
-    named = {canonical_split(split): table for split, table in tables.items()}
-    named.pop(None, None)
-    if not named:
-        raise TaskError(f"{source} has no split named train, validation or test; its splits: {', '.join(tables)}.")
-    return named
-
-
 def gather_examples(
-    tables: Mapping[str | None, RawTable], columns: ClassColumns, *, bad_rows: str
+    tables: Mapping[Any, RawTable], columns: ClassColumns, *, bad_rows: str
 ) -> tuple[list[Example], tuple[str, ...]]:
     """Check the rows of several tables.
 

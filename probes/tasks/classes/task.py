@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from extract.errors import TaskError
 from probes.metrics.class_metrics import class_metric
-from probes.tasks.base import Task, unique_texts
+from probes.tasks.base import Task, hold_columns, unique_texts
 from probes.tasks.classes.audit import class_notes
-from probes.tasks.classes.columns import build_class_splits, text_columns
-from probes.tasks.classes.splitting import draw_order
+from probes.tasks.splitting import draw_order
 
 if TYPE_CHECKING:
     import datasets
+
+
+TEXT = ("text",)
+PAIR = ("text1", "text2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +78,13 @@ class ClassTask(Task):
 
     @property
     def training_classes(self) -> Int64[np.ndarray, " C"]:
-        """Numbers of the classes that train has rows of, rising: what a head is fitted on, whatever test holds."""
+        """Numbers of the classes that train has rows of, rising: the classes a head is fitted on."""
         return np.unique(self.labels("train"))
 
     @property
     def text_columns(self) -> tuple[str, ...]:
         """`("text",)`, or `("text1", "text2")` for pairs."""
-        return text_columns(next(iter(self.splits.values())).column_names)
+        return PAIR if PAIR[0] in next(iter(self.splits.values())).column_names else TEXT
 
     @property
     def is_pairs(self) -> bool:
@@ -97,7 +100,7 @@ class ClassTask(Task):
         return unique_texts(self.splits, self.text_columns)
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
-        """Give the classes of one split.
+        """Return the classes of one split.
 
         Args:
             split: One of the task's splits.
@@ -111,7 +114,7 @@ class ClassTask(Task):
         return np.asarray(self.rows(split)["label"], dtype=np.int64)
 
     def groups(self, split: str) -> tuple[str, ...] | None:
-        """Give the group of each row of one split, to resample whole groups.
+        """Return the group of each row of one split, to resample whole groups.
 
         Args:
             split: One of the task's splits.
@@ -129,14 +132,9 @@ class ClassTask(Task):
         """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""
         return class_notes({split: rows[:] for split, rows in self.splits.items()}, self.class_names)
 
-    def digest_head(self) -> tuple[str, ...]:
-        """Return the class names, which the digest covers too."""
-        return self.class_names
-
-    @property
-    def digest_columns(self) -> tuple[str, ...]:
-        """Texts, labels and groups, but not the place in the source."""
-        return (*self.text_columns, "label", "group")
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the class names, and the columns of texts, labels and groups, but not the place in the source."""
+        return self.class_names, (*self.text_columns, "label", "group")
 
     def describe_kind(self) -> dict[str, Any]:
         """Return licence, classes, and whether rows are grouped."""
@@ -189,6 +187,25 @@ class ClassTask(Task):
         return rest.replaced(splits=build_class_splits(columns), class_names=names)
 
 
+def build_class_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
+    """Hold checked columns in memory as the `DatasetDict` a `ClassTask` wants.
+
+    Args:
+        columns: Split to its columns `text` (or `text1` and `text2`), `label`, `row` and perhaps `group`.
+
+    Returns:
+        The splits in the order train, validation, test; nothing is written to disk.
+
+    Example:
+        >>> build_class_splits({"train": {"text": ["a"], "label": [0], "row": [0]}})["train"]["text"][0]
+        'a'
+    """
+    from datasets import Value
+
+    features = {name: Value("string") for name in (*TEXT, *PAIR)}
+    return hold_columns(columns, {**features, "label": Value("int64"), "row": Value("int64"), "group": Value("string")})
+
+
 def replace_rows(
     task: ClassTask,
     columns: Mapping[str, Mapping[str, Sequence[Any]]],
@@ -196,26 +213,19 @@ def replace_rows(
     note: str,
     class_names: Sequence[str] | None = None,
 ) -> ClassTask:
-    """Hold other rows under a task's name, its remarks about the old rows replaced by remarks about the new.
+    """Replace the rows of a task, given column by column.
 
     Args:
         task: Where everything but the rows comes from.
         columns: Split to its columns, as in `build_class_splits`.
         note: What was done, in one line; it becomes the first remark.
-        class_names: Names of the classes, when labels were numbered anew.
+        class_names: Names of the classes, where they changed.
 
     Returns:
-        The task, checked.
+        The task, checked; see `Task.replace_splits`.
 
     Raises:
-        TaskError: If the rows cannot make a task.
-
-    Example:
-        >>> rows = {"text": ["a", "b", "c"], "label": [0, 1, 1], "row": [0, 1, 2]}
-        >>> task = ClassTask("toy", build_class_splits({"train": rows}), ("no", "yes"), ("accuracy",), "made here")
-        >>> fewer = {name: values[:2] for name, values in rows.items()}
-        >>> replace_rows(task, {"train": fewer}, note="the last row left out").notes[0]
-        'the last row left out'
+        TaskError: The rows cannot be used.
     """
     return task.replace_splits(
         build_class_splits(columns), note=note, class_names=tuple(class_names or task.class_names)

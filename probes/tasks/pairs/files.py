@@ -1,20 +1,38 @@
 """Pair tasks from local CSV, TSV, JSON, JSON Lines and Parquet files."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from extract.errors import TaskError, unknown_name
-from probes.readers.raw_rows import FileFormat, read_raw
+from extract.errors import TaskError
+from probes.readers.checks import check_gold, check_split, check_table, check_text, is_number
+from probes.readers.raw_rows import FileFormat, RawRow, RawTable, read_raw
+from probes.readers.splits import files_or_file
 from probes.tasks.pairs.audit import audit_notes
-from probes.tasks.pairs.task import SPLITS, PairTask, build_splits
-from probes.tasks.pairs.validate import (
-    ColumnNames,
-    Pair,
-    canonical_split,
-    check_rows,
-    columns_of,
-    parse_score_range,
-)
+from probes.tasks.pairs.task import PairTask, build_splits
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """Names of the columns that hold the parts of a pair."""
+
+    sentence1: str = "sentence1"
+    sentence2: str = "sentence2"
+    score: str = "score"
+    split: str | None = None
+    """Only for a table that holds several splits."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One checked row."""
+
+    split: str
+    sentence1: str
+    sentence2: str
+    score: float
 
 
 def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
@@ -68,49 +86,82 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     """
     limits = parse_score_range(score_range)
     file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
-    is_one_file = not isinstance(files, Mapping)
-    names = ColumnNames(sentence1, sentence2, score, split_column if is_one_file else None)
+    paths = files_or_file(files)
+    names = ColumnNames(sentence1, sentence2, score, split_column if None in paths else None)
     pairs: list[Pair] = []
     notes: list[str] = []
-    for split, path in files_by_split(files).items():
+    for split, path in paths.items():
         table = read_raw(path, file_format)
-        rows, dropped = check_rows(table, names, split=split, score_range=limits, bad_rows=bad_rows)
+        rows, dropped = check_pairs(table, names, split=split, score_range=limits, bad_rows=bad_rows)
         if not rows:
             raise TaskError(f"{path} has no row left: {'; '.join(dropped)}.")
         pairs += rows
         notes += dropped
     splits = build_splits(columns_of(pairs))
-    source = ", ".join(str(path) for path in files_by_split(files).values())
+    source = ", ".join(str(path) for path in paths.values())
     return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
 
 
-def files_by_split(files: Mapping[str, str | Path] | str | Path) -> dict[str | None, Path]:
-    """Name the split of each file.
+def check_pairs(
+    table: RawTable, names: ColumnNames, *, split: str | None, score_range: tuple[float, float], bad_rows: str
+) -> tuple[list[Pair], tuple[str, ...]]:
+    """Turn the rows of one table into pairs.
 
     Args:
-        files: Split, or an alias such as `dev`, to its file; or one file.
+        table: Rows with their line or row numbers.
+        names: The columns to read.
+        split: The split of all rows; None reads it from the split column.
+        score_range: Lowest and highest gold allowed.
+        bad_rows: `error` stops at bad rows; `drop` leaves them out and counts them in a note.
 
     Returns:
-        Split to path; None stands for one file that may have a split column.
+        The good rows in order, and at most one note about those dropped.
 
     Raises:
-        TaskError: If there is no file, or two for one split.
-        UnknownNameError: If a name means no split.
-
-    Example:
-        >>> [(split, path.name) for split, path in files_by_split({"dev": "rows.csv"}).items()]
-        [('validation', 'rows.csv')]
+        TaskError: A row is bad and `bad_rows` is `error`; names file, line, column and value.
+        UnknownNameError: A column is missing, or `bad_rows` is neither of the two.
     """
-    if not isinstance(files, Mapping):
-        return {None: Path(files).expanduser()}
-    if not files:
-        raise TaskError(f"`files` names no file: give at least one of {', '.join(SPLITS)}.")
-    paths: dict[str | None, Path] = {}
-    for key, path in files.items():
-        split = canonical_split(key)
-        if split is None:
-            raise unknown_name("split", key, SPLITS, hint="`files` maps a split to its file.")
-        if split in paths:
-            raise TaskError(f"`files` names the {split} split twice ({paths[split]} and {path}): leave one out.")
-        paths[split] = Path(path).expanduser()
-    return paths
+
+    def check(row: RawRow) -> Pair:
+        named = check_split(names.split, row.values.get(names.split)) if names.split is not None else split or ""
+        first = check_text(names.sentence1, row.values.get(names.sentence1))
+        second = check_text(names.sentence2, row.values.get(names.sentence2))
+        return Pair(named, first, second, check_gold(names.score, row.values.get(names.score), score_range))
+
+    return check_table(table, (names.sentence1, names.sentence2, names.score, names.split), check, bad_rows=bad_rows)
+
+
+def parse_score_range(value: object) -> tuple[float, float]:
+    """Check a score range that came from a YAML file.
+
+    Args:
+        value: Two finite numbers, the lower first.
+
+    Returns:
+        Both as floats.
+
+    Raises:
+        TaskError: If it is anything else.
+    """
+    numbers = [v for v in value if is_number(v) and math.isfinite(v)] if isinstance(value, list | tuple) else []
+    if not isinstance(value, list | tuple) or len(value) != 2 or len(numbers) != 2 or not numbers[0] < numbers[1]:
+        raise TaskError(f"`score_range` is {value!r}, but two numbers are needed, the lower first, such as [0, 5].")
+    return float(numbers[0]), float(numbers[1])
+
+
+def columns_of(pairs: Sequence[Pair]) -> dict[str, dict[str, Any]]:
+    """Gather pairs by split, column by column.
+
+    Args:
+        pairs: Checked rows of any splits.
+
+    Returns:
+        Split to its columns `sentence1`, `sentence2` and `score`, rows in the order given.
+    """
+    splits: dict[str, dict[str, Any]] = {}
+    for pair in pairs:
+        columns = splits.setdefault(pair.split, {"sentence1": [], "sentence2": [], "score": []})
+        columns["sentence1"].append(pair.sentence1)
+        columns["sentence2"].append(pair.sentence2)
+        columns["score"].append(pair.score)
+    return splits

@@ -1,19 +1,18 @@
 """STS Benchmark, from local files or the hub, and the sample that ships with the project."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from extract.errors import TaskError
-from probes.readers.hub import read_repository
+from probes.readers.hub import read_hub
+from probes.readers.local import DATA_VARIABLE, find_local, need_local
+from probes.readers.splits import name_splits
 from probes.tasks.pairs.audit import audit_notes
-from probes.tasks.pairs.files import read_pair_files
+from probes.tasks.pairs.files import ColumnNames, Pair, check_pairs, columns_of, parse_score_range, read_pair_files
 from probes.tasks.pairs.task import PairTask, build_splits
-from probes.tasks.pairs.validate import ColumnNames, Pair, canonical_split, check_rows, columns_of, parse_score_range
 
-DATA_VARIABLE = "ICECORE_DATA"
 STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
 STSB_HUB_ID = "sentence-transformers/stsb"
 _NO_HUB = (
@@ -35,22 +34,12 @@ def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error"
     Raises:
         TaskError: If `ICECORE_DATA` is not set, or a file is missing or broken.
     """
-    if folder is None:
-        data = os.environ.get(DATA_VARIABLE)
-        if not data:
-            raise TaskError(
-                f"{DATA_VARIABLE} is not set: set it to the folder that holds stsb/{STSB_FILES['train']}, or give "
-                "`folder`."
-            )
-        folder = Path(data).expanduser() / "stsb"
-        source = f"{', '.join(STSB_FILES.values())} in ${DATA_VARIABLE}/stsb"
-    else:
-        source = f"{', '.join(STSB_FILES.values())} in {folder}"
-    files = {split: Path(folder) / file for split, file in STSB_FILES.items()}
+    local = need_local("stsb", folder, example=STSB_FILES["train"])
     task = read_pair_files(
-        files, name="stsb", header=False, columns=("sentence1", "sentence2", "score"), bad_rows=bad_rows
-    )
-    return replace(task, source=source)
+        {split: local.find(file) for split, file in STSB_FILES.items()},
+        name="stsb", header=False, columns=("sentence1", "sentence2", "score"), bad_rows=bad_rows,
+    )  # fmt: skip
+    return replace(task, source=local.source(*STSB_FILES.values()))
 
 
 def load_stsb_hub(
@@ -77,19 +66,15 @@ def load_stsb_hub(
         UnknownNameError: If a column or `bad_rows` is unknown.
     """
     limits = parse_score_range(score_range)
-    tables, source = read_repository(hub_id, revision, help_text=_NO_HUB)
+    tables, source = read_hub(hub_id, revision=revision, help_text=_NO_HUB)
     pairs: list[Pair] = []
     notes: list[str] = []
-    for split, table in tables.items():
-        known = canonical_split(split)
-        if known is not None:  # a repository may hold further splits that no protocol uses
-            rows, dropped = check_rows(table, ColumnNames(), split=known, score_range=limits, bad_rows=bad_rows)
-            pairs += rows
-            notes += dropped
+    for split, table in name_splits(tables, source).items():
+        rows, dropped = check_pairs(table, ColumnNames(), split=split, score_range=limits, bad_rows=bad_rows)
+        pairs += rows
+        notes += dropped
     if not pairs:
-        raise TaskError(
-            f"{source} has no usable row in a split named train, validation or test; its splits: {', '.join(tables)}."
-        )
+        raise TaskError(f"{source} has no usable row in a split named train, validation or test: {'; '.join(notes)}.")
     splits = build_splits(columns_of(pairs))
     name = "stsb" if hub_id == STSB_HUB_ID else Path(hub_id).name
     return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
@@ -104,8 +89,7 @@ def load_stsb() -> PairTask:
     Raises:
         TaskError: If the local files are broken, or there are none and the hub cannot be had.
     """
-    data = os.environ.get(DATA_VARIABLE)
-    return load_stsb_local() if data and (Path(data).expanduser() / "stsb").is_dir() else load_stsb_hub()
+    return load_stsb_hub() if find_local("stsb") is None else load_stsb_local()
 
 
 def load_sample() -> PairTask:

@@ -8,13 +8,11 @@ import numpy as np
 from jaxtyping import Float32
 
 from extract.errors import TaskError
-from probes.tasks.base import SPLITS, Split, Task, order_splits, unique_texts
+from probes.tasks.base import Task, hold_columns, unique_texts
 from probes.tasks.pairs.audit import audit_notes
 
 if TYPE_CHECKING:
     import datasets
-
-__all__ = ["COLUMNS", "MIN_SPLIT_ROWS", "SPLITS", "PairTask", "Split", "build_splits"]
 
 COLUMNS = ("sentence1", "sentence2", "score")
 MIN_SPLIT_ROWS = 8
@@ -81,14 +79,9 @@ class PairTask(Task):
         """Count duplicates, overlap between splits and final punctuation; see `audit_notes`."""
         return audit_notes(self.splits)
 
-    def digest_head(self) -> tuple[float, float]:
-        """Return the score range, which the digest covers too."""
-        return self.score_range
-
-    @property
-    def digest_columns(self) -> tuple[str, ...]:
-        """All columns."""
-        return COLUMNS
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the score range and all columns."""
+        return self.score_range, COLUMNS
 
     def describe_kind(self) -> dict[str, Any]:
         """Return the score range, and the row counts under their older name `n_pairs`."""
@@ -111,11 +104,10 @@ def build_splits(columns: Mapping[str, Mapping[str, list[str] | list[float]]]) -
     Returns:
         The splits in the order train, validation, test; nothing is written to disk.
     """
-    from datasets import Dataset, DatasetDict, Features, Value
+    from datasets import Value
 
-    features = Features({"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64")})
-    return DatasetDict(
-        {split: Dataset.from_dict(dict(columns[split]), features=features) for split in order_splits(columns)}
+    return hold_columns(
+        columns, {"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64")}
     )
 
 

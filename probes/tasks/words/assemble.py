@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from extract.errors import TaskError, unknown_name
 from probes.metrics.tags import is_span_tag, split_tag
-from probes.readers.sentences import Sentence, SentenceTable
-from probes.tasks.base import SPLITS
+from probes.readers.sentences import SentenceTable
+from probes.readers.splits import order_splits
+from probes.tasks.splitting import hold_out_any
 from probes.tasks.words.audit import audit_words
 from probes.tasks.words.schemes import Place, to_iob2
 from probes.tasks.words.task import METRICS, WordMetric, WordTask, build_word_splits
@@ -48,7 +47,7 @@ def build_task(
     """
     if metric not in ("auto", *METRICS):
         raise unknown_name("metric", metric, ["auto", *METRICS])
-    ordered = {split: tables[split] for split in (*SPLITS, *tables) if split in tables}
+    ordered = {split: tables[split] for split in order_splits(tables)}
     places = [(table, row) for table in ordered.values() for row in range(len(table.sentences))]
     tags = [table.sentences[row].tags for table, row in places]
 
@@ -104,31 +103,27 @@ def _looks_like_span(tag: str) -> bool:
     return is_span_tag(tag) and kind[:1].isalnum()
 
 
-def hold_out(table: SentenceTable, *, fraction: float, seed: int) -> tuple[SentenceTable, SentenceTable, str]:
+def hold_out(
+    tables: Mapping[str, SentenceTable], *, fraction: float, seed: int
+) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
     """Take a validation split out of the training sentences.
 
     Args:
-        table: The training sentences.
-        fraction: Share of the sentences to hold out, between 0 and 1.
-        seed: Seed of the draw; single sentences are drawn, whatever document they stand in.
+        tables: Split to its sentences, train among them.
+        fraction: Part of the training sentences to hold out, between 0 and 1.
+        seed: Seed of the draw; single sentences are drawn, whatever document they are in.
 
     Returns:
-        What is left, what was held out (both in the order of the file), and a note that says so.
+        The splits, with what is left of train and what was held out in the order of the file, and a note that says so.
 
     Raises:
-        TaskError: If one of the two would be empty.
+        TaskError: Validation or training would be empty.
     """
-    n = len(table.sentences)
-    n_held = round(n * fraction)
-    if not 0 < n_held < n:
-        raise TaskError(
-            f"`validation_fraction` is {fraction:g}, which holds out {n_held} of {n} sentences: choose a share between "
-            "0 and 1 that leaves both splits some."
-        )
-    held = set(np.random.default_rng(seed).permutation(n)[:n_held].tolist())
-
-    def pick(is_held: bool) -> list[Sentence]:
-        return [sentence for row, sentence in enumerate(table.sentences) if (row in held) == is_held]
-
-    note = f"validation: {n_held} of the {n} training sentences, drawn with seed {seed}; train is the rest"
-    return replace(table, sentences=pick(False)), replace(table, sentences=pick(True), notes=()), note
+    table = tables["train"]
+    marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed)
+    train, held = (
+        [each for each, mark in zip(table.sentences, marks, strict=True) if mark == wanted] for wanted in (False, True)
+    )
+    note = f"validation: {len(held)} of the {len(marks)} training sentences, drawn with seed {seed}; train is the rest"
+    parts = {"train": replace(table, sentences=train), "validation": replace(table, sentences=held, notes=())}
+    return {**tables, **parts}, (note,)

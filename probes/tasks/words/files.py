@@ -1,27 +1,22 @@
-"""A word task from local files: CoNLL columns, CoNLL-U or JSON Lines, one file a split or a folder of them."""
+"""Word tasks from local files (CoNLL columns, CoNLL-U, JSON Lines), and from token datasets of the hub."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import TaskError
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.readers.conllu import read_conllu
-from probes.readers.packed import inner_suffix
+from probes.readers.hub import read_hub
 from probes.readers.sentences import SentenceTable
-from probes.readers.token_rows import TokenColumns, read_token_json
-from probes.tasks.base import SPLITS
-from probes.tasks.words.assemble import build_task
+from probes.readers.splits import files_by_split, find_split_files, name_splits
+from probes.readers.text_files import inner_suffix
+from probes.readers.token_rows import TokenColumns, check_token_rows, read_token_json
+from probes.tasks.words.assemble import build_task, hold_out
 from probes.tasks.words.task import WordTask
 
 CONLLU_SUFFIXES = (".conllu",)
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_MARKS = {
-    "train": ("train", "training"),
-    "validation": ("dev", "devel", "development", "val", "valid", "validation", "testa"),
-    "test": ("test", "testing", "testb"),
-}
-"""What in the name of a file tells its split: a whole part of it, letters between other characters, `set` left off."""
+_NO_HUB = "check the name and the connection, or give local files to task 'word-files'"
 
 
 def load_word_files(
@@ -69,7 +64,7 @@ def load_word_files(
     """
     if isinstance(columns, str):
         raise TaskError(f"`columns` is {columns!r}, but a list of names is needed, such as [word, pos, chunk, ner].")
-    paths = find_split_files(files)
+    paths = files_by_split(files) if isinstance(files, Mapping) else find_split_files(Path(files).expanduser())
     tables: dict[str, SentenceTable] = {}
     for split, path in paths.items():
         suffix = inner_suffix(path)
@@ -88,64 +83,51 @@ def load_word_files(
     return build_task(tables, name=name, source=source, metric=metric, scheme=scheme)
 
 
-def find_split_files(files: Mapping[str, str | Path] | str | Path) -> dict[str, Path]:
-    """Find the file of each split.
+def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
+    hub_id: str,
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    splits: Mapping[str, str] | None = None,
+    words: str = "tokens",
+    tags: str = "ner_tags",
+    document: str | None = None,
+    metric: str = "auto",
+    scheme: str = "auto",
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+) -> WordTask:
+    """Load a token dataset by its column names through `datasets`.
 
     Args:
-        files: Split to its file, or a folder whose file names tell the split.
+        hub_id: A dataset of the hub, or a local folder laid out like one.
+        config: Its configuration, where the repository keeps several.
+        revision: Branch, tag or commit; None is the main branch.
+        splits: Split (train, validation, test) to what the repository calls it; None takes the usual names, and leaves
+            splits of other names alone.
+        words: Column of the lists of words.
+        tags: Column of the lists of tags: texts, or whole numbers whose names the dataset declares.
+        document: Column that names the document of a sentence; None where there is none.
+        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag, accuracy if none but O is one.
+        scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and refuses mixtures; a name is taken at its word.
+        validation_fraction: Share of the training sentences to hold out where the dataset has no validation split; 0
+            holds out none.
+        seed: Seed of that draw, by sentence.
 
     Returns:
-        Split (train, validation, test) to a path.
+        The task; its source names the commit.
 
     Raises:
-        TaskError: If no file, or more than one, fits a split, or a file fits two splits.
-        UnknownNameError: If a split is unknown.
+        TaskError: If the hub is out of reach and the cache has no copy (noticed in seconds), a row is bad, schemes are
+            mixed, no split has a usual name, or nothing can be held out.
+        UnknownNameError: If a configuration, split, column, metric or scheme is unknown.
     """
-    from probes.tasks.pairs.validate import canonical_split
-
-    if not isinstance(files, Mapping):
-        return _search_folder(Path(files).expanduser())
-    if not files:
-        raise TaskError(f"`files` names no file: give at least one of {', '.join(SPLITS)}.")
-    paths: dict[str, Path] = {}
-    for key, path in files.items():
-        split = canonical_split(key)
-        if split is None:
-            raise unknown_name("split", key, SPLITS, hint="`files` maps a split to its file.")
-        if split in paths:
-            raise TaskError(f"`files` names the {split} split twice ({paths[split]} and {path}): leave one out.")
-        paths[split] = Path(path).expanduser()
-    return paths
-
-
-def _search_folder(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
-        what = "is a file" if folder.is_file() else "does not exist"
-        raise TaskError(f"{folder} {what}: give `files` as a folder, or map each of {', '.join(SPLITS)} to its file.")
-    paths: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        split = None if path.name.startswith(".") or not path.is_file() else _split_of(path)
-        if split is None:
-            continue
-        if split in paths:
-            raise TaskError(
-                f"{folder} has two files for the {split} split, {paths[split].name} and {path.name}: map each split to "
-                "its file with `files`."
-            )
-        paths[split] = path
-    if not paths:
-        raise TaskError(
-            f"{folder} has no file with train, dev, valid or test in its name: map each split to its file with `files`."
-        )
-    return {split: paths[split] for split in SPLITS if split in paths}
-
-
-def _split_of(path: Path) -> str | None:
-    parts = [part.removesuffix("set") for part in re.split("[^a-z]+", path.name.lower())]
-    found = [split for split, marks in _MARKS.items() if any(part in marks for part in parts)]
-    if len(found) > 1:
-        raise TaskError(
-            f"{path} may be the {found[0]} or the {found[1]} split by its name: map each split to its file with "
-            "`files`."
-        )
-    return found[0] if found else None
+    columns = TokenColumns(words, tags, document, needs_document=document is not None)
+    found, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
+    named = name_splits(found, source, splits, hint="; name them with `splits`")
+    tables = {split: check_token_rows(table, columns) for split, table in named.items()}
+    notes: tuple[str, ...] = ()
+    if "train" in tables and "validation" not in tables and validation_fraction != 0:
+        tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
+    name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
+    return build_task(tables, name=name, source=source, metric=metric, scheme=scheme, notes=notes)

@@ -1,4 +1,4 @@
-"""Known word tasks, and their one table: from local files, the hub, or the sample shipped with the project."""
+"""Published word tasks, from local files or the hub, and the sample shipped with the project."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,15 +6,15 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
-from extract.errors import unknown_name
+from extract.errors import TaskError, unknown_name
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.readers.conllu import read_conllu
+from probes.readers.hub import read_hub
+from probes.readers.local import Files, data_hint, find_local, need_local
 from probes.readers.sentences import SentenceTable
-from probes.tasks.entries import TaskEntry
+from probes.readers.splits import name_splits
+from probes.readers.token_rows import TokenColumns, check_token_rows
 from probes.tasks.words.assemble import build_task, hold_out
-from probes.tasks.words.files import load_word_files
-from probes.tasks.words.hub import load_word_hub
-from probes.tasks.words.sources import find_folder, need_folder, read_hub, read_local
 from probes.tasks.words.task import WordMetric, WordTask
 
 CONLL_HUB_IDS = {"conll2003": "eriktks/conll2003", "conll2000": "eriktks/conll2000"}
@@ -48,7 +48,7 @@ SAMPLE_FILES = {split: f"words.{split}.conll" for split in ("train", "validation
 
 
 def load_conll2003(
-    tags: str = "ner", *, folder: str | None = None, hub_id: str = CONLL_HUB_IDS["conll2003"],
+    tags: str = "ner", *, folder: str | Path | None = None, hub_id: str = CONLL_HUB_IDS["conll2003"],
     revision: str | None = PARQUET_BRANCH, scheme: str = "auto",
 ) -> WordTask:  # fmt: skip
     """Load CoNLL-2003 English: entities, chunks or parts of speech of Reuters news.
@@ -70,16 +70,16 @@ def load_conll2003(
     """
     _check_tags(tags, CONLL2003_COLUMNS[1:])
     name = f"conll2003-{tags}"
-    local = find_folder("conll2003", folder)
+    local = find_local("conll2003", folder)
     if local is None:
-        tables, source = read_hub(hub_id, tags, revision, name="conll2003", files=CONLL2003_FILES)
+        tables, source = _read_conll_hub(hub_id, tags, revision, name="conll2003", files=CONLL2003_FILES)
     else:
-        tables, source = read_local(local, CONLL2003_FILES, _column_reader(CONLL2003_COLUMNS, tags))
+        tables, source = local.read(CONLL2003_FILES, _column_reader(CONLL2003_COLUMNS, tags))
     return build_task(tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE)
 
 
 def load_conll2000(
-    tags: str = "chunk", *, folder: str | None = None, hub_id: str = CONLL_HUB_IDS["conll2000"],
+    tags: str = "chunk", *, folder: str | Path | None = None, hub_id: str = CONLL_HUB_IDS["conll2000"],
     revision: str | None = PARQUET_BRANCH, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto",
 ) -> WordTask:  # fmt: skip
     """Load CoNLL-2000: chunks or parts of speech of the Wall Street Journal, with a validation split held out of train.
@@ -102,15 +102,14 @@ def load_conll2000(
         UnknownNameError: If `tags` is neither of the two.
     """
     _check_tags(tags, CONLL2000_COLUMNS[1:])
-    local = find_folder("conll2000", folder)
+    local = find_local("conll2000", folder)
     if local is None:
-        tables, source = read_hub(hub_id, tags, revision, name="conll2000", files=CONLL2000_FILES)
+        tables, source = _read_conll_hub(hub_id, tags, revision, name="conll2000", files=CONLL2000_FILES)
     else:
-        tables, source = read_local(local, CONLL2000_FILES, _column_reader(CONLL2000_COLUMNS, tags))
+        tables, source = local.read(CONLL2000_FILES, _column_reader(CONLL2000_COLUMNS, tags))
     notes: tuple[str, ...] = ()
     if "validation" not in tables:
-        train, validation, note = hold_out(tables["train"], fraction=validation_fraction, seed=seed)
-        tables, notes = {"train": train, "validation": validation, "test": tables["test"]}, (note,)
+        tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
     name = f"conll2000-{tags}"
     return build_task(
         tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE, notes=notes
@@ -118,8 +117,8 @@ def load_conll2000(
 
 
 def load_financial_ner(
-    folder: str | None = None, *, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto"
-) -> WordTask:  # fmt: skip
+    folder: str | Path | None = None, *, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto"
+) -> WordTask:
     """Load the financial agreements of Alvarado et al. (2015): persons, places, organisations, other names.
 
     Look Both Ways' financial NER. The agreements were filed with the US Securities and Exchange Commission; parties are
@@ -138,18 +137,15 @@ def load_financial_ner(
     Raises:
         TaskError: If the folder or a file is missing, a file is broken, or nothing can be held out.
     """
-    local = need_folder("financial-ner", folder, FINANCE_FILES)
     read = partial(read_columns, tags="ner", file_format=FINANCE_FORMAT)
-    tables, source = read_local(local, FINANCE_FILES, read)
-    train, validation, note = hold_out(tables["train"], fraction=validation_fraction, seed=seed)
-    splits = {"train": train, "validation": validation, "test": tables["test"]}
+    found, source = need_local("financial-ner", folder, example="FIN5.txt").read(FINANCE_FILES, read)
+    tables, notes = hold_out(found, fraction=validation_fraction, seed=seed)
     return build_task(
-        splits, name="financial-ner", source=source, metric="span-f1", scheme=scheme, tolerance=TOLERANCE,
-        notes=(note,),
-    )  # fmt: skip
+        tables, name="financial-ner", source=source, metric="span-f1", scheme=scheme, tolerance=TOLERANCE, notes=notes
+    )
 
 
-def load_wnut17(folder: str | None = None, *, scheme: str = "auto") -> WordTask:
+def load_wnut17(folder: str | Path | None = None, *, scheme: str = "auto") -> WordTask:
     """Load WNUT-17: emerging and rare entities of six types in social media.
 
     Args:
@@ -163,12 +159,12 @@ def load_wnut17(folder: str | None = None, *, scheme: str = "auto") -> WordTask:
     Raises:
         TaskError: If the folder or a file is missing, or a file is broken.
     """
-    local = need_folder("wnut17", folder, WNUT17_FILES)
-    tables, source = read_local(local, WNUT17_FILES, _column_reader(("word", "ner"), "ner", separator="tab"))
+    local = need_local("wnut17", folder, example=WNUT17_FILES["train"][0])
+    tables, source = local.read(WNUT17_FILES, _column_reader(("word", "ner"), "ner", separator="tab"))
     return build_task(tables, name="wnut17", source=source, metric="span-f1", scheme=scheme)
 
 
-def load_ud_ewt(tags: str = "upos", *, folder: str | None = None) -> WordTask:
+def load_ud_ewt(tags: str = "upos", *, folder: str | Path | None = None) -> WordTask:
     """Load the English Web Treebank of Universal Dependencies: parts of speech.
 
     Args:
@@ -183,8 +179,8 @@ def load_ud_ewt(tags: str = "upos", *, folder: str | None = None) -> WordTask:
         UnknownNameError: If `tags` is neither of the two.
     """
     _check_tags(tags, ("upos", "xpos"))
-    local = need_folder("ud-ewt", folder, UD_EWT_FILES)
-    tables, source = read_local(local, UD_EWT_FILES, partial(read_conllu, tags=tags))
+    local = need_local("ud-ewt", folder, example=UD_EWT_FILES["train"][0])
+    tables, source = local.read(UD_EWT_FILES, partial(read_conllu, tags=tags))
     return build_task(tables, name=f"ud-ewt-{tags}", source=source, metric="accuracy")
 
 
@@ -217,27 +213,6 @@ def load_words_sample(tags: str = "ner") -> WordTask:
     return replace(task, is_sample=True)
 
 
-WordTaskEntry = TaskEntry[WordTask]
-
-_ENTRIES = (
-    WordTaskEntry(
-        "words-sample", "small sample written for this project: ner, chunk or pos", "words", load_words_sample
-    ),
-    WordTaskEntry(
-        "conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub", "words", load_conll2003
-    ),
-    WordTaskEntry("conll2000", "CoNLL-2000: chunk or pos; local files, else the hub", "words", load_conll2000),
-    WordTaskEntry("wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17", "words", load_wnut17),
-    WordTaskEntry("ud-ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt", "words", load_ud_ewt),
-    WordTaskEntry(
-        "financial-ner", "financial agreements from $ICECORE_DATA/financial-ner", "words", load_financial_ner
-    ),
-    WordTaskEntry("word-files", "your own CoNLL columns, CoNLL-U or JSON Lines", "words", load_word_files),
-    WordTaskEntry("word-hub", "a token dataset of the hub, by column names", "words", load_word_hub),
-)
-WORD_TASKS: dict[str, WordTaskEntry] = {entry.name: entry for entry in _ENTRIES}
-
-
 def _check_tags(tags: str, allowed: tuple[str, ...]) -> None:
     if tags not in allowed:
         raise unknown_name("column of tags", tags, allowed)
@@ -249,3 +224,18 @@ def _metric(tags: str) -> WordMetric:
 
 def _column_reader(columns: tuple[str, ...], tags: str, *, separator: str = "auto") -> Callable[[Path], SentenceTable]:
     return partial(read_columns, tags=tags, file_format=ColumnFormat(columns, separator))
+
+
+def _read_conll_hub(
+    hub_id: str, tags: str, revision: str | None, *, name: str, files: Files
+) -> tuple[dict[str, SentenceTable], str]:
+    """Read a dataset whose lists are named as the CoNLL tasks of the hub name them: `tokens`, `ner_tags` and so on."""
+    columns = TokenColumns(tags=f"{tags}_tags", document="document_id")
+    if Path(hub_id).expanduser().is_dir():
+        revision = None  # a folder has none, but the default names a branch
+    found, source = read_hub(hub_id, revision=revision, help_text=data_hint(name, files["train"][0]))
+    tables = name_splits(found, source)
+    missing = [split for split in files if split not in tables]
+    if missing:
+        raise TaskError(f"{source} has no {missing[0]} split; its splits: {', '.join(found)}.")
+    return {split: check_token_rows(table, columns) for split, table in tables.items()}, source

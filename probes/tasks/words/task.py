@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from extract.errors import TaskError, unknown_name
 from extract.inputs.joined import JoinedText, join_words
 from probes.metrics.tags import convert_tags, split_tag
-from probes.tasks.base import Task, order_splits
+from probes.tasks.base import Task, hold_columns
 from probes.tasks.words.audit import audit_words
 from probes.tasks.words.schemes import SchemeRecord
 
@@ -118,18 +118,17 @@ class WordTask(Task):
         """
         return list(dict.fromkeys(text for split in self.splits for text in self.joined(split)))
 
+    def plain_texts(self) -> list[str]:
+        """List every text of the task once, as strings."""
+        return [text.text for text in self.texts()]
+
     def audit(self) -> tuple[str, ...]:
         """Count sentences shared by splits, and tags that train lacks; see `audit_words`."""
         return audit_words(self.splits)
 
-    def digest_head(self) -> str:
-        """Return the metric, which the digest covers too."""
-        return self.metric
-
-    @property
-    def digest_columns(self) -> tuple[str, ...]:
-        """All columns."""
-        return COLUMNS
+    def digest_parts(self) -> tuple[object, tuple[str, ...]]:
+        """Return the metric and all columns."""
+        return self.metric, COLUMNS
 
     def describe_kind(self) -> dict[str, Any]:
         """Return tags, scheme, what intervals are drawn from, and counts of words and sentences."""
@@ -157,18 +156,11 @@ def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> 
     Returns:
         The splits in the order train, validation, test; nothing is written to disk.
     """
-    from datasets import Dataset, DatasetDict, Features, List, Value
+    from datasets import List, Value
 
-    features = Features(
-        {
-            "words": List(Value("string")),
-            "tags": List(Value("string")),
-            "document": Value("string"),
-            "space_after": List(Value("bool")),
-        }
-    )
-    picked = {split: {name: list(columns[split][name]) for name in COLUMNS} for split in order_splits(columns)}
-    return DatasetDict({split: Dataset.from_dict(rows, features=features) for split, rows in picked.items()})
+    texts = List(Value("string"))
+    features = {"words": texts, "tags": texts, "document": Value("string"), "space_after": List(Value("bool"))}
+    return hold_columns(columns, features)
 
 
 def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:

@@ -140,7 +140,7 @@ def test_missing_empty_and_wordless_files(tmp_path: Path) -> None:
 def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes("Ice NN\ncaf\xe9 NN\n".encode("latin-1"))
-    assert f"{path}, line 2: byte 0xe9 is no UTF-8: save the file as UTF-8" in fails(path, "pos", ("word", "pos"))
+    assert f"{path}, line 2: byte 0xe9 is not UTF-8: save the file as UTF-8" in fails(path, "pos", ("word", "pos"))
 
 
 def test_columns_that_cannot_be(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_broken_packed_file_is_named(tmp_path: Path) -> None:
         (tmp_path / "train.txt.gz").write_bytes(data)
         said = fails(tmp_path / "train.txt.gz")
         assert f"{tmp_path / 'train.txt.gz'} cannot be unpacked as gzip ({why}" in said
-        assert said.endswith("): fetch it anew, or unpack it yourself.")
+        assert said.endswith("): download it again, or unpack it yourself.")
 
 
 def test_a_sentence_of_fifty_thousand_words(tmp_path: Path) -> None:

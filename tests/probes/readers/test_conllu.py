@@ -88,9 +88,9 @@ def test_documents(tmp_path: Path) -> None:
     [
         ("2\ta\tb\tX", "4 instead of 10 columns in '2\\ta\\tb\\tX': CoNLL-U needs id, form, lemma, upos"),
         ("2 a b X _ _ _ _ _ _", "1 instead of 10 columns"),
-        (row("3", "a", "X"), "id '3' stands where word 2 is due"),
-        (row("1", "a", "X"), "id '1' stands where word 2 is due"),
-        (row("x", "a", "X"), "id 'x' stands where word 2 is due"),
+        (row("3", "a", "X"), "id '3', but word 2 comes next"),
+        (row("1", "a", "X"), "id '1', but word 2 comes next"),
+        (row("x", "a", "X"), "id 'x', but word 2 comes next"),
         (row("2", " ", "X"), "word 2 has the empty form ' '"),
         (row("2", "a"), "column 'upos' is '_', which means unspecified: use another of upos, xpos, deprel"),
         (row("2-3", "ab"), "the range 2-3 does not fit a sentence of 1 words"),

@@ -10,8 +10,9 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.readers.hf_rows import quiet_datasets
-from probes.readers.sentences import Sentence
-from probes.readers.token_rows import TokenColumns, read_token_json, read_token_repository
+from probes.readers.hub import read_hub
+from probes.readers.sentences import Sentence, SentenceTable
+from probes.readers.token_rows import TokenColumns, check_token_rows, read_token_json
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 
@@ -19,6 +20,11 @@ NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 def save(path: Path, rows: list[object]) -> Path:
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
     return path
+
+
+def read_repository(repository: str, columns: TokenColumns) -> tuple[dict[str, SentenceTable], str]:
+    tables, source = read_hub(repository, revision=None, help_text="look again")
+    return {split: check_token_rows(table, columns) for split, table in tables.items()}, source
 
 
 def fails(path: Path, columns: TokenColumns | None = None) -> str:
@@ -57,13 +63,16 @@ def test_json_lines(tmp_path: Path) -> None:
         ({"tokens": ["a"], "tags": []}, "1 words but 0 tags: every word needs one tag"),
         ({"tokens": "a b", "tags": ["O"]}, "column 'tokens' holds 'a b', but a list is needed"),
         ({"tokens": ["a"]}, "column 'tags' holds None, but a list is needed"),
-        ({"tokens": ["a", " "], "tags": ["O", "O"]}, "column 'tokens' holds the word ' ', but a text is needed"),
-        ({"tokens": [3], "tags": ["O"]}, "column 'tokens' holds the word 3, but a text is needed"),
-        ({"tokens": ["\ud83d"], "tags": ["O"]}, "the word '\\ud83d' holds half a character"),
+        (
+            {"tokens": ["a", " "], "tags": ["O", "O"]},
+            "column 'tokens' holds ' ', but a text that is not blank is needed",
+        ),
+        ({"tokens": [3], "tags": ["O"]}, "column 'tokens' holds 3 (int), not a string"),
+        ({"tokens": ["\ud83d"], "tags": ["O"]}, "column 'tokens' holds '\\ud83d', which is half a character"),
         ({"tokens": ["a"], "tags": [1]}, "column 'tags' holds the tag 1, but a text is needed"),
         ({"tokens": ["a"], "tags": [""]}, "column 'tags' holds the tag '', but a text is needed"),
-        (["a"], "no JSON object: ['a']"),
-        ({"tokens": [""], "tags": ["O"]}, "column 'tokens' holds the word '', but a text is needed"),
+        (["a"], "not a JSON object: ['a']"),
+        ({"tokens": [""], "tags": ["O"]}, "column 'tokens' holds '', but a text that is not blank is needed"),
         (
             {"tokens": ["a\tb"], "tags": ["O"]},
             "column 'tokens' holds the word 'a\\tb', but a word has no tab and no line",
@@ -129,7 +138,7 @@ def test_numbers_get_the_names_of_their_feature(tmp_path: Path, capfd: pytest.Ca
     )  # fmt: skip
     before = sorted(folder.rglob("*"))
     columns = TokenColumns(tags="ner_tags", document="document_id")
-    tables, source = read_token_repository(str(folder), columns, revision=None, help_text="look again")
+    tables, source = read_repository(str(folder), columns)
     assert source == f"folder {folder}"
     assert list(tables) == ["train", "test"]
     assert [(s.words, s.tags, s.document) for s in tables["test"].sentences] == [
@@ -142,7 +151,7 @@ def test_numbers_get_the_names_of_their_feature(tmp_path: Path, capfd: pytest.Ca
 def test_tags_that_are_texts_need_no_names(tmp_path: Path) -> None:
     rows = {"tokens": [["-DOCSTART-"], ["Oslo"], [], ["Ice"]], "ner_tags": [["O"], ["B-LOC"], [], ["O"]]}
     folder = hub_folder(tmp_path / "hub", rows, datasets.Value("string"))
-    tables, _ = read_token_repository(str(folder), TokenColumns(tags="ner_tags"), revision=None, help_text="look again")
+    tables, _ = read_repository(str(folder), TokenColumns(tags="ner_tags"))
     assert [(s.words, s.tags, s.document) for s in tables["train"].sentences] == [
         (["Oslo"], ["B-LOC"], "1"), (["Ice"], ["O"], "1"),
     ]  # fmt: skip
@@ -152,12 +161,12 @@ def test_tags_that_are_texts_need_no_names(tmp_path: Path) -> None:
 def test_numbers_without_names_or_beyond_them(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "plain", {"tokens": [["a"]], "ner_tags": [[3]]}, datasets.Value("int64"))
     with pytest.raises(TaskError, match=r"\(train\), row 1: column 'ner_tags' holds the tag 3, but a text is needed"):
-        read_token_repository(str(folder), TokenColumns(tags="ner_tags"), revision=None, help_text="look again")
+        read_repository(str(folder), TokenColumns(tags="ner_tags"))
     folder = hub_folder(
         tmp_path / "named", {"tokens": [["a"]], "ner_tags": [[-1]]}, datasets.ClassLabel(names=NAMES)
     )  # fmt: skip
     with pytest.raises(TaskError, match=r"row 1: column 'ner_tags' holds the tag -1, but a whole number from 0 to 3"):
-        read_token_repository(str(folder), TokenColumns(tags="ner_tags"), revision=None, help_text="look again")
+        read_repository(str(folder), TokenColumns(tags="ner_tags"))
 
 
 @pytest.mark.parametrize("is_reachable", [True, False])
@@ -183,7 +192,7 @@ def test_numbers_get_their_names_from_the_hub_or_its_cache(
     monkeypatch.setattr("datasets.load_dataset", load_dataset)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_names, **_options: ["default"])
     columns = TokenColumns(tags="ner_tags")
-    tables, source = read_token_repository("someone/ner", columns, revision=None, help_text="look again")
+    tables, source = read_repository("someone/ner", columns)
     assert tables["test"].sentences[0].tags == ["B-PER"]
     where = "at c0ffee of the Hugging Face hub" if is_reachable else "from the cache of `datasets` (hub not asked)"
     assert source == f"someone/ner {where}"

@@ -4,14 +4,14 @@ import pytest
 
 from extract.inputs.template import InputTemplate
 from probes.cli.main import main
+from probes.tasks import TASKS
 from probes.tasks.instructions import INSTRUCTIONS, LBW_DOMAIN
-from probes.tasks.table import ALL_TASKS
 
 
 def test_every_instruction_is_for_a_task_there_is() -> None:
     tasks = [entry.task for entry in INSTRUCTIONS.values() if entry.task]
     assert len(set(tasks)) == len(tasks)
-    assert set(tasks) <= set(ALL_TASKS)
+    assert set(tasks) <= set(TASKS)
     for entry in INSTRUCTIONS.values():
         assert entry.source.startswith("Look Both Ways")
         assert bool(entry.text) != (entry.source == LBW_DOMAIN)

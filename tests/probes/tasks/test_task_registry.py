@@ -1,18 +1,54 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import probes
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks import TASKS, load_task
+from probes.tasks import SPLITS, TASKS, ClassTask, PairTask, Task, WordTask, load_task
+
+KINDS = {
+    "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "pair-files"],
+    "classes": [
+        "class-sample", "banking77", "pubmedqa", "chemprot", "mqp", "rct", "financial-phrasebank", "fiqa-sa", "scotus",
+        "unfair-tos", "class-files", "class-hub",
+    ],
+    "words": ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub"],
+}  # fmt: skip
 
 
 def test_the_table_names_its_entries() -> None:
-    assert list(TASKS) == ["sts-sample", "stsb", "stsb-local", "stsb-hub", "pair-files"]
+    found: dict[str, list[str]] = {}
     for name, entry in TASKS.items():
-        assert (entry.name, entry.kind) == (name, "pairs")
+        found.setdefault(entry.kind, []).append(name)
+        assert entry.name == name
         assert entry.description
+    assert found == KINDS
+    assert TASKS["ud-ewt"].options() == ("tags", "folder")
+    for name in ("conll2003", "conll2000", "wnut17", "financial-ner", "word-files", "word-hub"):
+        assert "scheme" in TASKS[name].options()
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"), [("sts-sample", PairTask), ("class-sample", ClassTask), ("words-sample", WordTask)]
+)
+def test_one_loader_loads_every_kind_and_every_task_describes_itself(name: str, cls: type[Task]) -> None:
+    task = probes.load_task(name)
+    assert type(task) is cls
+    assert task.kind == TASKS[name].kind == cls.kind
+    told = task.describe()
+    assert {"kind", "name", "source", "is_sample", "metrics", "n_rows", "digest", "notes"} <= set(told)
+    assert (told["kind"], told["name"], told["is_sample"]) == (task.kind, task.name, True)
+    assert told["metrics"] == list(task.metrics) != []
+    assert told["n_rows"] == task.n_rows() == {split: len(task.rows(split)) for split in SPLITS}
+    assert json.loads(json.dumps(told)) == told
+    assert type(task.without_test()) is cls
+    assert list(task.without_test().splits) == ["train", "validation"]
+    assert task.subset(20).n_rows() == dict.fromkeys(SPLITS, 20)
+    with pytest.raises(UnknownNameError, match=f"unknown split 'dev': .*These are the splits of task '{task.name}'"):
+        task.rows("dev")
 
 
 def test_an_unknown_task_names_the_nearest() -> None:
@@ -29,6 +65,10 @@ def test_an_unknown_option_names_those_of_the_task() -> None:
         load_task("stsb-hub", revison="main")
     with pytest.raises(UnknownNameError, match=r"unknown task option 'folder': Allowed: \(none\)"):
         load_task("sts-sample", folder="x")
+    with pytest.raises(
+        UnknownNameError, match=r"unknown task option 'agrement': did you mean 'agreement'\? Allowed: f"
+    ):
+        load_task("financial-phrasebank", agrement="All")
 
 
 def test_a_missing_option_is_named() -> None:
@@ -36,11 +76,29 @@ def test_a_missing_option_is_named() -> None:
         load_task("pair-files", name="mine")
 
 
-@pytest.mark.parametrize(("option", "value"), [("header", "false"), ("quoting", 0), ("score", 3), ("bad_rows", True)])
-def test_an_option_of_the_wrong_kind_is_refused(option: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "needed"),
+    [
+        ("header", "false", "true or false"),
+        ("quoting", 0, "true or false"),
+        ("text", 3, "a text"),
+        ("text2", 3, "a text"),
+        ("seed", True, "a whole number of at least 0"),
+        ("seed", 1.5, "a whole number of at least 0"),
+        ("seed", -1, "a whole number of at least 0"),
+        ("validation_share", "0.1", "a number"),
+        ("bad_rows", True, "a text"),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_rejected(option: str, value: object, needed: str) -> None:
     with pytest.raises(TaskError) as caught:
-        load_task("pair-files", files={"train": "x.csv"}, **{option: value})
-    assert f"task option `{option}` of 'pair-files' is {value!r}, but " in str(caught.value)
+        load_task("class-files", files={"train": "x.csv"}, **{option: value})
+    assert str(caught.value) == f"task option `{option}` of 'class-files' is {value!r}, but {needed} is needed."
+
+
+def test_a_folder_is_a_path() -> None:
+    with pytest.raises(TaskError, match=r"task option `folder` of 'rct' is 3, but a path is needed\."):
+        load_task("rct", folder=3)
 
 
 def test_pair_files_takes_plain_values(tmp_path: Path) -> None:
@@ -48,10 +106,13 @@ def test_pair_files_takes_plain_values(tmp_path: Path) -> None:
     path.write_text("\n".join(f"l{i},r{i},{i}" for i in range(8)), encoding="utf-8")
     options = {"header": False, "columns": ["sentence1", "sentence2", "score"], "score_range": [0, 7], "name": "mine"}
     task = load_task("pair-files", files={"train": str(path)}, **options)
+    assert isinstance(task, PairTask)
     assert (task.name, task.score_range, task.source) == ("mine", (0.0, 7.0), str(path))
 
 
-def test_importing_the_tasks_is_light() -> None:
-    code = "import sys, probes.tasks; sys.exit(' '.join({'torch', 'datasets', 'pandas'} & set(sys.modules)) or None)"
+@pytest.mark.parametrize("module", ["probes.tasks", "probes.tasks.classes", "probes.tasks.words", "probes.tasks.pairs"])
+def test_importing_the_tasks_is_light(module: str) -> None:
+    heavy = {"torch", "datasets", "pandas", "sklearn"}
+    code = f"import sys, {module}; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

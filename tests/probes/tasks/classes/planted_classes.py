@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
-from probes.tasks.classes.columns import build_class_splits
-from probes.tasks.classes.task import ClassTask
+from probes.tasks.classes.task import ClassTask, build_class_splits
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 SIZES = {"train": 150, "validation": 60, "test": 60}

@@ -126,14 +126,14 @@ def test_numbers_in_json_are_places_in_the_class_names(tmp_path: Path) -> None:
     whole = save(tmp_path / "w.jsonl", [json.dumps({"text": f"t {i}", "label": float(i % 2)}) for i in range(40)])
     assert read_class_files(whole).digest() == read_class_files(path).digest()
     message = fails(path, class_names=["only"])
-    assert f"{path}, line 2: label 1 is no place in the 1 class names (0 to 0): name every class" in message
+    assert f"{path}, line 2: label 1 is not a place in the 1 class names (0 to 0): name every class" in message
 
 
 def test_a_label_outside_the_class_names(tmp_path: Path) -> None:
     path = save(tmp_path / "c.csv", [HEADER, *GOOD])
     message = fails(path, class_names=["even", "uneven"])
     assert "unknown class 'odd'" in message
-    assert f"Allowed: even, uneven. It stands in {path}, line 3." in message
+    assert f"Allowed: even, uneven. It is in {path}, line 3." in message
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_label_outside_the_class_names(tmp_path: Path) -> None:
         ({"text": "a", "label": [1, 2]}, "column 'label' holds [1, 2], but one class per row is needed: cut a"),
         ({"text": "a", "label": 0.5}, "column 'label' holds 0.5 (float), but a class is a text or whole number"),
         ({"text": "a", "label": {"x": 1}}, "column 'label' holds {'x': 1} (dict), but a class is a text or"),
-        (["a", "odd"], "no JSON object: ['a', 'odd']"),
+        (["a", "odd"], "not a JSON object: ['a', 'odd']"),
     ],
 )
 def test_a_bad_row_is_named_or_dropped(tmp_path: Path, row: object, said: str) -> None:

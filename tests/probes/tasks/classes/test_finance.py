@@ -22,7 +22,7 @@ def test_phrasebank(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown agreement '80': did you mean '50'\? Allowed: All, 75, 66, 50"):
         load_phrasebank(tmp_path, agreement="80")
     (tmp_path / "Sentences_75Agree.txt").write_bytes(b"no label\n")
-    with pytest.raises(TaskError, match=r"line 1: no @: 'no label' is no sentence, @ and sentiment"):
+    with pytest.raises(TaskError, match=r"line 1: no @: 'no label' is not sentence, @ and sentiment"):
         load_phrasebank(tmp_path, agreement="75")
 
 

@@ -69,6 +69,6 @@ def test_unfair_tos_as_yes_or_no(tmp_path: Path) -> None:
 
 def test_unfair_tos_with_a_label_that_is_no_term(tmp_path: Path) -> None:
     with pytest.raises(
-        TaskError, match=r"row 2: labels are no terms: \[8\], but a list of numbers from 0 to 7 is need"
+        TaskError, match=r"row 2: labels are not terms: \[8\], but a list of numbers from 0 to 7 is need"
     ):
         load_unfair_tos(str(save_unfair_tos(tmp_path, broken=True)))

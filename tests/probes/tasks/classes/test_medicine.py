@@ -58,7 +58,7 @@ def test_pubmedqa_with_test_ids_of_another_release(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"holds \[1, 2\], but one JSON object of records by id is needed"):
         load_pubmedqa(tmp_path)
     (tmp_path / "test_ground_truth.json").write_text("{\n1", encoding="utf-8")
-    with pytest.raises(TaskError, match=r"test_ground_truth\.json, line 2: this is no JSON"):
+    with pytest.raises(TaskError, match=r"test_ground_truth\.json, line 2: this is not JSON"):
         load_pubmedqa(tmp_path)
 
 
@@ -144,8 +144,8 @@ def test_rct(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
-        ("METHODS\tWe began .\n", "line 1: no abstract: 'METHODS\\tWe began .' stands before the first ### line"),
-        ("###1\n\nWe began .\n", "line 3: no tab: 'We began .' is no label, tab and sentence"),
+        ("METHODS\tWe began .\n", "line 1: no abstract: 'METHODS\\tWe began .' comes before the first ### line"),
+        ("###1\n\nWe began .\n", "line 3: no tab: 'We began .' is not label, tab and sentence"),
         ("###1\nMETHODS\t\n", "line 2: column 'text' holds '', but a text that is not blank is needed"),
     ],
 )
@@ -160,7 +160,7 @@ def test_rct_with_a_bad_line(tmp_path: Path, extra: str, said: str) -> None:
 def test_rct_with_a_missing_file(tmp_path: Path) -> None:
     save_rct(tmp_path)
     (tmp_path / "dev.txt").unlink()
-    with pytest.raises(TaskError, match=r"dev\.txt does not exist: give the folder that holds the published files as"):
+    with pytest.raises(TaskError, match=r"dev\.txt does not exist: give the folder that holds dev\.txt, packed"):
         load_rct(tmp_path)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.columns import build_class_splits
-from probes.tasks.classes.task import ClassTask, replace_rows
+from probes.tasks.classes.task import ClassTask, build_class_splits, replace_rows
 
 NAMES = ("no", "yes", "maybe")
 Columns = dict[str, list[Any]]

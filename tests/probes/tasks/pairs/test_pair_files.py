@@ -4,9 +4,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.pairs.files import read_pair_files
+from probes.tasks.pairs.files import parse_score_range, read_pair_files
 from probes.tasks.pairs.task import PairTask
-from probes.tasks.pairs.validate import parse_score_range
 
 HEADER = "sentence1,sentence2,score"
 GOOD = [f"left {i},right {i},{i % 6}" for i in range(8)]
@@ -141,7 +140,7 @@ def test_a_wrong_column_names_the_nearest_and_those_there(tmp_path: Path) -> Non
     path = save(tmp_path / "p.csv", ["sentence1,sentence2,scores", *GOOD])
     message = fails(path)
     assert "unknown column 'score': did you mean 'scores'? Allowed: sentence1, sentence2, scores." in message
-    assert f"These are the columns of {path}; if its first row is no header, set `header: false`" in message
+    assert f"These are the columns of {path}; if its first row is not a header, set `header: false`" in message
 
 
 def test_header_taken_for_a_row_is_recognised(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_header_taken_for_a_row_is_recognised(tmp_path: Path) -> None:
 def test_contradicting_header_options(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", [HEADER, *GOOD])
     assert "`columns` ['a', 'b'] names the columns of a file without a header" in fails(path, columns=["a", "b"])
-    assert f"{path} is said to have no header, so `columns` must name" in fails(path, header=False)
+    assert f"{path} has no header (`header: false`), so `columns` must name" in fails(path, header=False)
 
 
 def test_a_repeated_column_name(tmp_path: Path) -> None:
@@ -165,7 +164,7 @@ def test_a_repeated_column_name(tmp_path: Path) -> None:
 def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / "p.csv"
     path.write_bytes("\n".join([HEADER, GOOD[0], "caf\xe9,b,1"]).encode("latin-1"))
-    assert f"{path}, line 3: byte 0xe9 is no UTF-8" in fails(path)
+    assert f"{path}, line 3: byte 0xe9 is not UTF-8" in fails(path)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +179,8 @@ def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
             '{"sentence1": "\\ud83d", "sentence2": "b", "score": 1}',
             "line 9: column 'sentence1' holds '\\ud83d', which is",
         ),
-        ('["a", "b", 1]', "line 9: no JSON object: ['a', 'b', 1]"),
-        ('{"sentence1": "a"', "line 9: '{\"sentence1\": \"a\"' is no JSON (Expecting ',' delimiter)"),
+        ('["a", "b", 1]', "line 9: not a JSON object: ['a', 'b', 1]"),
+        ('{"sentence1": "a"', "line 9: '{\"sentence1\": \"a\"' is not JSON (Expecting ',' delimiter)"),
     ],
 )
 def test_bad_json_lines(tmp_path: Path, row: str, said: str) -> None:
@@ -195,7 +194,7 @@ def test_a_json_list_counts_rows_and_broken_json_its_line(tmp_path: Path) -> Non
     path.write_text(json.dumps([{"sentence1": "a", "sentence2": " ", "score": 1}]), encoding="utf-8")
     assert f"{path}, row 1: column 'sentence2' holds ' '" in fails(path)
     path.write_text('[\n{"sentence1": "a"},\n{]', encoding="utf-8")
-    assert f"{path}, line 3: this is no JSON" in fails(path)
+    assert f"{path}, line 3: this is not JSON" in fails(path)
 
 
 def test_one_file_with_a_split_column(tmp_path: Path) -> None:

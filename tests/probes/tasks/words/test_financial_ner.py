@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError
-from probes.tasks.words.known import WORD_TASKS, load_financial_ner
+from probes.tasks import TASKS
+from probes.tasks.words.known import load_financial_ner
 
 AGREEMENT = """-DOCSTART- -X- O O
 
@@ -48,7 +49,7 @@ def test_published_columns_become_spans_with_a_validation_split(
     assert task.scheme is not None
     assert task.scheme.found == "IO"
     assert "validation: 2 of the 10 training sentences, drawn with seed 0; train is the rest" in task.notes
-    assert WORD_TASKS["financial-ner"].options() == ("folder", "validation_fraction", "seed", "scheme")
+    assert TASKS["financial-ner"].options() == ("folder", "validation_fraction", "seed", "scheme")
 
 
 def test_quotes_that_are_no_utf8_are_read(tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_what_is_missing_or_broken_is_named(tmp_path: Path, monkeypatch: pytest.
         load_financial_ner()
     folder = write(tmp_path / "c")
     (folder / "FIN3.txt").unlink()
-    with pytest.raises(TaskError, match=r"has no test file: put FIN3\.txt there"):
+    with pytest.raises(TaskError, match=r"FIN3\.txt does not exist: give the folder that holds FIN3\.txt, packed"):
         load_financial_ner(str(folder))
     write(folder, "Loan NNP - O\nAgreement NNP O\n")
     with pytest.raises(TaskError, match=r"FIN5\.txt, line 2: 3 instead of 4 columns"):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.words.files import find_split_files, load_word_files
+from probes.readers.splits import files_by_split, find_split_files
+from probes.tasks.words.files import load_word_files
 
 ROWS = "Ice NN O\nin IN O\nOslo NNP I-LOC\n"
 
@@ -84,13 +85,13 @@ def test_packed_files_of_every_format_make_the_same_task(tmp_path: Path) -> None
 
 def test_files_by_split(tmp_path: Path) -> None:
     write(tmp_path, "a", "b")
-    assert list(find_split_files({"dev": tmp_path / "a", "train": str(tmp_path / "b")})) == ["validation", "train"]
+    assert list(files_by_split({"dev": tmp_path / "a", "train": str(tmp_path / "b")})) == ["validation", "train"]
     with pytest.raises(UnknownNameError, match=r"unknown split 'trian': did you mean 'train'\?"):
-        find_split_files({"trian": tmp_path / "a"})
+        files_by_split({"trian": tmp_path / "a"})
     with pytest.raises(TaskError, match="`files` names the validation split twice"):
-        find_split_files({"dev": tmp_path / "a", "valid": tmp_path / "b"})
+        files_by_split({"dev": tmp_path / "a", "valid": tmp_path / "b"})
     with pytest.raises(TaskError, match="`files` names no file"):
-        find_split_files({})
+        files_by_split({})
 
 
 def test_a_folder_of_columns(tmp_path: Path) -> None:

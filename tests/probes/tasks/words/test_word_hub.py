@@ -9,9 +9,9 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.table import load_any_task
+from probes.tasks import load_task
 from probes.tasks.words import WordTask
-from probes.tasks.words.hub import load_word_hub
+from probes.tasks.words.files import load_word_hub
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 WORDS = [["Petra", "Veld", "in", "Oslo"], ["Ice"]] * 10
@@ -67,7 +67,7 @@ def test_numbers_that_the_dataset_names(tmp_path: Path) -> None:
 def test_json_lines_with_texts_through_the_table_of_tasks(tmp_path: Path) -> None:
     files = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "test.jsonl"}
     folder = json_folder(tmp_path / "pos", files, ["PROPN", "VERB"])
-    task = load_any_task("word-hub", hub_id=str(folder), words="words", tags="upos")
+    task = load_task("word-hub", hub_id=str(folder), words="words", tags="upos")
     assert isinstance(task, WordTask)
     assert (task.name, task.metric, task.labels) == ("pos", "accuracy", ("PROPN", "VERB"))
     assert sizes(task) == {"train": 10, "validation": 10, "test": 10}
@@ -94,7 +94,9 @@ def test_splits_of_other_names_are_mapped(tmp_path: Path) -> None:
     task = load_word_hub(str(folder), splits={"train": "train", "dev": "extra", "test": "extra"})
     assert sizes(task) == {"train": 20, "validation": 20, "test": 20}
     only = parquet_folder(tmp_path / "only", ("extra",))
-    with pytest.raises(TaskError, match="only has no split named train, validation or test: map each to one of extra"):
+    with pytest.raises(
+        TaskError, match="only has no split named train, validation or test; its splits: extra; name them with `splits`"
+    ):
         load_word_hub(str(only))
     with pytest.raises(UnknownNameError, match="unknown split 'extras': did you mean 'extra'"):
         load_word_hub(str(folder), splits={"test": "extras"})
@@ -121,10 +123,10 @@ def test_columns_and_options_that_are_not_there(tmp_path: Path) -> None:
     folder = parquet_folder(tmp_path / "names")
     for option, value in (("words", "token"), ("tags", "ner_tag"), ("document", "docs")):
         with pytest.raises(UnknownNameError, match=f"unknown column '{value}': did you mean"):
-            load_any_task("word-hub", hub_id=str(folder), **{option: value})
+            load_task("word-hub", hub_id=str(folder), **{option: value})
     with pytest.raises(TaskError, match="which has no revision 'main': leave `revision` out"):
         load_word_hub(str(folder), revision="main")
     with pytest.raises(TaskError, match="`validation_fraction` is 1, which holds out 20 of 20 sentences"):
         load_word_hub(str(folder), validation_fraction=1.0)
     with pytest.raises(TaskError, match="task 'word-hub' needs the option `hub_id`"):
-        load_any_task("word-hub", tags="ner_tags")
+        load_task("word-hub", tags="ner_tags")

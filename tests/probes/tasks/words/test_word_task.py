@@ -209,16 +209,18 @@ def test_documents() -> None:
 
 def test_holding_out_by_sentence() -> None:
     rows = table(*(sentence(f"w{i}", "O") for i in range(30)))
-    train, validation, note = hold_out(rows, fraction=0.1, seed=0)
+    parts, notes = hold_out({"train": rows, "test": rows}, fraction=0.1, seed=0)
+    assert list(parts) == ["train", "test", "validation"]
+    train, validation = parts["train"], parts["validation"]
     assert (len(train.sentences), len(validation.sentences)) == (27, 3)
     both = sorted([*train.sentences, *validation.sentences], key=lambda s: int(s.words[0][1:]))
     assert both == rows.sentences
-    assert note == "validation: 3 of the 30 training sentences, drawn with seed 0; train is the rest"
-    assert hold_out(rows, fraction=0.1, seed=0)[1] == validation
-    assert hold_out(rows, fraction=0.1, seed=1)[1] != validation
+    assert notes == ("validation: 3 of the 30 training sentences, drawn with seed 0; train is the rest",)
+    assert hold_out({"train": rows}, fraction=0.1, seed=0)[0]["validation"] == validation
+    assert hold_out({"train": rows}, fraction=0.1, seed=1)[0]["validation"] != validation
     for fraction in (0.0, 1.0, 0.01, -0.5):
         with pytest.raises(TaskError, match=f"`validation_fraction` is {fraction:g}, which holds out"):
-            hold_out(rows, fraction=fraction, seed=0)
+            hold_out({"train": rows}, fraction=fraction, seed=0)
 
 
 def test_a_very_long_sentence_makes_a_task(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError
-from probes.readers.packed import inner_suffix, read_bytes
 from probes.readers.raw_rows import FileFormat, read_raw
+from probes.readers.text_files import inner_suffix, read_bytes
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "A.TXT.GZ"])
@@ -15,7 +15,7 @@ def test_packed_files_are_unpacked(tmp_path: Path, name: str) -> None:
     assert inner_suffix(tmp_path / name) == ".txt"
     (tmp_path / name).write_bytes(b"ice")
     with pytest.raises(
-        TaskError, match=rf"{name} cannot be unpacked as gzip \(Not a gzipped file \(b'ic'\)\): fetch it"
+        TaskError, match=rf"{name} cannot be unpacked as gzip \(Not a gzipped file \(b'ic'\)\): download it"
     ):
         read_bytes(tmp_path / name)
 

@@ -1,4 +1,4 @@
-"""Splits where a dataset has no official ones: stratified by class, or by group where rows belong together."""
+"""Draws of splits that a dataset lacks: stratified by class, or by group where rows belong together."""
 
 import warnings
 from collections import Counter
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from extract.errors import TaskError
 
 MIN_CLASS_ROWS = 3
-"""A class with fewer rows cannot stand in train, validation and test."""
+"""A class with fewer rows cannot be in train, validation and test."""
 SPLIT_NOTE = "splits drawn: "
-"""How a remark about splits that are not official begins."""
+"""Start of a note about splits that are not official."""
 N_FOLDS = 10
 """Groups are cut into ten parts: eight to train, one each to validation and test."""
 
@@ -100,6 +100,31 @@ def hold_out(
     for rows in _shuffled_classes(labels, seed):
         if len(rows) > 1:
             marked[rows[: max(1, round(share * len(rows)))]] = True
+    return marked
+
+
+def hold_out_any(n_rows: int, *, fraction: float, seed: int) -> Bool[np.ndarray, " N"]:
+    """Mark a validation part of training rows that have no classes.
+
+    Args:
+        n_rows: Number of training rows.
+        fraction: Part of the rows to mark.
+        seed: Seed of the draw.
+
+    Returns:
+        `(N,)` True for validation.
+
+    Raises:
+        TaskError: Validation or training would be empty.
+    """
+    n_held = round(n_rows * fraction)
+    if not 0 < n_held < n_rows:
+        raise TaskError(
+            f"`validation_fraction` is {fraction:g}, which holds out {n_held} of {n_rows} sentences: choose a share "
+            "between 0 and 1 that leaves both splits some."
+        )
+    marked = np.zeros(n_rows, dtype=bool)
+    marked[np.random.default_rng(seed).permutation(n_rows)[:n_held]] = True
     return marked
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.tasks.classes.splitting import draw_order, hold_out, rare_classes, split_three_ways
+from probes.tasks.splitting import draw_order, hold_out, rare_classes, split_three_ways
 
 sizes = st.lists(st.integers(3, 60), min_size=1, max_size=8)
 
