@@ -6,16 +6,30 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("extract", "probes")
+from tests.draw_architecture import PAGE, declared_order, draw, refresh
+from tests.import_graph import (
+    PACKAGES,
+    ROOT,
+    arrows_against,
+    find_cycle,
+    folder_graph,
+    import_graph,
+    imported_names,
+    modules,
+    parse,
+    siblings_graph,
+    without_shortcuts,
+)
+
 HEAVY = ("torch", "transformers", "lightning", "datasets")
+MOST_FILES_IN_A_FOLDER = 14
+MOST_FILES_AT_A_ROOT = 5
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 
 SOURCE_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".json", ".ipynb"}
@@ -42,93 +56,9 @@ sys.exit("\\n".join(brought) or None)
 """
 
 
-@cache
-def modules() -> dict[str, Path]:
-    """Every module of the two packages by its dotted name."""
-    found: dict[str, Path] = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-@cache
-def parse(path: Path) -> ast.Module:
-    """Parse a source file once for all tests."""
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-
-
 def at(path: Path, line: int) -> str:
     """Name a place the way editors and terminals link to it."""
     return f"{path.relative_to(ROOT)}:{line}"
-
-
-def is_type_checking(test: ast.expr) -> bool:
-    """Tell `if TYPE_CHECKING:` and `if typing.TYPE_CHECKING:` from any other condition."""
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
-
-
-def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk everything that can run, function bodies too; blocks for the type checker are left out."""
-    yield node
-    children: list[ast.AST] = list(ast.iter_child_nodes(node))
-    if isinstance(node, ast.If) and is_type_checking(node.test):
-        children = list(node.orelse)
-    for child in children:
-        yield from running_nodes(child)
-
-
-def imported_names(module: str, path: Path) -> Iterator[tuple[str, int]]:
-    """Yield each dotted name that a module imports, relative ones made absolute, with its line."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-
-    def absolute(name: str, dots: int) -> str:
-        anchor = package.split(".")[: package.count(".") + 2 - dots] if dots else []
-        return ".".join([*anchor, *([name] if name else [])])
-
-    for node in running_nodes(parse(path)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, node.lineno
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield f"{absolute(node.module or '', node.level)}.{alias.name}", node.lineno
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "import_module":
-            name = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
-            if isinstance(name, str):
-                bare = name.lstrip(".")
-                yield absolute(bare, len(name) - len(bare)), node.lineno
-
-
-def nearest_module(name: str, known: dict[str, Path]) -> str | None:
-    """Cut a dotted name down to the module that holds it; None for other people's packages."""
-    while name and name not in known:
-        name = name.rpartition(".")[0]
-    return name or None
-
-
-def import_graph(known: dict[str, Path]) -> dict[str, dict[str, int]]:
-    """Map each module to the modules it imports, each with the first line that does."""
-    graph: dict[str, dict[str, int]] = {}
-    for module, path in known.items():
-        edges = graph.setdefault(module, {})
-        for name, line in imported_names(module, path):
-            target = nearest_module(name, known)
-            if target is not None and target != module:
-                edges.setdefault(target, line)
-    return graph
-
-
-def find_cycle(graph: dict[str, dict[str, int]]) -> list[str]:
-    """Return one import cycle, importer before imported, its first module again at the end; empty if there is none."""
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        return list(reversed(error.args[1]))
-    return []
 
 
 def source_files() -> Iterator[Path]:
@@ -199,6 +129,169 @@ def test_a_cycle_would_be_found(tmp_path: Path) -> None:
     cycle = find_cycle(graph)
     assert set(cycle) == {"extract.a", "extract.b", "extract.c"}
     assert all(target in graph[importer] for importer, target in pairwise(cycle))
+
+
+def write_modules(folder: Path, texts: dict[str, str]) -> dict[str, Path]:
+    """Write modules by dotted name; a name that others are nested in becomes a package."""
+    known = {}
+    for name, text in texts.items():
+        path = folder.joinpath(*name.split("."))
+        is_package = any(other.startswith(f"{name}.") for other in texts)
+        known[name] = path / "__init__.py" if is_package else path.with_suffix(".py")
+        known[name].parent.mkdir(parents=True, exist_ok=True)
+        known[name].write_text(text, encoding="utf-8")
+    return known
+
+
+def test_imports_between_folders_point_down_the_declared_order() -> None:
+    graph = folder_graph(modules())
+    order = declared_order(PAGE.read_text(encoding="utf-8"))
+    assert sorted(order) == sorted(graph), f"{PAGE.name} lists other folders than there are"
+    offences = arrows_against(graph, order)
+    assert not offences, "against the order of docs/architecture.md:\n" + "\n".join(offences)
+
+
+def test_nested_folders_form_a_dag_among_themselves() -> None:
+    nesting = {name.rpartition(".")[0] for name in folder_graph(modules(), depth=3) if name.count(".") == 2}
+    assert nesting, "no folder holds other folders"
+    for folder in sorted(nesting):
+        graph = siblings_graph(modules(), folder)
+        assert not find_cycle(graph), f"the folders in {folder} import each other: {graph}"
+
+
+def test_a_cycle_between_folders_would_be_found(tmp_path: Path) -> None:
+    """No file of it is in a cycle, so the test between files is silent."""
+    known = write_modules(tmp_path, {
+        "probes": "",
+        "probes.tasks": "",
+        "probes.tasks.pairs": "",
+        "probes.tasks.pairs.rows": "from probes.heads.names import NAMES\n",
+        "probes.tasks.words": "",
+        "probes.tasks.words.rows": "from probes.tasks.pairs import rows\n",
+        "probes.tasks.pairs.late": "def late():\n    import probes.tasks.words.rows\n",
+        "probes.tasks.table": "import probes.tasks.words.rows\n",
+        "probes.heads": "",
+        "probes.heads.names": "",
+        "probes.heads.fit": "from ..tasks import table\n",
+    })  # fmt: skip
+    assert not find_cycle(import_graph(known))
+    graph = folder_graph(known)
+    assert set(graph) == {"probes", "probes.tasks", "probes.heads"}
+    assert set(find_cycle(graph)) == {"probes.tasks", "probes.heads"}
+    order = ("probes", "probes.heads", "probes.tasks")
+    assert arrows_against(graph, order) == ["probes.heads.fit (line 1) imports probes.tasks.table"]
+    nested = siblings_graph(known, "probes.tasks")
+    assert set(nested) == {"probes.tasks.pairs", "probes.tasks.words"}
+    assert set(find_cycle(nested)) == set(nested)
+
+
+def test_shortcuts_are_left_out_of_the_drawing() -> None:
+    graph = {"d": {"c": "", "b": "", "a": ""}, "c": {"a": ""}, "b": {"a": ""}, "a": {}}
+    assert without_shortcuts(graph) == {"d": ["c", "b"], "c": ["a"], "b": ["a"], "a": []}
+
+
+def test_the_page_shows_the_folders_and_arrows_of_the_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert refresh(page) == page, "docs/architecture.md is out of date; run: .venv/bin/python -m tests.draw_architecture"
+
+
+def test_the_drawing_follows_the_code(tmp_path: Path) -> None:
+    known = write_modules(tmp_path, {
+        "extract": '"""The package."""\n',
+        "extract.errors": "",
+        "extract.run": '"""Runs\nextractions.\n\nMore.\n"""\nimport extract.masks.plan\nimport extract.errors\n',
+        "extract.run.one": "",
+        "extract.masks": '"""Mask plans."""\n',
+        "extract.masks.plan": "",
+        "probes": "",
+        "probes.cli": '"""The command."""\n',
+        "probes.cli.main": "import extract.run.one, extract.masks.plan\n",
+    })  # fmt: skip
+    drawn = draw(("extract.masks", "extract.run", "probes.cli"), known)
+    assert drawn.splitlines()[2:5] == [
+        "| `extract/masks/` | Mask plans. | |",
+        "| `extract/run/` | Runs extractions. | masks |",
+        "| `probes/cli/` | The command. | extract: masks, run |",
+    ]
+    arrows = [line.strip() for line in drawn.splitlines() if "-->" in line]
+    assert arrows == ["extract.run --> extract.masks", "probes.cli --> extract.run"]
+
+
+def overfull_folders(root: Path, packages: tuple[str, ...]) -> list[str]:
+    """List the folders that hold more modules than a reader can survey, `__init__` not counted."""
+    offences = []
+    for package in packages:
+        for folder in sorted({path.parent for path in (root / package).rglob("*.py")}):
+            n_files = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+            if n_files > (MOST_FILES_AT_A_ROOT if folder == root / package else MOST_FILES_IN_A_FOLDER):
+                offences.append(f"{folder.relative_to(root)}: {n_files} files")
+    return offences
+
+
+def test_folders_are_small() -> None:
+    assert not overfull_folders(ROOT, PACKAGES)
+
+
+def test_a_large_folder_would_be_found(tmp_path: Path) -> None:
+    small = {f"extract.masks.m{i}": "" for i in range(14)} | {f"extract.r{i}": "" for i in range(5)}
+    write_modules(tmp_path, {"extract": "", "extract.masks": "", **small})
+    assert not overfull_folders(tmp_path, ("extract",))
+    (tmp_path / "extract" / "masks" / "one_more.py").touch()
+    (tmp_path / "extract" / "one_more.py").touch()
+    assert overfull_folders(tmp_path, ("extract",)) == ["extract: 6 files", "extract/masks: 15 files"]
+
+
+def type_checked_homes(package: str) -> dict[str, str]:
+    """Read what `if TYPE_CHECKING:` of a package imports: public name to module."""
+    return {
+        alias.name: node.module or ""
+        for node in ast.walk(parse(modules()[package]))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGES)
+        for alias in node.names
+    }
+
+
+def literal_of(module: Path, name: str) -> Any:
+    """Read a top-level assignment of plain values without importing the module."""
+    for node in parse(module).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    pytest.fail(f"{at(module, 1)} has no {name}")
+
+
+def names_bound_in(module: Path) -> set[str]:
+    """Name what a module defines, assigns or imports at its top level."""
+    found = set()
+    for node in parse(module).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_are_where_their_table_says(package: str) -> None:
+    homes = literal_of(modules()[package], "_HOMES")
+    missing = [f"{home}.{name}" for name, home in homes.items() if name not in names_bound_in(modules()[home])]
+    assert homes, f"{package} has no public names"
+    assert not missing, f"{package} names what does not exist: {missing}"
+    assert type_checked_homes(package) == homes, "a type checker and Python find other names"
+    assert literal_of(modules()[package], "__all__") == sorted(homes)
+
+
+def test_library_code_does_not_import_public_names() -> None:
+    """An import of `extract` itself would hide from the tests above which folder it needs."""
+    offences = [
+        f"{module} (line {line}) imports from {target}"
+        for module, targets in import_graph(modules()).items()
+        for target, line in targets.items()
+        if target in PACKAGES
+    ]
+    assert not offences, "import from the module that defines the name:\n" + "\n".join(offences)
 
 
 @pytest.mark.parametrize("module", ["extract", "probes", "probes.cli.main"])
