@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
@@ -18,13 +18,6 @@ from probes.report.searches import draw_search, search_summary
 from probes.report.style import new_figure, save_figure
 from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
 from probes.tasks.base import Task
-
-
-class Record(Protocol):
-    """Scores of any kind of run."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
 
 
 def write_run(folder: Path, scores: RunScores, task: Task, cache: LatentCache, report: KindReport) -> None:
@@ -88,7 +81,7 @@ def write_manifest(folder: Path, cache: LatentCache) -> None:
     (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
 
 
-def write_scores(folder: Path, scores: Record) -> None:
+def write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md)."""
     text = json.dumps(without_nan(scores.to_dict()), indent=1, allow_nan=False)
     (folder / "scores.json").write_text(text + "\n", encoding="utf-8")

@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from extract.store.cache import LatentCache
 from probes.fitting.trainer import ignore_epoch
 from probes.heads.registry import HEADS, resolve_head
@@ -123,7 +121,7 @@ def _classes(folder: Path) -> tuple[Task, LatentCache]:
     return task, plant_classes(folder / "classes.h5", task)
 
 
-def _words(folder: Path) -> tuple[Task, LatentCache]:
+def _words(_: Path) -> tuple[Task, LatentCache]:
     task = planted_words.make_task(sizes=SIZES)
     n_train = sum(map(len, task.splits["train"]["words"]))
     return task, planted_words.plant(task, noise=0.8, cut=[1, n_train + 2])

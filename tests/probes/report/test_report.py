@@ -1,170 +1,39 @@
-"""The report: rows as numbers say, figures also where a number is missing, JSON that every reader takes."""
+"""The report of a run: every number as it is in the record, the same document and files for every kind of task."""
 
+import csv
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
 
-from extract.store.cache import LatentCache
-from probes.cli.screen import screen_watcher
-from probes.heads.pairs.residuals import Residuals
-from probes.report.figures import draw_contributions, draw_history, draw_layer_curve
-from probes.report.summary import pretraining_text, reported_split, summary_text
-from probes.report.table import COLUMNS, markdown_table, score_rows, screen_table
-from probes.report.write import write_pretraining, write_report
-
-NAN = float("nan")
-
-
-def summary(mean: float, *values: float) -> dict[str, Any]:
-    return {"mean": mean, "std": 0.02, "low": mean - 0.1, "high": mean + 0.1, "confidence": 0.95, "values": values}
-
-
-def make_scores(test: float = 0.5) -> dict[str, Any]:
-    def metrics(mean: float, n: int) -> dict[str, Any]:
-        return {"pearson": summary(mean, *[mean] * n), "spearman": summary(mean - 0.05, *[mean] * n)}
-
-    history = [{"train_loss": 0.3, "validation_pearson": NAN}, {"train_loss": 0.2, "validation_pearson": 0.4}]
-    seeds = [{"best_epoch": 2, "history": history, "identical_similarity": 0.875, "seed": seed} for seed in (0, 1)]
-    curve = {"raw": [0.1, 0.4], "standardised": [0.2, NAN]}
-    wrong = {
-        "n": 40,
-        "bias": -0.25,
-        "mean_absolute": 0.5,
-        "root_mean_square": 0.75,
-        "size_against": {"n_words": 0.125, "overlap": -0.5, "gold": NAN},
-        "prediction_against_overlap": 0.75,
-        "gold_against_overlap": 0.5,
-        "quarters": {
-            "n_words": [{"low": 2.0, "high": 11.0, "n": 39, "pearson": 0.625, "mean_absolute": 0.25}],
-            "overlap": [{"low": 0.0, "high": 0.5, "n": 1, "pearson": NAN, "mean_absolute": 1.0}],
-        },
-    }
-    residuals = {"validation": {**wrong, "mean_absolute": 9.0}, "test": wrong}
-    subsets = {"full": {"n": 40}, "clean": {"n": 33, **metrics(0.3, 2)}, "leaked": {"n": 7}, "repeated": {"n": 0}}
-    return {
-        "name": "made", "command": "icecore run made.yaml", "commit": "", "device": "cpu", "versions": {"torch": "2"},
-        "protocol": "icecore", "n_resamples": 100,
-        "pretraining": {"corpus": {}, "cache": {}, "autoencoders": {}},
-        "decoder": {
-            "name": "tiny", "family": "llama", "n_layers": 1, "width": 4, "dtype": "float32", "revision": "",
-            "weight_digest": "w" * 64,
-        },
-        "cache": {
-            "file": "c.h5", "id": "i" * 64, "plan": "causal", "poolings": ["mean"], "n_rows": 7, "n_truncated": 0,
-            "template": {"bos": "auto", "instruction": ""},
-        },
-        "task": {"name": "pairs", "source": "made up", "is_sample": True, "n_pairs": {"test": 8},
-            "notes": ["mind this"]},
-        "heads": {
-            "layer-cosine": {
-                "pooling": "mean", "layers": ["block_01", "final_norm"],
-                "chosen": {"kind": "raw", "layer": "final_norm"},
-                "curves": {"validation": {"pearson": curve}, "test": {"pearson": curve}},
-                "seeds": [{"best_epoch": 0, "history": [], "identical_similarity": 1.0, "seed": 0}],
-                "summary": {"validation": metrics(0.4, 1), "test": metrics(test, 1)},
-                "is_optimistic": False, "subsets": subsets, "residuals": residuals,
-            },
-            "cosine-mlp": {
-                "pooling": "mean", "layers": ["block_01", "final_norm"], "seeds": seeds,
-                "contributions": {
-                    "split": "validation", "layers": ["block_01", "final_norm"],
-                    "alone": [0.1, NAN], "without": [0.0, NAN],
-                },
-                "summary": {"validation": metrics(0.6, 2), "test": metrics(0.55, 2)},
-                "is_optimistic": False, "subsets": subsets, "residuals": residuals,
-            },
-        },
-    }  # fmt: skip
+from probes.report.document import Context, reported_split, result_rows, summary_text
+from probes.report.scores import read_run
+from probes.report.table import describe_point, interval, markdown_table, number, spread
+from probes.report.words import without_latent
+from probes.report.write import screen_table, without_nan, write_pretraining, write_run
+from tests.probes.report.made_runs import (
+    AUTOENCODERS,
+    HEADS_OF,
+    NAN,
+    MadeRun,
+    make_pretraining,
+    make_result,
+    make_summary,
+)
 
 
-AUTOENCODERS: dict[str, Any] = {
-    "mean+last": {
-        "layers": ["mean/block_01", "mean/final_norm", "last/block_01"], "codes": [4, 4, 8],
-        "best_epochs": [2, 1, 2], "seed": 0,
-        "history": [{"train_loss": 0.9, "held_out_loss": 0.8}, {"train_loss": 0.6, "held_out_loss": 0.5}],
-        "held_out_losses": [0.25, 0.75, 0.5], "n_texts": {"train": 1900, "held_out": 100}, "seconds": 3.0,
-    },
-}  # fmt: skip
-WORST = {
-    name: [{"row": 3, "gold": 1.0, "predicted": 4.5, "sentence1": f"{name} | a\nb", "sentence2": "second"}]
-    for name in ("layer-cosine", "cosine-mlp")
-}
+def context(made: MadeRun, **figures: str) -> Context:
+    return Context(made.scores, made.task, made.kind.report, figures)
 
 
-def make_residuals(n_rows: int = 40, *, noise: float = 1.0) -> Residuals:
-    rng = np.random.default_rng(0)
-    gold = rng.uniform(0, 5, n_rows)
-    texts = tuple((f"first {i}", f"second {i}") for i in range(n_rows))
-    words, overlap = rng.integers(2, 30, n_rows).astype(float), rng.uniform(size=n_rows)
-    return Residuals(gold + noise * rng.normal(size=n_rows), gold, words, overlap, texts)
-
-
-def of_all_heads(*splits: str) -> dict[str, dict[str, Residuals]]:
-    return {name: {split: make_residuals() for split in splits} for name in WORST}
-
-
-def test_rows_are_correlations_times_a_hundred() -> None:
-    rows = score_rows(make_scores())
-    assert all(part in rows[0][0] for part in ("layer-cosine", "raw", "final_norm"))
-    assert rows[0][1:] == ("mean", "40.0", "50.0", "40.0 to 60.0", "45.0", "-", "-")
-    assert rows[1][2:] == ("60.0 ± 2.0", "55.0 ± 2.0", "45.0 to 65.0", "50.0 ± 2.0", "2", "2, 2")
-    assert all(len(row) == len(COLUMNS) for row in rows)
-
-
-def test_a_run_without_a_test_split_has_dashes() -> None:
-    scores = make_scores()
-    del scores["heads"]["cosine-mlp"]["summary"]["test"]
-    assert score_rows(scores)[1][3:6] == ("-", "-", "-")
-
-
-def test_tables_hold_every_row() -> None:
-    rows = score_rows(make_scores())
-    lines = markdown_table(rows, COLUMNS).splitlines()
-    assert [len(line.split("|")) for line in lines] == [len(COLUMNS) + 2] * 4
-    console = Console(file=StringIO(), width=200)
-    console.print(screen_table(make_scores()))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "made: pairs on tiny" in text
-    assert "55.0 ± 2.0" in text
-
-
-def test_the_summary_says_that_a_sample_is_no_benchmark() -> None:
-    text = summary_text(make_scores(), {"A figure": "figures/a.png"}, WORST)
-    assert "its scores are no benchmark result" in text
-    assert "![A figure](figures/a.png)" in text
-    assert "- mind this" in text
-    assert "- `cosine-mlp`: 0.875, 0.875" in text
-    assert "Commit `not a checkout`, device `cpu`, torch 2" in text
-    scores = make_scores()
-    scores["task"]["is_sample"] = False
-    assert "benchmark" not in summary_text(scores, {}, WORST)
-
-
-def test_figures_are_drawn_where_numbers_are_missing(tmp_path: Path) -> None:
-    before = dict(mpl.rcParams)
-    heads = make_scores()["heads"]
-    draw_layer_curve(heads["layer-cosine"], tmp_path / "curve.png", title="Curve")
-    draw_contributions(heads["cosine-mlp"]["contributions"], tmp_path / "layers.png", title="Layers")
-    draw_history(heads["cosine-mlp"], tmp_path / "history.png", title="History")
-    for name in ("curve", "layers", "history"):
-        with Image.open(tmp_path / f"{name}.png") as image:
-            assert np.ptp(np.asarray(image.convert("L"))) > 100
-    assert dict(mpl.rcParams) == before
-
-
-def test_a_missing_number_is_null_in_json(tmp_path: Path, cache: LatentCache, read_json: Callable[[Path], Any]) -> None:
-    write_report(tmp_path, make_scores(test=NAN), cache, residuals=of_all_heads("validation", "test"))
-    scores = read_json(tmp_path / "scores.json")
-    assert scores["heads"]["layer-cosine"]["summary"]["test"]["pearson"]["mean"] is None
-    assert scores["heads"]["cosine-mlp"]["contributions"]["alone"] == [0.1, None]
-    assert "nan" in (tmp_path / "summary.md").read_text(encoding="utf-8")
+def summary(made: MadeRun) -> str:
+    return summary_text(context(made))
 
 
 def section(text: str, title: str) -> list[str]:
@@ -172,167 +41,332 @@ def section(text: str, title: str) -> list[str]:
     return text.split(f"\n## {title}\n")[1].partition("\n## ")[0].strip().splitlines()
 
 
-def test_the_summary_scores_subsets_that_have_rows() -> None:
-    lines = section(summary_text(make_scores(), {}, WORST), "Subsets of test")
+def rows_of(made: MadeRun) -> list[dict[str, str]]:
+    titles, rows = result_rows(made.scores, made.kind.report)
+    return [dict(zip(titles, row, strict=True)) for row in rows]
+
+
+def test_numbers_are_written_times_a_hundred() -> None:
+    assert spread(make_summary(0.5)) == "50.0"
+    assert spread(make_summary(0.5, 2)) == "50.0 ± 2.0"
+    assert interval(make_summary(0.5)) == "40.0 to 60.0"
+    assert [spread(None), interval(None), interval(replace(make_summary(0.5), low=NAN)), number(None)] == ["-"] * 4
+    assert markdown_table([("a", "b")], ("x", "y")) == "| x | y |\n|---|---|\n| a | b |"
+    assert describe_point({"layer": "block_02", "C": 0.1}) == "block_02, C 0.1"
+    assert describe_point({"layer": "block_02", "kind": "raw", "threshold": 0.3}) == "block_02, raw"
+    assert describe_point({}) == ""
+
+
+def test_the_table_holds_the_scores_of_every_head(made: MadeRun) -> None:
+    rows = rows_of(made)
+    for row in rows:
+        result = made.scores.heads[row["head"].split(" ")[0]]
+        metric = row.get("metric", result.metric)
+        name = " Pearson" if made.kind.name == "pairs" else ""
+        assert row[f"validation{name}"] == spread(result.summary["validation"][metric])
+        assert row[f"test{name}"] == spread(result.summary["test"][metric])
+        assert row["95 % interval"] == interval(result.summary["test"][metric])
+    assert {row["head"].split(" ")[0] for row in rows} == set(HEADS_OF[made.kind.name])
+
+
+def test_columns_that_only_a_kind_has(pairs: MadeRun, classes: MadeRun, words: MadeRun) -> None:
+    cosine, mlp = rows_of(pairs)
+    chosen = pairs.scores.heads["layer-cosine"].chosen
+    assert cosine["head"] == f"layer-cosine ({chosen['layer']}, {chosen['kind']})"
+    assert (cosine["seeds"], cosine["epochs"], mlp["seeds"]) == ("-", "-", "2")
+    assert mlp["test Spearman"] == spread(pairs.scores.heads["cosine-mlp"].summary["test"]["spearman"])
+    probe = classes.scores.heads["logistic-probe"]
+    first, second = (row for row in rows_of(classes) if row["head"] == "logistic-probe")
+    assert (first["metric"], second["metric"]) == classes.task.metrics
+    gain = 100 * (probe.mean("test") - probe.extras["default"]["scores"]["test"])
+    assert (first["test, chosen - default"], second["test, chosen - default"]) == (f"{gain:+.1f}", "-")
+    assert first["majority class on test"] == f"{100 * probe.baselines['majority']['test']:.1f}"
+    strict = words.with_head("token-mix", options={**words.scores.heads["token-mix"].options, "is_strict": True})
+    assert [row["metric"] for row in rows_of(strict)] == ["span-f1", "span-f1 (strict)"]
+    assert rows_of(words)[0]["seeds"] == "2"
+
+
+def test_a_run_without_a_test_split_has_dashes(made: MadeRun) -> None:
+    name = next(iter(made.scores.heads))
+    kept = {split: found for split, found in made.scores.heads[name].summary.items() if split != "test"}
+    row = rows_of(made.with_head(name, summary=kept))[0]
+    assert [value for title, value in row.items() if title.startswith(("test", "95"))] == ["-"] * (
+        2 if made.kind.name == "words" else 3
+    )
+    assert [reported_split(names) for names in (["validation", "test"], ["validation"], ["train"])] == [
+        "test", "validation", "validation",
+    ]  # fmt: skip
+
+
+def test_a_terminal_has_the_columns_that_fit(made: MadeRun) -> None:
+    console = Console(file=StringIO(), width=200)
+    console.print(screen_table(made.scores, made.kind.report))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "made: planted on planted" in text
+    assert "epochs" not in text
+    assert all(spread(result.summary["test"][result.metric]) in text for result in made.scores.heads.values())
+
+
+def test_every_kind_has_the_same_document(made: MadeRun) -> None:
+    told = made.with_header(task={"is_sample": True, "notes": ["look here"]}, protocol="magnet")
+    text = summary_text(context(told, **{"A figure": "figures/a.png"}))
+    assert text.startswith("# made\n\n> The task is a **sample** shipped with the project")
+    assert "Command: `icecore run made.yaml`" in text
+    assert section(text, "Data notes") == ["- look here"]
+    assert section(text, "Figures") == ["![A figure](figures/a.png)"]
+    used = "\n".join(section(text, "What was used"))
+    for fact in (
+        "Decoder: `planted` (llama, 3 blocks, width 12, float32, weights `wwwwwwwwwwww`, revision `local`)",
+        "Plan `causal`, poolings mean", "BOS policy `auto`, instruction ''", "0 truncated",
+        "Task: `planted`, made up; train 48, validation 32, test 32",
+        "Commit `not a checkout`, device `cpu`, float32 products by default, torch 2",
+    ):  # fmt: skip
+        assert fact in used
+    for name, result in made.scores.heads.items():
+        assert f"`{name}` {result.selection}" in text
+    assert "100-fold bootstrap over test" in text
+    assert "(protocol `magnet`, docs/protocol.md)" in text
+    assert "benchmark" not in summary(made)
+    assert "Data notes" not in summary(made)
+
+
+def test_an_optimistic_head_is_marked(made: MadeRun) -> None:
+    assert "nothing was chosen on test (protocol `icecore`" in summary(made)
+    name = next(iter(made.scores.heads))
+    changed = made.with_head(name, optimistic_because="the epoch is chosen on test", departures=("words are cut",))
+    text = summary(changed)
+    assert f"> `{name}` is **optimistic**: the epoch is chosen on test." in text
+    assert "nothing was chosen on test" not in text
+    assert section(text, "Departures from the protocol `icecore`") == [f"- `{name}`: words are cut"]
+    assert [row["head"].endswith("(optimistic)") for row in rows_of(changed)] == [
+        row["head"].startswith(name) for row in rows_of(changed)
+    ]
+
+
+def subset(n: int, mean: float | None = None) -> dict[str, Any]:
+    return {"n": n} if mean is None else {"n": n, "pearson": make_summary(mean, 2).to_dict()}
+
+
+def test_subsets_that_have_rows_are_scored(pairs: MadeRun) -> None:
+    subsets = {"full": subset(40), "clean": subset(33, 0.3), "leaked": subset(7), "repeated": subset(0)}
+    for name, result in pairs.scores.heads.items():
+        pairs = pairs.with_head(name, extras={**result.extras, "subsets": subsets})
+    lines = section(summary(pairs), "Subsets of test")
     assert "| head | clean, 33 rows | leaked, 7 rows |" in lines  # not the whole, nor what is empty
     assert "| cosine-mlp | 30.0 ± 2.0 (20.0 to 40.0) | - |" in lines
     assert "- clean: no sentence of the row is in train" in lines
     assert not any("repeated" in line or "full" in line for line in lines)
-    scores = make_scores()
-    for result in scores["heads"].values():
-        result["subsets"] = {"full": {"n": 8}, "leaked": {"n": 0}}
-    assert "Subsets of test" not in summary_text(scores, {}, WORST)
-    for result in scores["heads"].values():
-        result["subsets"] = {}
-    assert "Subsets of test" not in summary_text(scores, {}, WORST)
+    for empty in ({}, {"full": subset(8), "leaked": subset(0)}):
+        for name, result in pairs.scores.heads.items():
+            pairs = pairs.with_head(name, extras={**result.extras, "subsets": empty})
+        assert "Subsets of test" not in summary(pairs)
 
 
-def test_the_summary_says_where_heads_are_wrong() -> None:
-    lines = section(summary_text(make_scores(), {}, WORST), "Where the heads are wrong")
-    assert "| cosine-mlp | test | 0.50 | 0.75 | -0.25 | +0.12 | -0.50 | +nan | +0.75 (+0.50) |" in lines
-    assert any("Furthest off, `cosine-mlp`" in line for line in lines)  # the best on validation
-    assert "| 1.0 | 4.5 | cosine-mlp \\| a b | second |" in lines
-    assert any("stay together), `cosine-mlp` on test:" in line for line in lines)
+def test_the_summary_shows_where_pair_heads_are_wrong(pairs: MadeRun) -> None:
+    wrong = {
+        "bias": -0.25, "mean_absolute": 0.5, "root_mean_square": 0.75, "gold_against_overlap": 0.5,
+        "size_against": {"n_words": 0.125, "overlap": -0.5, "gold": NAN}, "prediction_against_overlap": 0.75,
+        "quarters": {
+            "n_words": [{"low": 2.0, "high": 11.0, "n": 39, "pearson": 0.625, "mean_absolute": 0.25}],
+            "overlap": [{"low": 0.0, "high": 0.5, "n": 1, "pearson": NAN, "mean_absolute": 1.0}],
+        },
+    }  # fmt: skip
+    best = pairs.scores.heads["layer-cosine"]
+    both = {"test": wrong, "validation": {**wrong, "bias": 9.0}}
+    made = pairs.with_head("layer-cosine", extras={**best.extras, "residuals": both})
+    lines = section(summary(made), "Where the heads are wrong")
+    assert "| layer-cosine | test | 0.50 | 0.75 | -0.25 | +0.12 | -0.50 | - | +0.75 (+0.50) |" in lines
     assert "| words in both texts | 2 to 11 | 39 | 62.5 | 0.25 |" in lines
     assert "| lexical overlap | 0.00 to 0.50 | 1 | - | 1.00 |" in lines
-    scores = make_scores()
-    scores["heads"]["cosine-mlp"]["summary"]["validation"]["pearson"] = summary(NAN, NAN, NAN)
-    assert "Furthest off, `layer-cosine`" in summary_text(scores, {}, WORST)
+    assert any("stay together), `layer-cosine` on test:" in line for line in lines)
+    [worst] = (line for line in lines[lines.index("|---|---|---|---|") + 1 :][:1])
+    gold = np.array(pairs.task.splits["test"]["score"])
+    row = int(np.argmax(np.abs(best.predictions["test"] - gold)))
+    found = best.predictions["test"][row]
+    assert worst == f"| {gold[row]:.1f} | {found:.1f} | test {row} left | test {row} right |"
+    assert "Furthest off, `cosine-mlp`" in summary(made.with_head("layer-cosine", selection_score=NAN))
 
 
-def test_without_a_test_split_validation_is_told() -> None:
-    scores = make_scores()
-    for result in scores["heads"].values():
-        result["residuals"] = {"validation": result["residuals"]["validation"]}
-    assert "| cosine-mlp | validation | 9.00 |" in summary_text(scores, {}, WORST)
-    assert [reported_split(names) for names in (["validation", "test"], ["validation"], ["train"])] == [
-        "test",
-        "validation",
-        "validation",
-    ]
+def test_a_prediction_that_depends_on_the_text_has_no_number(pairs: MadeRun) -> None:
+    first, second = pairs.scores.heads["cosine-mlp"].seeds
+    seeds = ({**first, "identical_similarity": 0.875}, {**second, "identical_similarity": None})
+    text = summary(pairs.with_head("cosine-mlp", seeds=seeds))
+    assert "- `cosine-mlp`: 0.875, depends on the text" in text
+    assert "- `layer-cosine`: 1.000" in text
 
 
-def test_a_prediction_that_depends_on_the_text_has_no_number() -> None:
-    scores = make_scores()
-    scores["heads"]["cosine-mlp"]["seeds"][1]["identical_similarity"] = None
-    assert "- `cosine-mlp`: 0.875, depends on the text" in summary_text(scores, {}, WORST)
+def test_the_summary_of_classes_has_the_facts_of_the_solver(classes: MadeRun) -> None:
+    probe = classes.scores.heads["logistic-probe"]
+    found = probe.extras["convergence"]
+    text = summary(classes)
+    assert "The default of `logistic-probe` is final_norm, C 1: the highest layer and the C nearest 1." in text
+    used = "\n".join(section(text, "What was used"))
+    assert f"- `logistic-probe`: {found['n_converged']} of {found['n_problems']} problems converged" in used
+    assert "SMOTE (`times-5`) added 192 rows to 48; 0 classes have fewer than 5 neighbours, 0 have one row" in used
+    assert "- Classes: 2" in used
+    assert "the released code's limit" not in text
+    released = summary(classes.with_header(protocol="look-both-ways"))
+    took = f"it took {found['chosen']['n_iterations']} and converged"
+    limit = probe.options["max_iterations"]
+    assert f"> `logistic-probe` may take {limit} iterations, the released code's limit; {took}." in released
+    extras = {**probe.extras, "oversampled": {**probe.extras["oversampled"], "clipped": ["a"], "duplicated": ["b"]}}
+    assert "1 classes have fewer than 5 neighbours, 1 have one" in summary(
+        classes.with_head("logistic-probe", extras=extras)
+    )
+    assert "test groups" in summary(classes.with_header(task={"has_groups": True}))
 
 
-def test_an_optimistic_head_is_marked_in_every_table() -> None:
-    scores = make_scores()
-    assert "nothing was chosen on test (protocol `icecore`" in summary_text(scores, {}, WORST)
-    scores["protocol"] = "freeze-released"
-    scores["heads"]["cosine-mlp"]["is_optimistic"] = True
-    assert [row[0].endswith("(optimistic)") for row in score_rows(scores)] == [False, True]
-    console = Console(file=StringIO(), width=200)
-    console.print(screen_table(scores))
-    assert "cosine-mlp (optimistic)" in console.file.getvalue()  # type: ignore[attr-defined]
-    text = summary_text(scores, {}, WORST)
-    assert "**Optimistic**: protocol `freeze-released` chooses the epoch" in text
-    assert "nothing was chosen on test" not in text
+def test_the_summary_of_words_has_its_tables(words: MadeRun) -> None:
+    text = summary(words)
+    result, mix = words.scores.heads["token-classifier"], words.scores.heads["token-mix"].extras["mix"]
+    decoded = section(text, "Tags decoded in other ways")
+    scores = " | ".join(f"{100 * value:.1f}" for value in result.extras["decoding"]["test"].values())
+    assert f"| token-classifier | test | {scores} |" in decoded
+    assert not any("| train |" in line for line in decoded)
+    row = result.extras["by_type"]["test"][0]
+    shares = " | ".join(f"{100 * row[key]:.1f}" for key in ("precision", "recall", "f1"))
+    assert f"| {row['type']} | {shares} | {row['n_gold']} |" in section(text, "`token-classifier` by type, test")
+    wrong = result.extras["errors"]["test"][0]
+    lines = section(text, "Most frequent errors of `token-classifier`, test, first seed")
+    assert lines[2] == (
+        f"| {wrong['gold']} | {wrong['predicted']} | {wrong['n']} | {', '.join(wrong['words'])} |"
+    )  # fmt: skip
+    [curve] = result.curves
+    layers = section(text, "`token-classifier`: every layer, validation")
+    assert f"| block_02 | {100 * curve.values[2]:.1f} ± {100 * curve.spread[2]:.1f} |" in layers
+    assert "`token-mix`: every layer" not in text
+    weights = section(text, "What each layer gives `token-mix`")
+    assert any(line.startswith(f"| embedding | {mix['weights'][0]:.3f} | ") for line in weights)
+    used = "\n".join(section(text, "What was used"))
+    assert "2 cut off, 0 covered by no token, 0 begin inside a token; 0 sentences read in windows" in used
+    n_words = {split: sum(map(len, rows["words"])) for split, rows in words.task.splits.items()}
+    assert f"- Words: train {n_words['train']}, validation {n_words['validation']}, test {n_words['test']}" in used
+    assert f"words without a latent: train 1 of {n_words['train']}, validation 1 of" in used
 
 
-def test_the_summary_tells_what_the_autoencoders_lose() -> None:
-    scores = make_scores()
-    assert "Layer-wise autoencoders" not in summary_text(scores, {}, WORST)
-    scores["pretraining"]["autoencoders"] = AUTOENCODERS
-    for text in (summary_text(scores, {}, WORST), pretraining_text(scores, {})):
-        [line] = [line for line in text.splitlines() if line.startswith("- `mean+last`")]
-        assert "codes of 4, 8, 1,900 texts, epochs 1 to 2 of 2" in line
+def test_what_breaks_a_table_is_escaped(words: MadeRun) -> None:
+    result = words.scores.heads["token-mix"]
+    errors = {"test": [{"gold": "O", "predicted": "B|X", "n": 3, "words": ["a|b", "`c`"]}]}
+    text = summary(words.with_head("token-mix", extras={**result.extras, "errors": errors}))
+    assert "| O | B\\|X | 3 | a\\|b, 'c' |" in text
+
+
+@pytest.mark.parametrize(
+    ("left_out", "line"),
+    [
+        ((False, False), "A word without a latent is an error."),
+        ((True, True), "Words without a latent are left out of the scores."),
+        ((False, True), "A word without a latent is an error; `token-mix` leaves such words out of its scores."),
+    ],
+)
+def test_words_without_a_latent(words: MadeRun, left_out: tuple[bool, bool], line: str) -> None:
+    for (name, result), leaves_out_cut in zip(words.scores.heads.items(), left_out, strict=True):
+        words = words.with_head(name, options={**result.options, "leaves_out_cut": leaves_out_cut})
+    assert (
+        without_latent(context(words)) == f"Spans are counted by the rules of conlleval, unless marked strict. {line}"
+    )
+    assert line in summary(words)
+
+
+def test_the_losses_of_autoencoders_are_reported(pairs: MadeRun, tmp_path: Path) -> None:
+    assert "Layer-wise autoencoders" not in summary(pairs)
+    begun = replace(pairs, scores=replace(pairs.scores, pretraining={"autoencoders": AUTOENCODERS}))
+    write_pretraining(tmp_path, make_pretraining())
+    write_pretraining(tmp_path, make_pretraining())  # once more into the same folder
+    alone = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    for text in (summary(begun), alone):
+        [line] = section(text, "Layer-wise autoencoders")
+        assert line.startswith("- `mean+last`: codes of 4, 8, 1,900 texts, epochs 1 to 2 of 2")
         assert "on 100 held-out texts: 0.500 on average, 0.250 (mean/block_01) to 0.750 (mean/final_norm)" in line
-
-
-def assert_drawn(path: Path) -> None:
-    with Image.open(path) as image:
-        assert min(image.size) > 300
-        assert np.ptp(np.asarray(image.convert("L"))) > 100
-
-
-def test_a_report_draws_the_residuals_of_every_head(tmp_path: Path, cache: LatentCache) -> None:
-    scores = make_scores()
-    scores["pretraining"]["autoencoders"] = AUTOENCODERS
-    write_report(tmp_path, scores, cache, residuals=of_all_heads("validation", "test"))
-    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
-    names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert names == {
-        "layer_cosine_curve.png", "layer_cosine_residuals.png", "cosine_mlp_layers.png", "cosine_mlp_history.png",
-        "cosine_mlp_residuals.png", "autoencoder_mean_last.png", "autoencoder_mean_last_history.png",
-    }  # fmt: skip
-    for name in names:
-        assert f"](figures/{name})" in text
-        assert_drawn(tmp_path / "figures" / name)
-    assert "![Residuals of cosine-mlp (test)](figures/cosine_mlp_residuals.png)" in text
-
-
-def test_autoencoders_by_themselves_are_reported(tmp_path: Path, read_json: Callable[[Path], Any]) -> None:
-    keys = ("name", "command", "commit", "device", "versions")
-    scores = {key: make_scores()[key] for key in keys} | {"pretraining": {"autoencoders": AUTOENCODERS}}
-    write_pretraining(tmp_path, scores)
-    assert read_json(tmp_path / "scores.json") == scores
-    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert "Command: `icecore run made.yaml`" in alone
     for stem in ("autoencoder_mean_last", "autoencoder_mean_last_history"):
-        assert f"](figures/{stem}.png)" in text
-        assert_drawn(tmp_path / "figures" / f"{stem}.png")
-    assert "Command: `icecore run made.yaml`" in text
-    write_pretraining(tmp_path, scores)  # once more into the same folder
+        assert f"](figures/{stem}.png)" in alone
+        assert (tmp_path / "figures" / f"{stem}.png").is_file()
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
-    stream = StringIO()
-    watcher = screen_watcher(Console(file=stream, width=200, force_terminal=is_terminal, color_system=None))
-    watcher.say("[a] remark")
-    assert watcher.epochs is not None
-    report = watcher.epochs("cosine-mlp", 3)
-    for epoch in range(1, 21):
-        report(epoch, {"train_loss": 0.5, "validation_pearson": 0.01 * (21 - epoch)})
-    text = stream.getvalue()
-    assert text.startswith("[a] remark\n")
-    assert text.count("cosine-mlp seed 3: epoch") == (20 if is_terminal else 3)
-    assert "epoch 10, loss 0.5000, validation Pearson 11.00 (best 20.00)" in text
+FIGURES = {
+    "pairs": ["layer_cosine_curve", "layer_cosine_residuals", "cosine_mlp_layers", "cosine_mlp_history",
+              "cosine_mlp_residuals"],
+    "classes": ["logistic_probe_layers", "logistic_probe_confusion", "cosine_threshold_layers",
+                "cosine_threshold_confusion"],
+    "words": ["token_classifier_layers", "token_classifier_confusion", "token_classifier_history",
+              "token_mix_weights", "token_mix_confusion", "token_mix_history"],
+}  # fmt: skip
 
 
-def test_a_terminal_shows_how_many_epochs_are_done() -> None:
-    stream = StringIO()
-    watcher = screen_watcher(Console(file=stream, width=200, force_terminal=True, color_system=None))
-    assert watcher.epochs is not None
-    report = watcher.epochs("encoders", 0)
-    for epoch in (1, 2, 4):
-        report(epoch, {"train_loss": 1.0, "held_out_loss": 0.5, "max_epochs": 4.0})
-    assert stream.getvalue().split("\r")[:3] == [
-        "[#####...............] encoders seed 0: epoch 1 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
-        "[##########..........] encoders seed 0: epoch 2 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
-        "[####################] encoders seed 0: epoch 4 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+def test_a_run_folder_is_whole(
+    made: MadeRun, tmp_path: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
+) -> None:
+    write_run(tmp_path, made.scores, made.task, made.cache, made.kind.report)
+    files = ["predictions.csv", "scores.json", "summary.md", f"manifests/{made.cache.path.stem}.json"]
+    conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
+    figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
+    assert listing(tmp_path) == sorted([*files, *conll, *figures])
+    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    for file in figures:
+        assert f"]({file})" in text
+        with Image.open(tmp_path / file) as image:
+            assert min(image.size) > 300
+            assert np.ptp(np.asarray(image.convert("L"))) > 100
+    written = read_json(tmp_path / "scores.json")
+    assert written == without_nan(made.scores.to_dict())
+    assert without_nan(read_run(written).to_dict()) == written
+    assert {key: written[key] for key in ("schema", "what", "kind")} == {
+        "schema": 3, "what": "run", "kind": made.kind.name,
+    }  # fmt: skip
+
+
+def test_a_missing_number_is_null_in_json() -> None:
+    result = make_result(score=NAN, extras={"alone": [0.1, NAN], "inner": ({"x": float("inf")},)})
+    found = without_nan(result.to_dict())
+    assert found["selection_score"] is found["summary"]["test"]["accuracy"]["mean"] is None
+    assert found["extras"] == {"alone": [0.1, None], "inner": [{"x": None}]}
+
+
+def test_scores_of_another_schema_are_refused(pairs: MadeRun) -> None:
+    values = pairs.scores.to_dict()
+    with pytest.raises(ValueError, match=r"scores\.json has schema 2 of a run; this version reads schema 3"):
+        read_run({**values, "schema": 2})
+    with pytest.raises(ValueError, match="schema 3 of a sweep"):
+        read_run({**values, "what": "sweep"})
+
+
+def read_predictions(made: MadeRun, folder: Path) -> list[dict[str, str]]:
+    write_run(folder, made.scores, made.task, made.cache, made.kind.report)
+    with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+INPUTS = {"pairs": ["sentence1", "sentence2"], "classes": ["text1", "text2"], "words": ["position", "word"]}
+
+
+def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:
+    rows = read_predictions(made, tmp_path)
+    assert list(rows[0]) == ["split", "row", *INPUTS[made.kind.name], "gold", *made.scores.heads]
+    for split in made.task.splits:
+        part = [row for row in rows if row["split"] == split]
+        for name, result in made.scores.heads.items():
+            found = result.predictions[split]
+            assert len(part) == len(found)
+            if result.names:
+                names = (*result.names[split], "")  # -1 is no prediction
+                assert [row[name] for row in part] == [names[k] for k in found]
+            else:
+                np.testing.assert_allclose([float(row[name]) for row in part], found, atol=5e-5)
+
+
+def test_predictions_of_words_name_sentence_and_position(words: MadeRun, tmp_path: Path) -> None:
+    rows = read_predictions(words, tmp_path)
+    sentences = words.task.splits["test"]
+    wanted = [
+        (str(row), str(position), word, tag)
+        for row, (names, tags) in enumerate(zip(sentences["words"], sentences["tags"], strict=True))
+        for position, (word, tag) in enumerate(zip(names, tags, strict=True))
     ]
-
-
-def test_slow_epochs_are_shown_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = StringIO()
-    clock = iter([0.0, *(40.0 * epoch for epoch in range(1, 100))])
-    monkeypatch.setattr("probes.cli.screen.time.monotonic", lambda: next(clock))
-    watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
-    assert watcher.epochs is not None
-    report = watcher.epochs("autoencoder (mean)", 0)
-    for epoch in range(1, 6):
-        report(epoch, {"train_loss": 1.0, "max_epochs": 20.0})
-    assert [line.split(",")[0].split(": ")[1] for line in stream.getvalue().splitlines()] == [
-        f"epoch {epoch} of 20" for epoch in range(1, 6)
-    ]
-
-
-def test_a_screen_shows_what_chooses_the_epoch() -> None:
-    stream = StringIO()
-    watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
-    assert watcher.epochs is not None
-    autoencoder, released = watcher.epochs("autoencoder (mean)", 0), watcher.epochs("cosine-mlp", 0)
-    for epoch, loss in enumerate([0.9, *[0.4] * 8, 0.5], start=1):
-        autoencoder(epoch, {"train_loss": 1.0, "held_out_loss": loss, "held_out_loss_0": 0.1})
-        values = {"test_pearson": 0.5, "test_spearman": 0.4} if epoch % 10 == 0 else {}
-        released(epoch, {"train_loss": 0.25, **values})
-    lines = stream.getvalue().splitlines()
-    assert lines == [
-        "autoencoder (mean) seed 0: epoch 1, loss 1.0000, held-out loss 0.9000 (best 0.9000)",
-        "cosine-mlp seed 0: epoch 1, loss 0.2500",
-        "autoencoder (mean) seed 0: epoch 10, loss 1.0000, held-out loss 0.5000 (best 0.4000)",
-        "cosine-mlp seed 0: epoch 10, loss 0.2500, test Pearson 50.00 (best 50.00)",
-    ]
+    found = [(row["row"], row["position"], row["word"], row["gold"]) for row in rows if row["split"] == "test"]
+    assert found == wanted
+    assert [row["token-mix"] for row in rows if row["split"] == "train"][1] == ""  # the word that was cut
+    lines = (tmp_path / "predictions" / "train.conll").read_text(encoding="utf-8").split("\n")
+    tagged = [line.split("\t") for line in lines if line]
+    assert tagged[1][2:] == [".", "."]
+    assert [row[0] for row in tagged] == [row["word"] for row in rows if row["split"] == "train"]

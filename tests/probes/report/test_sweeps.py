@@ -1,95 +1,94 @@
-"""The figure of a sweep: what is drawn over what."""
+"""Sweeps and searches: what is drawn over what, and what their summaries say."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
-from probes.report import sweeps
-from probes.report.figures import new_figure
-from probes.report.sweeps import _windows, draw_sweep
+from probes.report.classes import CLASSES_REPORT
+from probes.report.document import KindReport
+from probes.report.pairs import PAIRS_REPORT
+from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
+from probes.report.style import new_figure
+from probes.report.sweeps import EVERY_PLAN, Point, _lines, curve_label, draw_sweep, points_of, sweep_summary
+from probes.report.write import write_plans
+from tests.probes.report.made_runs import make_header, make_result, make_summary
+
+Plans = Sequence[tuple[str, float]]
 
 
-def row(plan: str, score: float) -> dict[str, Any]:
-    head = {"selection": "validation", "chosen": {"layer": "block_01", "score": score}}
-    return {"plan": plan, "heads": {"token-classifier": head}}
+def make_plans(plans: Plans, **fields: Any) -> PlansScores:
+    rows = tuple(
+        PlanScores(text, "c.h5", {}, {"head": make_result("head", score)},
+                   {"validation": {"spearman": score / 2, "pearson": 0.9}})
+        for text, score in plans
+    )  # fmt: skip
+    gain = PlanGain("accuracy", rows[0].plan, plans[0][1], plans[-1][1])
+    values: dict[str, Any] = {
+        "test_read": rows[-1].plan, "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
+        "cost": {"block_passes": 5, "apart": 20, "ratio": 0.25},
+    }  # fmt: skip
+    header = make_header("classes", {"name": "toy", "is_sample": True}, "search" if "search" in fields else "sweep")
+    return PlansScores(header, plans=rows, **{**values, **fields})
+
+
+def points(plans: Plans, report: KindReport = CLASSES_REPORT) -> tuple[Point, ...]:
+    return points_of(make_plans(plans), report)
 
 
 WINDOWS = [
-    row("causal", 0.5), row("nosink-bidirectional@3-4", 0.6), row("nosink-bidirectional@5-6", 0.7),
-    row("nosink-bidirectional@4-6", 0.65), row("backward@6-6", 0.4),
+    ("causal", 0.5), ("nosink-bidirectional@3-4", 0.6), ("nosink-bidirectional@5-6", 0.7),
+    ("nosink-bidirectional@4-6", 0.65), ("backward@6-6", 0.4),
 ]  # fmt: skip
+OVER_K = [("causal", 0.5), ("backward:1", 0.6), ("backward:2", 0.7), ("bidirectional:1", 0.55)]
+
+
+def grid(ks: list[int], k0s: list[int]) -> Plans:
+    return [(plan.text, 0.01 * place) for place, plan in enumerate(plans_over_k_and_k0(ks, k0s), start=1)]
 
 
 def test_windows_are_lines_over_their_last_block() -> None:
-    assert _windows(WINDOWS) == {
+    assert _lines(points(WINDOWS), of_windows=True) == {
         "nosink-bidirectional, 2 blocks": {4: 60.0, 6: 70.0},
         "nosink-bidirectional, 3 blocks": {6: 65.0},
         "backward, 1 block": {6: 40.0},
     }
-    assert _windows([*WINDOWS, row("backward:2", 0.3)]) == {}
-    assert _windows([row("causal", 0.5)]) == {}
+    assert _lines(points([*WINDOWS, ("backward:2", 0.3)]), of_windows=True) == {}
+    assert _lines(points([("causal", 0.5)]), of_windows=True) == {}
+
+
+def test_lines_over_k_begin_at_causal() -> None:
+    found = _lines(points(OVER_K), of_windows=False)
+    assert found["backward"] == pytest.approx({0: 50, 1: 60, 2: 70})
+    assert found["bidirectional"] == pytest.approx({0: 50, 1: 55})
+    assert _lines(points(WINDOWS), of_windows=False) == {}
 
 
 @pytest.mark.parametrize(
-    "rows",
+    ("plans", "kind"),
     [
-        WINDOWS,
-        [row("causal", 0.5), row("backward:1", 0.6), row("backward:2", 0.7)],
-        [row(f"nosink-bidirectional:{k0}+bidirectional:{k}", 0.1 * (k + k0)) for k in range(3) for k0 in range(3)],
-        [*WINDOWS, row("[causal,backward]", 0.3)],
-    ],
-    ids=["windows", "over k", "grid", "bars"],
-)
-def test_every_kind_of_sweep_is_drawn(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    draw_sweep(rows, tmp_path / "sweep.png", title="a title")
-    with Image.open(tmp_path / "sweep.png") as image:
-        assert np.ptp(np.asarray(image.convert("L"))) > 100
-
-
-def grid_rows(ks: list[int], k0s: list[int]) -> list[dict[str, Any]]:
-    return [row(plan.text, 0.01 * place) for place, plan in enumerate(plans_over_k_and_k0(ks, k0s), start=1)]
-
-
-OVER_K = [row("causal", 0.5), row("backward:1", 0.6), row("backward:2", 0.7), row("bidirectional:1", 0.55)]
-PARTLY = grid_rows([1, 2, 3], [0, 1])
-"""Two values of k0 alone, with plans that are nosink above and bidirectional below."""
-
-
-@pytest.mark.parametrize(
-    ("rows", "kind"),
-    [
-        (PARTLY, "heat map"),
-        (grid_rows([2], [1]), "heat map"),
-        (grid_rows([0, 1, 2], [0, 1, 2]), "heat map"),
-        (grid_rows([0, 1, 2, 3], [0]), "lines"),
+        (grid([1, 2, 3], [0, 1]), "heat map"),
+        (grid([2], [1]), "heat map"),
+        (grid([0, 1, 2], [0, 1, 2]), "heat map"),
+        (grid([0, 1, 2, 3], [0]), "lines"),
         (OVER_K, "lines"),
         (WINDOWS, "lines"),
-        ([*OVER_K, row("nosink-bidirectional:1+bidirectional:1", 0.8)], "bars"),
-        ([*OVER_K, row("backward:1~skip3@1", 0.8)], "bars"),
-        ([*WINDOWS, row("backward:2", 0.3)], "bars"),
-        ([row("causal", 0.5), row("[causal,backward]", 0.3)], "bars"),
+        ([*OVER_K, ("nosink-bidirectional:1+bidirectional:1", 0.8)], "bars"),
+        ([*OVER_K, ("backward:1~skip3@1", 0.8)], "bars"),
+        ([*WINDOWS, ("backward:2", 0.3)], "bars"),
+        ([("causal", 0.5), ("[causal,backward]", 0.3)], "bars"),
     ],
     ids=["two k0", "one point", "grid", "k0 is 0", "over k", "windows", "k and combined", "skip", "mixed", "list"],
 )
-def test_every_plan_stands_in_the_figure(
-    rows: list[dict[str, Any]], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Axes] = []
-
-    def spy() -> tuple[Figure, Axes]:
-        figure, axes = new_figure()
-        drawn.append(axes)
-        return figure, axes
-
-    monkeypatch.setattr(sweeps, "new_figure", spy)
-    draw_sweep(rows, tmp_path / "sweep.png", title="a title")
-    [axes] = drawn
+def test_every_plan_is_in_the_figure(plans: Plans, kind: str) -> None:
+    figure = new_figure()
+    draw_sweep(figure, points(plans), metric="accuracy")
+    axes = figure.axes[0]
     assert kind == ("heat map" if axes.images else "lines" if axes.lines else "bars")
     if kind == "heat map":
         shown = [float(text.get_text()) for text in axes.texts]
@@ -97,5 +96,75 @@ def test_every_plan_stands_in_the_figure(
         shown = list({float(value) for line in axes.lines for value in np.asarray(line.get_ydata(), float)})
     else:
         shown = [patch.get_width() for patch in axes.patches]  # type: ignore[attr-defined]
-    wanted = [100 * each["heads"]["token-classifier"]["chosen"]["score"] for each in rows]
-    assert sorted(shown) == pytest.approx(sorted(wanted), abs=0.06)
+    assert sorted(shown) == pytest.approx(sorted(100 * score for _, score in plans), abs=0.06)
+
+
+def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
+    scores = make_plans(OVER_K)
+    assert [point.score for point in points_of(scores, PAIRS_REPORT)] == pytest.approx([25, 30, 35, 27.5])
+    assert curve_label(scores, PAIRS_REPORT) == "Zero-shot, final norm"
+    assert curve_label(scores, CLASSES_REPORT) == "head, best layer"
+    assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, PAIRS_REPORT)
+    assert "| `backward:2` | 35.0 | 70.0 |" in sweep_summary(scores, PAIRS_REPORT)
+
+
+def test_a_sweep_is_summarised() -> None:
+    text = sweep_summary(make_plans(OVER_K), CLASSES_REPORT)
+    assert "its scores are no benchmark result" in text
+    assert "4 plans, 5 block passes per batch instead of 20 (0.25)." in text
+    assert "| head | plan | validation accuracy | test accuracy | 95 % interval | test, chosen - causal |" in text
+    assert "| head | `bidirectional:1`, final_norm | 55.0 | 55.0 | 45.0 to 65.0 | +5.0 |" in text
+    assert "test_read: bidirectional:1, after everything was chosen." in text
+    assert "| plan | head accuracy |\n" in text
+    assert "| `backward:1` | 60.0 |\n" in text
+    assert "(sweep.png)" in text
+    every = sweep_summary(make_plans(OVER_K, test_read=EVERY_PLAN), CLASSES_REPORT)
+    assert "a plan picked by its test score is a choice on test" in every
+    assert "| plan | head accuracy | test, head accuracy |" in every
+    assert "| `backward:1` | 60.0 | 60.0 |" in every
+
+
+def test_a_choice_without_test_has_dashes() -> None:
+    scores = make_plans(OVER_K)
+    result = make_result("head", 0.7, summary={"validation": {"accuracy": make_summary(0.7)}})
+    chosen = {"head": PlanChoice("backward:2", result)}
+    text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), CLASSES_REPORT)
+    assert "| head | `backward:2`, final_norm | 70.0 | - | - | - |" in text
+
+
+def make_search(plans: list[str]) -> dict[str, Any]:
+    first = {text: 0.1 * place for place, text in enumerate(plans)}
+    last = {plans[-1]: 0.9}
+    trials = [
+        {"n_rows": 16, "n_texts": 1600, "cost": 30, "scores": first},
+        {"n_rows": 2000, "n_texts": 4000, "cost": 10, "scores": last},
+    ]  # fmt: skip
+    return {
+        "strategy": "halving", "budget": 0.5, "by": "head", "n_plans": len(plans), "n_texts": 4000, "cost": 1040,
+        "full_cost": 2080, "share": 0.5, "trials": trials,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "plans", [["backward:1", "backward:2", "causal"], ["bidirectional:1", "nosink-bidirectional:1+bidirectional:1"]]
+)
+def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
+    scores = make_plans([(plans[-1], 0.9)], search=make_search(plans), cost={})
+    write_plans(tmp_path, scores, CLASSES_REPORT)
+    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert f"Strategy `halving` over {len(plans)} plans, by `head`: 1,040 block passes times texts, 0.500 of" in text
+    assert f"| 1 | {len(plans)} | 16 | 1,600 | 0.014 | `{plans[-1]}` | {10 * (len(plans) - 1):.1f} |" in text
+    assert f"| 2 | 1 | 2,000 | 4,000 | 0.005 | `{plans[-1]}` | 90.0 |" in text
+    assert f"| `{plans[0]}` | 0.0 | - |" in text
+    assert_drawn(tmp_path / "search.png")
+
+
+def test_a_sweep_writes_its_folder(tmp_path: Path) -> None:
+    write_plans(tmp_path, make_plans(WINDOWS), CLASSES_REPORT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.json", "summary.md", "sweep.png"]
+    assert_drawn(tmp_path / "sweep.png")
+
+
+def assert_drawn(path: Path) -> None:
+    with Image.open(path) as image:
+        assert np.ptp(np.asarray(image.convert("L"))) > 100

@@ -1,0 +1,35 @@
+"""One finished run of every kind, made once."""
+
+import pytest
+
+from tests.probes.report.made_runs import HEADS_OF, MadeRun, make_run
+
+
+@pytest.fixture(scope="session")
+def made_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MadeRun]:
+    """Kind to its run."""
+    return {kind: make_run(kind, tmp_path_factory.mktemp(kind)) for kind in HEADS_OF}
+
+
+@pytest.fixture
+def pairs(made_runs: dict[str, MadeRun]) -> MadeRun:
+    """A run on text pairs."""
+    return made_runs["pairs"]
+
+
+@pytest.fixture
+def classes(made_runs: dict[str, MadeRun]) -> MadeRun:
+    """A run on pairs of texts of two classes."""
+    return made_runs["classes"]
+
+
+@pytest.fixture
+def words(made_runs: dict[str, MadeRun]) -> MadeRun:
+    """A run on words."""
+    return made_runs["words"]
+
+
+@pytest.fixture(params=HEADS_OF)
+def made(request: pytest.FixtureRequest, made_runs: dict[str, MadeRun]) -> MadeRun:
+    """A run of every kind in turn."""
+    return made_runs[request.param]

@@ -1,0 +1,122 @@
+"""The tables of docs/scores_format.md, held against the records of tiny runs."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probes.report.scores import SCORES_SCHEMA
+from probes.report.write import without_nan
+from tests.probes.report.made_runs import MadeRun, make_pretraining, make_summary
+from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "scores_format.md"
+HEAD = "heads.HEAD."
+KEYS = (
+    (r"(^|\.)(train|validation|test)(?=[.\[]|$)", r"\1SPLIT"),
+    (r"(^|\.)(pearson|spearman|accuracy|f1-macro|span-f1)(?=\.|$)(?<!\]\.pearson)", r"\1METRIC"),
+    (r"history\[\]\.(validation|test)_(pearson|spearman)$", "history[].SPLIT_METRIC"),
+    (r"^(.*)heads\.[^.]+", r"\1heads.HEAD"),
+    (r"^chosen\.[^.]+", "chosen.HEAD"),
+    (r"versions\..+", "versions.PACKAGE"),
+    (r"subsets\.[^.]+", "subsets.SUBSET"),
+    (r"baselines\.[^.]+", "baselines.BASELINE"),
+    (r"autoencoders\.[^.]+\.n_texts\.SPLIT", "autoencoders.POOLING.n_texts.train"),
+    (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
+    (r"(size_against|quarters)\.[a-z_]+", r"\1.SIDE"),
+    (r"decoding\.SPLIT\..+", "decoding.SPLIT.WAY"),
+    (r"trials\[\]\.scores\..+", "trials[].scores.PLAN"),
+)
+"""Keys that the page writes as a name in capitals."""
+TYPES: dict[str, Any] = {
+    "text": str, "integer": int, "number": (int, float, type(None)), "boolean": bool, "object": (dict, list),
+    "text or null": (str, type(None)),
+}  # fmt: skip
+
+
+def documented() -> dict[str, str]:
+    """Give every path of the page with its type; those of a head begin with `heads.HEAD`."""
+    found: dict[str, str] = {}
+    for part in PAGE.read_text(encoding="utf-8").split("\n## "):
+        prefix = {"The result of a head": HEAD, "Extras": f"{HEAD}extras."}.get(part.splitlines()[0], "")
+        for path, kind in re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", part, re.MULTILINE):
+            assert prefix + path not in found, path
+            found[prefix + path] = kind.strip()
+    return found
+
+
+ROWS = documented()
+OPAQUE = (
+    {path for path, kind in ROWS.items() if kind == "object"}
+    - {"heads.HEAD", f"{HEAD}extras", "task", "cache"}
+    - {"plans[].heads.HEAD"}
+)
+"""Objects that are described elsewhere."""
+
+
+def general(path: str) -> str:
+    for pattern, name in KEYS:
+        path = re.sub(pattern, name, path)
+    return re.sub(r"(SIDE\[\]\.)METRIC", r"\1pearson", path)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Give every value with the path that the page writes."""
+    name = general(path).replace("plans[].heads.", "heads.")
+    if name in OPAQUE or not isinstance(value, Mapping | list):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}" if path else key)
+    elif value and isinstance(value[0], Mapping):
+        for item in value:
+            yield from leaves(item, f"{path}[]")
+    elif value or name in ROWS:
+        yield name, value
+
+
+def is_of(value: Any, kind: str) -> bool:
+    if kind.startswith("list of "):
+        return isinstance(value, list) and all(is_of(item, kind.removeprefix("list of ")) for item in value)
+    return isinstance(value, TYPES[kind]) and not (kind == "integer" and isinstance(value, bool))
+
+
+@pytest.fixture(scope="module")
+def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
+    """A record of every kind; a subset of pairs has a score."""
+    pairs = made_runs["pairs"]
+    result = pairs.scores.heads["cosine-mlp"]
+    subsets = {**result.extras["subsets"], "leaked": {"n": 30, "pearson": make_summary(0.5).to_dict()}}
+    scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets})
+    runs = [scored, made_runs["classes"], made_runs["words"]]
+    plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost={})]
+    return [without_nan(each.to_dict()) for each in (*(run.scores for run in runs), *plans, make_pretraining())]
+
+
+def test_every_field_of_a_record_is_on_the_page(records: list[dict[str, Any]]) -> None:
+    unknown = {path for record in records for path, _ in leaves(record)} - set(ROWS)
+    assert unknown == set()
+
+
+def test_every_field_of_the_page_is_in_a_record(records: list[dict[str, Any]]) -> None:
+    found = {path for record in records for path, _ in leaves(record)}
+    held_out = "pretraining.autoencoders.POOLING.n_texts."
+    parts = {path for path, kind in ROWS.items() if kind == "object"} - OPAQUE
+    assert set(ROWS) - parts - found == set(), held_out
+
+
+def test_every_value_has_the_type_of_the_page(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        for path, value in leaves(record):
+            assert is_of(value, ROWS[path]), (path, value)
+
+
+def test_a_field_without_a_row_is_noticed(records: list[dict[str, Any]]) -> None:
+    odd = {**records[0], "surprise": 1}
+    assert {path for path, _ in leaves(odd)} - set(ROWS) == {"surprise"}
+
+
+def test_the_page_names_the_schema() -> None:
+    assert PAGE.read_text(encoding="utf-8").startswith(f"# scores.json, schema {SCORES_SCHEMA}\n")

@@ -1,0 +1,69 @@
+"""What a terminal shows while heads are fitted."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from probes.cli.screen import screen_watcher
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
+    stream = StringIO()
+    watcher = screen_watcher(Console(file=stream, width=200, force_terminal=is_terminal, color_system=None))
+    watcher.say("[a] remark")
+    assert watcher.epochs is not None
+    report = watcher.epochs("cosine-mlp", 3)
+    for epoch in range(1, 21):
+        report(epoch, {"train_loss": 0.5, "validation_pearson": 0.01 * (21 - epoch)})
+    text = stream.getvalue()
+    assert text.startswith("[a] remark\n")
+    assert text.count("cosine-mlp seed 3: epoch") == (20 if is_terminal else 3)
+    assert "epoch 10, loss 0.5000, validation Pearson 11.00 (best 20.00)" in text
+
+
+def test_a_terminal_shows_how_many_epochs_are_done() -> None:
+    stream = StringIO()
+    watcher = screen_watcher(Console(file=stream, width=200, force_terminal=True, color_system=None))
+    assert watcher.epochs is not None
+    report = watcher.epochs("encoders", 0)
+    for epoch in (1, 2, 4):
+        report(epoch, {"train_loss": 1.0, "held_out_loss": 0.5, "max_epochs": 4.0})
+    assert stream.getvalue().split("\r")[:3] == [
+        "[#####...............] encoders seed 0: epoch 1 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+        "[##########..........] encoders seed 0: epoch 2 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+        "[####################] encoders seed 0: epoch 4 of 4, loss 1.0000, held-out loss 0.5000 (best 0.5000)",
+    ]
+
+
+def test_slow_epochs_are_shown_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = StringIO()
+    clock = iter([0.0, *(40.0 * epoch for epoch in range(1, 100))])
+    monkeypatch.setattr("probes.cli.screen.time.monotonic", lambda: next(clock))
+    watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
+    assert watcher.epochs is not None
+    report = watcher.epochs("autoencoder (mean)", 0)
+    for epoch in range(1, 6):
+        report(epoch, {"train_loss": 1.0, "max_epochs": 20.0})
+    assert [line.split(",")[0].split(": ")[1] for line in stream.getvalue().splitlines()] == [
+        f"epoch {epoch} of 20" for epoch in range(1, 6)
+    ]
+
+
+def test_a_screen_shows_what_chooses_the_epoch() -> None:
+    stream = StringIO()
+    watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
+    assert watcher.epochs is not None
+    autoencoder, released = watcher.epochs("autoencoder (mean)", 0), watcher.epochs("cosine-mlp", 0)
+    for epoch, loss in enumerate([0.9, *[0.4] * 8, 0.5], start=1):
+        autoencoder(epoch, {"train_loss": 1.0, "held_out_loss": loss, "held_out_loss_0": 0.1})
+        values = {"test_pearson": 0.5, "test_spearman": 0.4} if epoch % 10 == 0 else {}
+        released(epoch, {"train_loss": 0.25, **values})
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "autoencoder (mean) seed 0: epoch 1, loss 1.0000, held-out loss 0.9000 (best 0.9000)",
+        "cosine-mlp seed 0: epoch 1, loss 0.2500",
+        "autoencoder (mean) seed 0: epoch 10, loss 1.0000, held-out loss 0.5000 (best 0.4000)",
+        "cosine-mlp seed 0: epoch 10, loss 0.2500, test Pearson 50.00 (best 50.00)",
+    ]
