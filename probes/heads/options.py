@@ -102,7 +102,7 @@ def resolve_sources(
         place = next((k for k, table in enumerate(declared) if key in table), None)
         if place is None:
             raise unknown_name(f"{name} option", key, [*(option for table in declared for option in table), *others])
-        is_checked = is_dataclass(sources[place])  # checks its own ranges
+        is_checked = isinstance(sources[place], type) and is_dataclass(sources[place])  # checks its own ranges
         given[place][key] = coerce(name, key, value, declared[place][key], is_free=is_checked)
     return tuple(_build(source, values) for source, values in zip(sources, given, strict=True))
 
@@ -135,9 +135,9 @@ def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_
     if value is None and default is None:
         return None
     kind = float if default is None else type(default)
-    least = -math.inf if is_free else 0 if kind is float or default == 0 else 1
+    least = 0 if kind is float or default == 0 else 1
     for found in _readings(value, kind):
-        if kind not in (int, float) or least <= found < math.inf:
+        if is_free or kind not in (int, float) or least <= found < math.inf:
             return found
     noun = _NOUNS.get(kind, kind.__name__)
     noun += f" of at least {least:g}" * (kind in (int, float) and not is_free) + ", or null" * (default is None)
@@ -152,7 +152,7 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
             if not any(isinstance(item, bool) for item in items):
                 yield tuple(float(item) for item in items)
         elif isinstance(value, bool) or kind is bool or kind is str:
-            if isinstance(value, kind):
+            if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):  # True is a whole number to Python
                 yield value
         elif kind is float or float(value).is_integer():
             yield kind(float(value))

@@ -1,7 +1,5 @@
 """Options as a YAML file gives them: coerced where that is safe, refused in a sentence elsewhere."""
 
-import inspect
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -10,30 +8,18 @@ import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
 from probes.fitting.trainer import FitOptions
-from probes.heads.options import resolve_options
-from probes.heads.pairs.pretraining import check_autoencoder_options
-from probes.heads.registry import HEADS, head_entry
-from probes.heads.saved import AUTOENCODER
-from probes.networks.autoencoder import LayerAutoencoder
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_no_options_are_the_defaults_of_the_table(name: str) -> None:
-    found = resolve_options(name, {})
-    assert found.arguments == {}
-    assert found.fit == HEADS[name].options
-    assert (found.pooling, found.layers) == (None, ("all",))
-    assert HEADS[name].description
+from probes.heads.options import option_defaults
+from probes.heads.pairs.pretraining import AUTOENCODER, SOURCES, check_autoencoder_options
+from probes.heads.registry import HEADS, head_entry, resolve_head
 
 
 def test_options_are_sorted_by_who_needs_them() -> None:
-    found = resolve_options(
+    found = resolve_head(
         "siamese-cosine", {"bottleneck": 8, "patience": 3, "pooling": "last", "layers": ["block_01", "block_02"]}
     )
-    assert found.arguments == {"bottleneck": 8}
-    assert found.fit == FitOptions(batch_size=128, max_epochs=150, patience=3)
+    assert found.own == ({"bottleneck": 8}, FitOptions(batch_size=128, max_epochs=150, patience=3))
     assert (found.pooling, found.layers) == ("last", ("block_01", "block_02"))
-    assert resolve_options("layer-cosine", {"layers": "blocks"}).layers == ("blocks",)
+    assert resolve_head("layer-cosine", {"layers": "blocks"}).layers == ("blocks",)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +31,7 @@ def test_options_are_sorted_by_who_needs_them() -> None:
     ],
 )  # fmt: skip
 def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> None:
-    found = resolve_options("siamese-cosine", {option: value}).arguments[option]
+    found = resolve_head("siamese-cosine", {option: value}).own[0][option]
     assert found == expected
     assert type(found) is type(expected)
 
@@ -68,7 +54,7 @@ def test_numbers_may_come_as_text(option: str, value: Any, expected: Any) -> Non
 def test_a_value_of_the_wrong_kind_is_refused(option: str, value: Any, allowed: str) -> None:
     sentence = f"option {option} of head 'siamese-cosine' is {value!r}; allowed: {allowed}"
     with pytest.raises(ConfigError) as caught:
-        resolve_options("siamese-cosine", {option: value})
+        resolve_head("siamese-cosine", {option: value})
     assert str(caught.value).startswith(sentence)
 
 
@@ -80,41 +66,34 @@ def test_a_value_of_the_wrong_kind_is_refused(option: str, value: Any, allowed: 
         ({"encoder": "lp"}, r"unknown encoder 'lp': did you mean 'mlp'\? Allowed: linear, mlp"),
     ],
 )
-def test_an_unknown_name_is_told_before_anything_is_extracted(options: dict[str, Any], sentence: str) -> None:
+def test_an_unknown_name_is_refused_before_anything_is_extracted(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UnknownNameError, match=sentence):
-        resolve_options("siamese-cosine", options)
+        resolve_head("siamese-cosine", options)
 
 
-def test_a_head_that_cannot_be_built_is_told() -> None:
+def test_a_head_that_cannot_be_built_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"head 'siamese-cosine' cannot be built with \{'dropout': 2.0\}: dropout"):
-        resolve_options("siamese-cosine", {"dropout": 2})
+        resolve_head("siamese-cosine", {"dropout": 2})
 
 
-def test_a_size_that_no_tensor_can_have_is_told() -> None:
+def test_a_size_that_no_tensor_can_have_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=rf"head 'siamese-cosine' cannot be built with \{{'hidden': {10**20}\}}: empty"
     ):
-        resolve_options("siamese-cosine", {"hidden": 10**20})
+        resolve_head("siamese-cosine", {"hidden": 10**20})
 
 
 ODD: list[Any] = [
     "x", "", "1.5", "nan", 1.5, -1, 0, 1e400, float("nan"), None, [], [1.5], ["a"], [None], [[4], [4]], {}, {"a": 1},
     {4: 1}, True, False, -0.0, 10**30, 1e300, b"x", 1 + 2j, "all",
 ]  # fmt: skip
-OF_DATA = ("pooling", "layers")
-
-
-def options_of(build: type[Any], *more: str) -> list[str]:
-    parameters = inspect.signature(build).parameters.values()
-    own = [parameter.name for parameter in parameters if parameter.default is not inspect.Parameter.empty]
-    return [*own, *(item.name for item in fields(FitOptions)), *more]
 
 
 @pytest.mark.parametrize(
     ("head", "option"),
     [
-        *((name, option) for name, entry in HEADS.items() for option in options_of(entry.head, *OF_DATA)),
-        *((AUTOENCODER, option) for option in options_of(LayerAutoencoder)),
+        *((name, option) for name, entry in HEADS.items() for option in entry.options()),
+        *((AUTOENCODER, option) for source in SOURCES for option in option_defaults(source)),
     ],
 )
 def test_an_odd_value_of_any_option_is_taken_or_refused_in_a_sentence(head: str, option: str) -> None:
@@ -124,7 +103,7 @@ def test_an_odd_value_of_any_option_is_taken_or_refused_in_a_sentence(head: str,
             if head == AUTOENCODER:
                 check_autoencoder_options({option: value})
             else:
-                resolve_options(head, {option: value})
+                resolve_head(head, {option: value})
         except IcecoreError as error:
             n_refused += 1
             assert str(error).endswith(".")
@@ -135,7 +114,7 @@ def test_an_odd_value_of_any_option_is_taken_or_refused_in_a_sentence(head: str,
 @pytest.mark.parametrize("rule", [1.5, None, [1.5], [None], {}, True])
 @pytest.mark.parametrize("head", ["siamese-cosine", AUTOENCODER])
 def test_a_width_of_the_wrong_kind_is_refused(head: str, rule: Any) -> None:
-    check = check_autoencoder_options if head == AUTOENCODER else partial(resolve_options, head)
+    check = check_autoencoder_options if head == AUTOENCODER else partial(resolve_head, head)
     with pytest.raises(HeadError) as caught:
         check({"bottleneck": rule})
     assert str(caught.value).startswith(f"bottleneck is {rule!r}; allowed: a size (256, D or D/4)")
@@ -144,14 +123,14 @@ def test_a_width_of_the_wrong_kind_is_refused(head: str, rule: Any) -> None:
 @pytest.mark.parametrize("pooling", [3, "", ["mean"], True])
 def test_a_pooling_is_a_name(pooling: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve_options("cosine-mlp", {"pooling": pooling})
+        resolve_head("cosine-mlp", {"pooling": pooling})
     assert str(caught.value) == f"option pooling of head 'cosine-mlp' is {pooling!r}; allowed: the name of a pooling."
 
 
 @pytest.mark.parametrize("layers", [3, None, {"block_01": 1}, [], "", [3], ["block_01", None], [["block_01"]]])
 def test_layers_are_names(layers: Any) -> None:
     with pytest.raises(ConfigError, match=r"option layers of head 'cosine-mlp' is .*; allowed: a layer name or a list"):
-        resolve_options("cosine-mlp", {"layers": layers})
+        resolve_head("cosine-mlp", {"layers": layers})
 
 
 @pytest.mark.parametrize("options", [{}, {"loss": "log-variance"}, {"loss": "cosent"}])
@@ -159,10 +138,10 @@ def test_a_batch_of_one_is_refused_before_anything_is_extracted(options: dict[st
     loss = options.get("loss", "log-variance")
     sentence = f"option batch_size of head 'siamese-cosine' is 1, but the loss '{loss}' compares rows"
     with pytest.raises(HeadError, match=sentence):
-        resolve_options("siamese-cosine", {**options, "batch_size": 1})
-    assert resolve_options("siamese-cosine", {**options, "batch_size": 2}).fit.batch_size == 2
-    assert resolve_options("siamese-cosine", {"loss": "mse", "batch_size": 1}).fit.batch_size == 1
-    assert resolve_options("cosine-mlp", {"batch_size": 1}).fit.batch_size == 1
+        resolve_head("siamese-cosine", {**options, "batch_size": 1})
+    assert resolve_head("siamese-cosine", {**options, "batch_size": 2}).own[1].batch_size == 2
+    assert resolve_head("siamese-cosine", {"loss": "mse", "batch_size": 1}).own[1].batch_size == 1
+    assert resolve_head("cosine-mlp", {"batch_size": 1}).own[1].batch_size == 1
 
 
 def test_an_unknown_head_is_named() -> None:
@@ -178,5 +157,5 @@ def test_fit_options_are_counts(name: str) -> None:
 
 def test_checking_options_draws_nothing() -> None:
     before = torch.get_rng_state()
-    resolve_options("siamese-cosine", {})
+    resolve_head("siamese-cosine", {})
     assert torch.equal(torch.get_rng_state(), before)

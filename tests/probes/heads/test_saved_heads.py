@@ -12,7 +12,7 @@ from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
 from probes.fitting.saved import SCHEMA, FittedModule, save_fitted
-from probes.heads.saved import SAVED, load_head
+from probes.heads.saved import BUILDS, load_head
 from probes.networks.cosine_mlp import CosineMLP
 
 L, B, D, K = 3, 20, 8, 4
@@ -30,7 +30,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def make_head(name: str) -> Any:
     """Build a head whose every float tensor differs from a fresh one's."""
     sizes, options = ARGUMENTS[name]
-    head: Any = SAVED[name].module(*sizes, **options)
+    head: Any = BUILDS[name][0](*sizes, **options)
     with torch.no_grad():
         for value in head.state_dict().values():
             if value.is_floating_point():
@@ -45,7 +45,7 @@ def score(name: str, head: FittedModule) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("name", list(SAVED))
+@pytest.mark.parametrize("name", list(BUILDS))
 def test_every_head_reads_back_bit_for_bit(name: str, tmp_path: Path) -> None:
     head = make_head(name)
     save_fitted(tmp_path / "deep" / "head", head, {"name": name, "layers": ["x", "y", "z"], "pooling": "mean"})

@@ -13,12 +13,12 @@ import probes.heads.pairs.fitting
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
+from probes.fitting.trainer import FitOptions, fit_head, ignore_epoch, predict_pairs
 from probes.heads.contributions import layer_contributions
-from probes.heads.options import resolve_options
-from probes.heads.pairs.evaluation import evaluate_head
-from probes.heads.pairs.fitting import FittedHead, Setting, fit_seed
+from probes.heads.pairs.fitting import FittedHead, fit_seed
+from probes.heads.registry import resolve_head
 from probes.heads.saved import load_head
+from probes.heads.setting import Setting
 from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import Standardiser
 from probes.metrics.calibration import read_calibration
@@ -26,6 +26,7 @@ from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.siamese_cosine import STARTS, SiameseCosine
 from probes.tasks import PairTask
 from tests.probes.finished_run import forbid
+from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, WIDTH, pair_data
 
 Encoders = SavedHead[LayerAutoencoder]
@@ -54,13 +55,12 @@ def autoencoders() -> Encoders:
 @pytest.fixture
 def setting(cache: LatentCache, task: PairTask, tmp_path: Path, autoencoders: Encoders) -> Setting:
     """A run with one seed and autoencoders at hand."""
-    return Setting(
-        cache, task, (0,), 100, "cpu", tmp_path / "heads", autoencoders=lambda _: autoencoders, has_subsets=False
-    )
+    return make_setting(cache, task, tmp_path / "heads", autoencoders=lambda _: autoencoders, has_subsets=False)
 
 
 def fit(setting: Setting, **options: Any) -> FittedHead:
-    return fit_seed("siamese-cosine", resolve_options("siamese-cosine", {**QUICK, **options}), setting, seed=0)
+    resolved = resolve_head("siamese-cosine", {**QUICK, **options})
+    return fit_seed(SiameseCosine, resolved, setting, seed=0, watch=lambda _: ignore_epoch)
 
 
 def head_of(fitted: FittedHead) -> SiameseCosine:
@@ -230,7 +230,7 @@ def test_similarities_computed_once_train_as_those_of_every_epoch(
 @pytest.mark.parametrize("start", ["pretrained", "frozen"])
 def test_a_start_without_autoencoders_is_refused(setting: Setting, data: PairLatents, start: str) -> None:
     with pytest.raises(
-        HeadError, match=rf"option start is '{start}', but no autoencoders are at hand; set `pretraining.corpus`, or"
+        HeadError, match=rf"option start is '{start}', but there are no autoencoders; set `pretraining.corpus`, or"
     ):
         fit(replace(setting, autoencoders=None), start=start)
     head = SiameseCosine(L, WIDTH, bottleneck=4, hidden=8, start=start)
@@ -242,7 +242,7 @@ def test_a_start_without_autoencoders_is_refused(setting: Setting, data: PairLat
 
 def test_an_unknown_start_is_named() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown start 'forzen': did you mean 'frozen'\? Allowed: fresh, pre"):
-        resolve_options("siamese-cosine", {"start": "forzen"})
+        resolve_head("siamese-cosine", {"start": "forzen"})
 
 
 def test_a_fresh_head_asks_for_no_autoencoders(setting: Setting) -> None:
@@ -342,9 +342,10 @@ def test_the_anchor_gives_identical_texts_the_highest_score(setting: Setting, ca
 
 
 def test_scores_say_null_where_there_is_no_constant(setting: Setting) -> None:
-    found = evaluate_head("siamese-cosine", {**QUICK, "bottleneck": 4, "max_epochs": 1, **FEATURES}, setting).scores
-    assert [entry["identical_similarity"] for entry in found["seeds"]] == [None]
-    assert len(found["contributions"]["alone"]) == len(found["contributions"]["without"]) == L
+    found = evaluate("siamese-cosine", {**QUICK, "bottleneck": 4, "max_epochs": 1, **FEATURES}, setting)
+    assert [entry["identical_similarity"] for entry in found.seeds] == [None]
+    contributions = found.extras["contributions"]
+    assert len(contributions["alone"]) == len(contributions["without"]) == L
 
 
 def test_muting_a_layer_mutes_its_pair_features_too(cache: LatentCache, task: PairTask) -> None:

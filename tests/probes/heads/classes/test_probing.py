@@ -1,33 +1,60 @@
 """Probes over layers and C: the planted layer is found, nothing is chosen on test, chance is chance."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from probes.heads.classes.registry import evaluate_class_head, resolve_class_options
-from probes.tasks.held_back import without_test
+from numpy.typing import NDArray
 
-import probes.heads.classes.logistic_probe
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.heads.classes.logistic_probe import ProbeResult, _best, evaluate_probe
+from probes.fitting.saved import SavedHead
+from probes.heads.classes.logistic_probe import _best
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.classes.solving import ChunkSolver
+from probes.heads.result import HeadResult
 from probes.heads.saved import load_head
 from probes.latents.channels import Channels
 from probes.latents.class_features import ClassFeatures, join_pair
 from probes.logistic.probe import LinearProbe
+from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
 from probes.tasks.classes.assemble import TaskCard, assemble_task
 from probes.tasks.classes.examples import Example
 from probes.tasks.classes.task import ClassTask
-from tests.probes.finished_run import forbid
+from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class
 
-OPTIONS = ProbeOptions(Cs=(0.1, 10.0))
+CS = (0.1, 10.0)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A result, and the probe that was kept with it."""
+
+    result: HeadResult
+    saved: SavedHead[LinearProbe]
+
+    @property
+    def surface(self) -> NDArray[np.float64]:
+        """Scores of every layer and C."""
+        return np.array([curve.values for curve in self.result.curves]).T
+
+    def accuracy(self, split: str = "test") -> float:
+        return self.result.summary[split]["accuracy"].mean
+
+
+def probe(cache: LatentCache, task: ClassTask, folder: Path, **options: Any) -> Probed:
+    """Fit probes on the pooling that is planted, and read the chosen one back."""
+    result = evaluate("logistic-probe", {"pooling": "mean", "Cs": CS, **options}, make_setting(cache, task, folder))
+    saved = load_head(folder / "logistic-probe")
+    assert isinstance(saved.head, LinearProbe)
+    return Probed(result, SavedHead(saved.head, saved.record))
 
 
 @pytest.fixture(scope="module")
@@ -41,70 +68,62 @@ def cache(task: ClassTask, tmp_path_factory: pytest.TempPathFactory) -> LatentCa
 
 
 @pytest.fixture(scope="module")
-def result(cache: LatentCache, task: ClassTask) -> ProbeResult:
-    return evaluate_probe(cache, task, OPTIONS, pooling="mean", n_resamples=200)
+def probed(cache: LatentCache, task: ClassTask, tmp_path_factory: pytest.TempPathFactory) -> Probed:
+    return probe(cache, task, tmp_path_factory.mktemp("probes"))
 
 
-def test_the_planted_layer_is_chosen_on_validation(result: ProbeResult, task: ClassTask) -> None:
-    scores = result.scores
-    assert scores["chosen"]["layer"] == PLANTED
-    assert scores["selection"] == "validation"
-    surface = np.array(scores["surface"])
-    assert surface.shape == (len(LAYERS), 2)
-    assert surface.max() == scores["chosen"]["score"] == scores["summary"]["validation"]["accuracy"]["mean"]
-    test = scores["summary"]["test"]["accuracy"]
-    assert test["mean"] > 0.8
-    assert test["low"] < test["mean"] <= test["high"]
-    assert set(scores["summary"]) == set(task.splits)
-    assert scores["majority"]["test"] == pytest.approx(1 / 3, abs=0.01)
+def test_the_planted_layer_is_chosen_on_validation(probed: Probed, task: ClassTask) -> None:
+    found = probed.result
+    assert found.chosen["layer"] == PLANTED
+    assert found.selection == "validation"
+    assert probed.surface.shape == (len(LAYERS), 2)
+    assert probed.surface.max() == found.chosen["score"] == found.selection_score == probed.accuracy("validation")
+    test = found.summary["test"]["accuracy"]
+    assert test.mean > 0.8
+    assert test.low < test.mean <= test.high
+    assert set(found.summary) == set(task.splits)
+    assert found.baselines["majority"]["test"] == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_predictions_are_those_of_the_chosen_probe(result: ProbeResult, cache: LatentCache, task: ClassTask) -> None:
+def test_predictions_are_those_of_the_chosen_probe(probed: Probed, cache: LatentCache, task: ClassTask) -> None:
     features = ClassFeatures(cache, task, Channels(("mean",), (PLANTED,)))
     (chunk,) = features.chunks(["train", "test"])
-    alone = fit_logistic(chunk["train"], torch.from_numpy(task.labels("train")), Cs=[result.scores["chosen"]["C"]])
+    alone = fit_logistic(chunk["train"], torch.from_numpy(task.labels("train")), Cs=[probed.result.chosen["C"]])
     expected = alone.logits(chunk["test"])[0, 0].argmax(-1).numpy()
-    np.testing.assert_array_equal(result.predictions["test"], expected)
-    assert result.head is not None
-    assert tuple(result.head.weight.shape) == (3, WIDTH)
+    np.testing.assert_array_equal(probed.result.predictions["test"], expected)
+    assert tuple(probed.saved.head.weight.shape) == (3, WIDTH)
 
 
 def test_the_default_is_the_highest_layer_and_the_c_nearest_1(
-    result: ProbeResult, cache: LatentCache, task: ClassTask
+    probed: Probed, cache: LatentCache, task: ClassTask, tmp_path: Path
 ) -> None:
-    default = result.scores["default"]
+    default = probed.result.extras["default"]
     assert (default["layer"], default["C"]) == (LAYERS[-1], 0.1)
-    alone = evaluate_probe(cache, task, ProbeOptions(Cs=(0.1,)), pooling="mean", layers=(LAYERS[-1],), n_resamples=200)
+    alone = probe(cache, task, tmp_path, Cs=[0.1], layers=LAYERS[-1])
+    assert set(default["scores"]) == set(task.splits)
     for split, score in default["scores"].items():
-        assert score == alone.scores["summary"][split]["accuracy"]["mean"]
+        assert score == alone.accuracy(split)
 
 
-def test_a_kept_probe_is_found_again_and_predicts_the_same(
-    result: ProbeResult, cache: LatentCache, task: ClassTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate_probe(cache, without_test(task), OPTIONS, pooling="mean", n_resamples=200, folder=tmp_path / "probe")
-    forbid(monkeypatch, probes.heads.classes.logistic_probe, "_fit_all")
-    again = evaluate_probe(cache, task, OPTIONS, pooling="mean", n_resamples=200, folder=tmp_path / "probe")
-    assert again.scores == result.scores
-    with pytest.raises(AssertionError):  # other options are another probe
-        evaluate_probe(cache, task, replace(OPTIONS, tol=1e-3), pooling="mean", folder=tmp_path / "probe")
-    assert sorted(path.name for path in (tmp_path / "probe").iterdir()) == ["head.json", "model.safetensors"]
-    probe = load_head(tmp_path / "probe")
-    assert (probe.record["layers"], probe.record["pooling"]) == ([PLANTED], "mean")
-    assert isinstance(probe.head, LinearProbe)
+def test_a_saved_probe_predicts_the_same(cache: LatentCache, task: ClassTask, tmp_path: Path) -> None:
+    probed = probe(cache, task, tmp_path)
+    folder = tmp_path / "logistic-probe"
+    assert sorted(path.name for path in folder.iterdir()) == ["head.json", "model.safetensors"]
+    assert (probed.saved.record["layers"], probed.saved.record["pooling"]) == ([PLANTED], "mean")
     latents = cache.gather(cache.rows_of(list(task.splits["test"]["text"])), "mean", layers=PLANTED)[0]
-    names = [task.class_names[code] for code in result.predictions["test"]]
-    assert probe.head.predict(latents) == names
+    names = [task.class_names[code] for code in probed.result.predictions["test"]]
+    assert probed.saved.head.predict(latents) == names
 
 
-def test_nothing_is_chosen_on_test(cache: LatentCache, result: ProbeResult) -> None:
-    poisoned = evaluate_probe(cache, make_class_task(shuffled=["test"]), OPTIONS, pooling="mean", n_resamples=200)
-    for key in ("surface", "chosen", "convergence"):
-        assert poisoned.scores[key] == result.scores[key]
+def test_nothing_is_chosen_on_test(cache: LatentCache, probed: Probed, tmp_path: Path) -> None:
+    poisoned = probe(cache, make_class_task(shuffled=["test"]), tmp_path)
+    np.testing.assert_array_equal(poisoned.surface, probed.surface)
+    assert poisoned.result.chosen == probed.result.chosen
+    assert poisoned.result.extras["convergence"] == probed.result.extras["convergence"]
     for split in ("train", "validation"):
-        assert poisoned.scores["summary"][split] == result.scores["summary"][split]
-    np.testing.assert_array_equal(poisoned.predictions["test"], result.predictions["test"])
-    assert poisoned.scores["summary"]["test"]["accuracy"]["mean"] < 0.6
+        assert poisoned.result.summary[split] == probed.result.summary[split]
+    np.testing.assert_array_equal(poisoned.result.predictions["test"], probed.result.predictions["test"])
+    assert poisoned.accuracy() < 0.6
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -114,18 +133,18 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
     sizes = {"train": 30, "validation": 30, "test": 30} if has_validation else {"train": 30, "test": 30}
     task = make_class_task(n_classes=n_classes, sizes=sizes)
     cache = plant_classes(tmp_path / "c.h5", task)
-    options = ProbeOptions(Cs=(0.01, 0.1, 1.0), oversampling="balance")
-    plain = evaluate_probe(cache, task, options, pooling="mean", n_resamples=200)
-    found = evaluate_probe(cache, with_new_class(task), options, pooling="mean", n_resamples=200)
-    for key in ("surface", "chosen", "convergence", "oversampled"):
-        assert found.scores[key] == plain.scores[key]
-    assert plain.head is not None
-    assert found.head is not None
-    assert torch.equal(found.head.weight, plain.head.weight)
-    assert torch.equal(found.head.bias, plain.head.bias)
-    np.testing.assert_array_equal(found.predictions["test"], 1 + plain.predictions["test"])
-    assert found.scores["summary"]["test"]["accuracy"]["mean"] < plain.scores["summary"]["test"]["accuracy"]["mean"]
-    assert found.head.class_names == task.class_names
+    options = {"Cs": (0.01, 0.1, 1.0), "oversampling": "balance"}
+    plain = probe(cache, task, tmp_path / "plain", **options)
+    found = probe(cache, with_new_class(task), tmp_path / "more", **options)
+    np.testing.assert_array_equal(found.surface, plain.surface)
+    assert found.result.chosen == plain.result.chosen
+    for key in ("convergence", "oversampled"):
+        assert found.result.extras[key] == plain.result.extras[key]
+    for key, value in plain.saved.head.state_dict().items():
+        assert torch.equal(found.saved.head.state_dict()[key], value)
+    np.testing.assert_array_equal(found.result.predictions["test"], 1 + plain.result.predictions["test"])
+    assert found.accuracy() < plain.accuracy()
+    assert found.saved.record["arguments"]["class_names"] == list(task.class_names)
 
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
@@ -135,9 +154,9 @@ def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> N
         for split, n in (("train", 10), ("validation", 10), ("test", 20)) for i in range(n)
     ]  # fmt: skip
     task = assemble_task(rows, TaskCard("thin", "made up", ("accuracy",)))
-    found = evaluate_probe(cache_of(tmp_path, task), task, ProbeOptions(Cs=(1.0,)), pooling="mean", n_resamples=100)
-    assert found.scores["summary"]["test"]["accuracy"]["mean"] == 0.0
-    assert {task.class_names[k] for k in found.predictions["test"]} <= {"yes", "no"}
+    found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0])
+    assert found.accuracy() == 0.0
+    assert {task.class_names[k] for k in found.result.predictions["test"]} <= {"yes", "no"}
 
 
 def test_a_class_of_test_alone_draws_the_same_validation() -> None:
@@ -160,7 +179,7 @@ def test_rows_that_are_not_finite_are_refused_in_every_split(split: str, tmp_pat
     task = make_class_task(sizes={"train": 30, "validation": 15, "test": 15})
     cache = plant_classes(tmp_path / "c.h5", task, broken=f"{split} 7")
     with pytest.raises(HeadError, match=rf"{split}: layer \d, row 7 holds nan in dimension 0; allowed: finite"):
-        evaluate_probe(cache, task, ProbeOptions(Cs=(1.0,)), pooling="mean")
+        probe(cache, task, tmp_path, Cs=[1.0])
 
 
 def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
@@ -169,15 +188,22 @@ def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
     assert _best(surface, (0.1, 1.0, 100.0)) == (0, 1)
 
 
-def test_float64_reaches_tolerances_that_float32_does_not(cache: LatentCache, task: ClassTask, tmp_path: Path) -> None:
-    resolved = resolve_class_options(
-        "logistic-probe", {"Cs": [1.0], "tol": 1e-10, "precision": "float64", "layers": PLANTED}
-    )
-    found = evaluate_class_head("logistic-probe", resolved, cache, task, device="cpu", n_resamples=100, folder=tmp_path)
-    assert found.scores["convergence"]["largest_gradient_norm"] < 1e-10
-    assert found.head is not None
-    assert found.head.weight.dtype is torch.float64
-    assert torch.equal(load_head(tmp_path).head.state_dict()["weight"], found.head.weight)
+def test_float64_reaches_tolerances_that_float32_does_not(
+    cache: LatentCache, task: ClassTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[LogisticFit] = []
+
+    def spy(fit: LogisticFit, names: Sequence[str]) -> LinearProbe:
+        fits.append(fit)
+        return real(fit, names)
+
+    real = LinearProbe.of
+    monkeypatch.setattr(LinearProbe, "of", spy)
+    found = probe(cache, task, tmp_path, Cs=[1.0], tol=1e-10, precision="float64", layers=PLANTED)
+    assert found.result.extras["convergence"]["largest_gradient_norm"] < 1e-10
+    [fit] = fits
+    assert fit.weight.dtype is torch.float64
+    assert torch.equal(found.saved.head.state_dict()["weight"], fit.weight[0, 0, 0])
     with pytest.raises(UnknownNameError, match="unknown precision 'float16': did you mean"):
         ProbeOptions(precision="float16")
 
@@ -187,9 +213,8 @@ def test_what_oversampling_did_is_counted_by_name(tmp_path: Path) -> None:
     rows += [Example((f"test {i}",), "a", "test") for i in range(4)]
     rows += [Example((f"dev {i}",), "a", "validation") for i in range(4)]
     task = assemble_task(rows, TaskCard("few", "made up", ("accuracy",)))
-    options = ProbeOptions(Cs=(1.0,), oversampling="balance")
-    found = evaluate_probe(cache_of(tmp_path, task), task, options, pooling="mean", n_resamples=100).scores
-    assert found["oversampled"] == {
+    found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0], oversampling="balance")
+    assert found.result.extras["oversampled"] == {
         "mode": "balance", "n_rows": 13, "n_synthetic": 6 + 8, "clipped": {"b": 2}, "duplicated": ["c"],
     }  # fmt: skip
 
@@ -211,28 +236,27 @@ def test_without_scaling_a_column_in_other_units_changes_predictions(tmp_path: P
             assert is_same is is_standardised
 
 
-def test_shuffled_training_labels_score_at_chance(cache: LatentCache) -> None:
-    found = evaluate_probe(cache, make_class_task(shuffled=["train"]), OPTIONS, pooling="mean", n_resamples=200)
-    assert found.scores["summary"]["test"]["accuracy"]["mean"] == pytest.approx(1 / 3, abs=0.2)
+def test_shuffled_training_labels_score_at_chance(cache: LatentCache, tmp_path: Path) -> None:
+    found = probe(cache, make_class_task(shuffled=["train"]), tmp_path)
+    assert found.accuracy() == pytest.approx(1 / 3, abs=0.2)
 
 
 @pytest.mark.parametrize("groups", [0, 5])
 def test_without_validation_folds_of_train_decide(groups: int, tmp_path: Path) -> None:
     task = make_class_task(sizes={"train": 150, "test": 60}, groups=groups)
-    cache = plant_classes(tmp_path / "c.h5", task)
-    found = evaluate_probe(cache, task, OPTIONS, pooling="mean", n_resamples=200).scores
-    assert found["selection"] == "5-fold cross-validation on train"
-    assert found["chosen"]["layer"] == PLANTED
-    assert 0.7 < found["chosen"]["score"] <= 1.0
-    assert found["summary"]["test"]["accuracy"]["mean"] > 0.8
+    found = probe(plant_classes(tmp_path / "c.h5", task), task, tmp_path)
+    assert found.result.selection == "5-fold cross-validation on train"
+    assert found.result.chosen["layer"] == PLANTED
+    assert 0.7 < found.result.chosen["score"] <= 1.0
+    assert found.accuracy() > 0.8
 
 
 def test_one_layer_and_one_strength_leave_nothing_to_choose(tmp_path: Path) -> None:
     task = make_class_task(sizes={"train": 150, "test": 60})
-    cache = plant_classes(tmp_path / "c.h5", task)
-    found = evaluate_probe(cache, task, ProbeOptions(Cs=(1.0,)), pooling="mean", layers=(PLANTED,), n_resamples=200)
-    assert found.scores["selection"] == "nothing to choose"
-    assert found.scores["summary"]["test"]["accuracy"]["mean"] > 0.8
+    found = probe(plant_classes(tmp_path / "c.h5", task), task, tmp_path, Cs=[1.0], layers=PLANTED)
+    assert found.result.selection == "nothing to choose"
+    assert np.isnan(found.result.selection_score)
+    assert found.accuracy() > 0.8
 
 
 @pytest.mark.parametrize("mode", ["balance", "times-5"])
@@ -240,21 +264,18 @@ def test_oversampling_stays_inside_train(mode: str, tmp_path: Path) -> None:
     """Other validation and test rows change nothing about the probes fitted on oversampled training rows."""
     task = make_class_task()
     cache = plant_classes(tmp_path / "c.h5", task)
-    options = ProbeOptions(Cs=(1.0,), oversampling=mode)
-    whole = evaluate_probe(cache, task, options, pooling="mean", n_resamples=200)
+    whole = probe(cache, task, tmp_path / "whole", Cs=[1.0], oversampling=mode)
     fewer = make_class_task(sizes={"train": 150, "validation": 30, "test": 30})
-    less = evaluate_probe(cache, fewer, options, pooling="mean", n_resamples=200)
-    assert whole.scores["chosen"]["layer"] == PLANTED
-    assert whole.head is not None
-    assert less.head is not None
-    torch.testing.assert_close(whole.head.weight, less.head.weight)
+    less = probe(cache, fewer, tmp_path / "less", Cs=[1.0], oversampling=mode)
+    assert whole.result.chosen["layer"] == PLANTED
+    torch.testing.assert_close(whole.saved.head.weight, less.saved.head.weight)
 
 
-def test_two_poolings_double_the_channels(cache: LatentCache, task: ClassTask) -> None:
-    found = evaluate_probe(cache, task, OPTIONS, pooling="last+mean", n_resamples=200)
-    assert found.scores["chosen"]["layer"] == f"mean/{PLANTED}"
-    assert np.shape(found.scores["surface"]) == (2 * len(LAYERS), 2)
-    assert found.scores["summary"]["test"]["accuracy"]["mean"] > 0.8
+def test_two_poolings_double_the_channels(cache: LatentCache, task: ClassTask, tmp_path: Path) -> None:
+    found = probe(cache, task, tmp_path, pooling="last+mean")
+    assert found.result.chosen["layer"] == f"mean/{PLANTED}"
+    assert np.shape(found.surface) == (2 * len(LAYERS), 2)
+    assert found.accuracy() > 0.8
 
 
 def test_pairs_are_joined_without_an_order() -> None:
@@ -267,29 +288,28 @@ def test_pairs_are_joined_without_an_order() -> None:
 def test_pair_rows_are_classified(tmp_path: Path) -> None:
     task = make_class_task(n_classes=2, is_pairs=True)
     cache = plant_classes(tmp_path / "c.h5", task)
-    found = evaluate_probe(cache, task, OPTIONS, pooling="mean", n_resamples=200).scores
-    assert found["chosen"]["layer"] == PLANTED
-    assert found["summary"]["test"]["accuracy"]["mean"] > 0.75
+    found = probe(cache, task, tmp_path)
+    assert found.result.chosen["layer"] == PLANTED
+    assert found.accuracy() > 0.75
 
 
 def test_a_chunk_holds_a_few_layers_when_rows_are_many(
-    cache: LatentCache, task: ClassTask, monkeypatch: pytest.MonkeyPatch, result: ProbeResult
+    cache: LatentCache, task: ClassTask, monkeypatch: pytest.MonkeyPatch, probed: Probed, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("probes.latents.class_features.CHUNK_NUMBERS", 210 * WIDTH * 2)
     features = ClassFeatures(cache, task, Channels(("mean",), LAYERS))
     assert [len(chunk["train"]) for chunk in features.chunks(["train", "validation"])] == [2, 2, 1]
-    again = evaluate_probe(cache, task, OPTIONS, pooling="mean", n_resamples=200)
-    np.testing.assert_allclose(again.scores["surface"], result.scores["surface"], atol=0.02)
+    np.testing.assert_allclose(probe(cache, task, tmp_path).surface, probed.surface, atol=0.02)
 
 
 def test_a_class_smaller_than_the_folds_is_refused(tmp_path: Path) -> None:
     task = make_class_task(sizes={"train": 9, "test": 6})
     cache = plant_classes(tmp_path / "c.h5", task)
     with pytest.raises(HeadError, match=r"class 'class 0' has 3 rows for 5 folds; .* use fewer folds"):
-        evaluate_probe(cache, task, OPTIONS, pooling="mean")
+        probe(cache, task, tmp_path)
 
 
-def test_bad_options_are_told() -> None:
+def test_bad_options_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="unknown oversampling 'times5': did you mean 'times-5'"):
         ProbeOptions(oversampling="times5")
     with pytest.raises(HeadError, match=r"C is -1\.0; allowed"):

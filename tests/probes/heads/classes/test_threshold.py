@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 
 from extract.errors import HeadError
-from probes.heads.classes.cosine_threshold import ThresholdOptions, _best_threshold, evaluate_threshold
+from extract.store.cache import LatentCache
+from probes.heads.classes.cosine_threshold import _best_threshold
+from probes.heads.result import HeadResult
 from probes.metrics.class_metrics import score_classes
+from probes.tasks.classes.task import ClassTask
+from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class
+
+
+def choose(cache: LatentCache, task: ClassTask, folder: Path, **options: str) -> HeadResult:
+    """Evaluate the head on the pooling that is planted."""
+    return evaluate("cosine-threshold", {"pooling": "mean", **options}, make_setting(cache, task, folder))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -31,40 +40,40 @@ def test_the_best_of_all_thresholds_is_found(sign: int) -> None:
 def test_the_planted_layer_is_chosen_on_validation_and_test_is_read_once(tmp_path: Path) -> None:
     task = make_class_task(n_classes=2, is_pairs=True)
     cache = plant_classes(tmp_path / "c.h5", task)
-    found = evaluate_threshold(cache, task, ThresholdOptions(), pooling="mean", n_resamples=200)
-    assert found.scores["chosen"]["layer"] == PLANTED
-    assert not found.scores["is_optimistic"]
-    assert found.scores["summary"]["test"]["accuracy"]["mean"] > 0.75
+    found = choose(cache, task, tmp_path)
+    assert found.chosen["layer"] == PLANTED
+    assert not found.is_optimistic
+    assert found.summary["test"]["accuracy"].mean > 0.75
     poisoned = make_class_task(n_classes=2, is_pairs=True, shuffled=["test"])
-    again = evaluate_threshold(cache, poisoned, ThresholdOptions(), pooling="mean", n_resamples=200)
-    assert again.scores["chosen"] == found.scores["chosen"]
+    again = choose(cache, poisoned, tmp_path)
+    assert again.chosen == found.chosen
     np.testing.assert_array_equal(again.predictions["test"], found.predictions["test"])
 
 
 def test_choosing_on_test_is_marked(tmp_path: Path) -> None:
     task = make_class_task(n_classes=2, is_pairs=True)
     cache = plant_classes(tmp_path / "c.h5", task)
-    found = evaluate_threshold(cache, task, ThresholdOptions(choose_on="test"), pooling="mean", n_resamples=200).scores
-    assert found["is_optimistic"]
-    assert found["summary"]["test"]["accuracy"]["mean"] == found["chosen"]["score"]
+    found = choose(cache, task, tmp_path, choose_on="test")
+    assert found.is_optimistic
+    assert found.summary["test"]["accuracy"].mean == found.chosen["score"]
 
 
 def test_more_classes_or_an_unknown_split_are_refused(tmp_path: Path) -> None:
     task = make_class_task(n_classes=3, is_pairs=True)
     cache = plant_classes(tmp_path / "c.h5", task)
     with pytest.raises(HeadError, match="got task 'planted' with 3 classes in train; allowed: 2"):
-        evaluate_threshold(cache, task, ThresholdOptions(), pooling="mean")
+        choose(cache, task, tmp_path)
     two = make_class_task(n_classes=2, is_pairs=True)
     with pytest.raises(HeadError, match="choose_on is 'dev'; allowed: a split of task 'planted'"):
-        evaluate_threshold(plant_classes(tmp_path / "d.h5", two), two, ThresholdOptions("dev"), pooling="mean")
+        choose(plant_classes(tmp_path / "d.h5", two), two, tmp_path, choose_on="dev")
 
 
 def test_a_class_of_test_alone_changes_nothing_that_is_chosen(tmp_path: Path) -> None:
     task = make_class_task(n_classes=2, is_pairs=True)
     cache = plant_classes(tmp_path / "c.h5", task)
-    plain = evaluate_threshold(cache, task, ThresholdOptions(), pooling="mean", n_resamples=200)
-    found = evaluate_threshold(cache, with_new_class(task), ThresholdOptions(), pooling="mean", n_resamples=200)
-    assert found.scores["chosen"] == plain.scores["chosen"]
+    plain = choose(cache, task, tmp_path)
+    found = choose(cache, with_new_class(task), tmp_path)
+    assert found.chosen == plain.chosen
     np.testing.assert_array_equal(found.predictions["test"], 1 + plain.predictions["test"])
 
 
@@ -72,4 +81,4 @@ def test_rows_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     task = make_class_task(n_classes=2, is_pairs=True)
     cache = plant_classes(tmp_path / "c.h5", task, broken="test 7 right")
     with pytest.raises(HeadError, match="test: layer 0, row 7 holds nan in dimension 0"):
-        evaluate_threshold(cache, task, ThresholdOptions(), pooling="mean")
+        choose(cache, task, tmp_path)

@@ -11,21 +11,19 @@ from scipy.stats import pearsonr, spearmanr
 import probes.heads.pairs.fitting
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.heads.options import resolve_options
-from probes.heads.pairs import evaluation as evaluate
-from probes.heads.pairs.fitting import Setting, fit_seed
+from probes.fitting.trainer import ignore_epoch
+from probes.heads.pairs.fitting import FittedHead, fit_seed
+from probes.heads.registry import resolve_head
+from probes.heads.result import Curve, HeadResult
 from probes.heads.saved import load_head
+from probes.heads.setting import Setting
 from probes.metrics.calibration import fit_calibration
+from probes.networks.cosine_mlp import CosineMLP
 from probes.tasks import PairTask
 from probes.tasks.pairs.leakage import SUBSETS
 from probes.tasks.pairs.task import build_splits
+from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, SIZES, make_task, plant
-
-
-def evaluate_head(name: str, options: dict[str, Any], setting: Setting, **more: Any) -> dict[str, Any]:
-    """Give the scores alone."""
-    return evaluate.evaluate_head(name, options, setting, **more).scores
-
 
 QUICK: dict[str, Any] = {"max_epochs": 4, "hidden": 8, "learning_rate": 3e-3, "batch_size": 40}
 
@@ -33,7 +31,20 @@ QUICK: dict[str, Any] = {"max_epochs": 4, "hidden": 8, "learning_rate": 3e-3, "b
 @pytest.fixture
 def setting(cache: LatentCache, task: PairTask, tmp_path: Path) -> Setting:
     """Two seeds, heads kept under a temporary folder."""
-    return Setting(cache, task, (0, 5), 100, "cpu", tmp_path / "heads")
+    return make_setting(cache, task, tmp_path / "heads", seeds=(0, 5))
+
+
+def fit_all(setting: Setting) -> list[FittedHead]:
+    """Fit, or find, the quick head for every seed."""
+    resolved = resolve_head("cosine-mlp", QUICK)
+    return [fit_seed(CosineMLP, resolved, setting, seed=seed, watch=lambda _: ignore_epoch) for seed in setting.seeds]
+
+
+def curve_of(found: HeadResult, split: str) -> Curve:
+    """Give the Pearson curve of the chosen kind."""
+    key = (found.chosen["kind"], split, "pearson")
+    [curve] = [each for each in found.curves if (each.name, each.split, each.metric) == key]
+    return curve
 
 
 def forbid_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,37 +55,43 @@ def forbid_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_trained_head_is_fitted_for_every_seed(setting: Setting) -> None:
-    found = evaluate_head("cosine-mlp", QUICK, setting)
-    assert [entry["seed"] for entry in found["seeds"]] == [0, 5]
-    assert found["layers"] == list(LAYERS)
-    assert found["pooling"] == "mean"
+    found = evaluate("cosine-mlp", QUICK, setting)
+    assert [entry["seed"] for entry in found.seeds] == [0, 5]
+    assert found.layers == LAYERS
+    assert found.pooling == "mean"
     for split in SIZES:
-        values = [entry["scores"][split]["pearson"] for entry in found["seeds"]]
-        summary = found["summary"][split]["pearson"]
-        assert summary["values"] == tuple(values)
-        assert summary["mean"] == pytest.approx(np.mean(values))
-        assert summary["low"] < summary["mean"] < summary["high"]
-    assert found["seeds"][0]["scores"] != found["seeds"][1]["scores"]
-    assert found["options"]["hidden"] == 8
-    assert found["options"]["max_epochs"] == 4
+        values = [entry["scores"][split]["pearson"] for entry in found.seeds]
+        summary = found.summary[split]["pearson"]
+        assert summary.values == tuple(values)
+        assert summary.mean == pytest.approx(np.mean(values))
+        assert summary.low < summary.mean < summary.high
+    assert found.seeds[0]["scores"] != found.seeds[1]["scores"]
+    assert found.options["hidden"] == 8
+    assert found.options["max_epochs"] == 4
 
 
 def test_an_untrained_head_has_one_fit_and_its_curves(setting: Setting) -> None:
-    found = evaluate_head("layer-cosine", {}, setting)
-    assert [entry["best_epoch"] for entry in found["seeds"]] == [0]
-    assert found["chosen"]["layer"] == PLANTED
-    curve = found["curves"]["validation"]["pearson"][found["chosen"]["kind"]]
+    found = evaluate("layer-cosine", {}, setting)
+    assert [entry["best_epoch"] for entry in found.seeds] == [0]
+    assert found.chosen["layer"] == PLANTED
+    curve = curve_of(found, "validation").values
     k = LAYERS.index(PLANTED)
     assert curve[k] == max(curve)
-    assert found["curves"]["test"]["pearson"][found["chosen"]["kind"]][k] == pytest.approx(
-        found["seeds"][0]["scores"]["test"]["pearson"], abs=1e-6
-    )
+    assert curve_of(found, "test").values[k] == pytest.approx(found.seeds[0]["scores"]["test"]["pearson"], abs=1e-6)
+
+
+def test_an_untrained_head_has_no_options_of_a_fit(setting: Setting) -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown layer-cosine option 'batch_size': Allowed: pooling, layers"):
+        evaluate("layer-cosine", {"batch_size": 8}, setting)
 
 
 def test_a_kept_head_is_loaded_and_gives_the_same(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = evaluate_head("cosine-mlp", QUICK, setting)
+    first = evaluate("cosine-mlp", QUICK, setting)
     forbid_fitting(monkeypatch)
-    assert evaluate_head("cosine-mlp", QUICK, setting) == first
+    again = evaluate("cosine-mlp", QUICK, setting)
+    assert as_text(again) == as_text(first)
+    for split in SIZES:
+        np.testing.assert_array_equal(again.predictions[split], first.predictions[split])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +99,7 @@ def test_a_kept_head_is_loaded_and_gives_the_same(setting: Setting, monkeypatch:
     ["option", "fit", "pooling", "poolings", "layers", "gold", "device", "protocol", "calibration", "anchor_identical"],
 )
 def test_a_head_fitted_otherwise_is_not_reused(setting: Setting, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    evaluate_head("cosine-mlp", QUICK, setting)
+    evaluate("cosine-mlp", QUICK, setting)
     forbid_fitting(monkeypatch)
     changes: dict[str, dict[str, Any]] = {
         "option": {"hidden": 9}, "fit": {"patience": 2}, "pooling": {"pooling": "last"}, "layers": {"layers": "blocks"},
@@ -96,18 +113,18 @@ def test_a_head_fitted_otherwise_is_not_reused(setting: Setting, monkeypatch: py
         setting = replace(setting, task=make_task(shuffled=["train"]))
     setting = replace(setting, **of_setting.get(change, {}))
     with pytest.raises(AssertionError, match="fitted again"):
-        evaluate_head("cosine-mlp", {**QUICK, **changes.get(change, {})}, setting)
+        evaluate("cosine-mlp", {**QUICK, **changes.get(change, {})}, setting)
 
 
-def test_a_head_cut_short_is_fitted_anew(setting: Setting) -> None:
-    first = evaluate_head("cosine-mlp", QUICK, setting)
+def test_a_head_cut_short_is_fitted_again(setting: Setting) -> None:
+    first = evaluate("cosine-mlp", QUICK, setting)
     (setting.folder / "cosine-mlp" / "seed_5" / "head.json").write_text("{", encoding="utf-8")
-    again = evaluate_head("cosine-mlp", QUICK, setting)
-    assert again["summary"] == first["summary"]
+    again = evaluate("cosine-mlp", QUICK, setting)
+    assert again.summary == first.summary
 
 
 def test_a_kept_head_knows_its_calibration(setting: Setting) -> None:
-    evaluate_head("cosine-mlp", QUICK, setting)
+    evaluate("cosine-mlp", QUICK, setting)
     record = load_head(setting.folder / "cosine-mlp" / "seed_5").record
     assert (record["seed"], record["pooling"], record["layers"]) == (5, "mean", list(LAYERS))
     assert record["calibration"]["slope"] > 0
@@ -115,14 +132,14 @@ def test_a_kept_head_knows_its_calibration(setting: Setting) -> None:
 
 
 def test_pooling_and_layers_are_the_heads_own(setting: Setting) -> None:
-    found = evaluate_head("layer-cosine", {"pooling": "last", "layers": ["block_01", "final_norm"]}, setting)
-    assert (found["pooling"], found["layers"]) == ("last", ["block_01", "final_norm"])
-    assert abs(found["summary"]["test"]["pearson"]["mean"]) < 0.5  # nothing is planted there
+    found = evaluate("layer-cosine", {"pooling": "last", "layers": ["block_01", "final_norm"]}, setting)
+    assert (found.pooling, found.layers) == ("last", ("block_01", "final_norm"))
+    assert abs(found.summary["test"]["pearson"].mean) < 0.5  # nothing is planted there
 
 
 def test_epochs_are_reported_by_seed(setting: Setting) -> None:
     told: list[tuple[int, int]] = []
-    evaluate_head(
+    evaluate(
         "cosine-mlp", {**QUICK, "max_epochs": 2}, setting,
         watch=lambda seed: lambda epoch, _: told.append((seed, epoch)),
     )  # fmt: skip
@@ -130,21 +147,21 @@ def test_epochs_are_reported_by_seed(setting: Setting) -> None:
 
 
 def test_a_batch_larger_than_the_split_is_cut_to_it(setting: Setting) -> None:
-    assert evaluate_head("cosine-mlp", {**QUICK, "batch_size": 10_000, "max_epochs": 1}, setting)["seeds"]
+    assert evaluate("cosine-mlp", {**QUICK, "batch_size": 10_000, "max_epochs": 1}, setting).seeds
 
 
 def test_a_task_without_test_is_scored_on_validation(tmp_path: Path) -> None:
     task = make_task(sizes={"train": 60, "validation": 40})
-    setting = Setting(plant(tmp_path / "c.h5", task), task, (0,), 100, "cpu", tmp_path)
-    assert set(evaluate_head("layer-cosine", {}, setting)["summary"]) == {"train", "validation"}
+    setting = make_setting(plant(tmp_path / "c.h5", task), task, tmp_path)
+    assert set(evaluate("layer-cosine", {}, setting).summary) == {"train", "validation"}
 
 
 @pytest.mark.parametrize("sizes", [{"test": 30}, {"train": 30, "test": 30}, {"validation": 30, "test": 30}])
 def test_a_task_without_train_or_validation_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
     task = make_task(sizes=sizes)
-    setting = Setting(plant(tmp_path / "c.h5", task), task, (0,), 100, "cpu", tmp_path)
+    setting = make_setting(plant(tmp_path / "c.h5", task), task, tmp_path)
     with pytest.raises(TaskError, match=r"has no split '(train|validation)'; it has: "):
-        evaluate_head("cosine-mlp", QUICK, setting)
+        evaluate("cosine-mlp", QUICK, setting)
 
 
 def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None = None) -> PairTask:
@@ -160,37 +177,36 @@ def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None 
 
 
 def setting_of(task: PairTask, folder: Path, **how: Any) -> Setting:
-    return Setting(plant(folder / "c.h5", task), task, (0, 5), 100, "cpu", folder / "heads", **how)
+    return make_setting(plant(folder / "c.h5", task), task, folder / "heads", seeds=(0, 5), **how)
 
 
 def test_subsets_of_test_are_scored_apart(task: PairTask, tmp_path: Path) -> None:
     leaked = leak(task, 45)
     setting = setting_of(leaked, tmp_path)
-    found = evaluate_head("cosine-mlp", QUICK, setting)
-    counts = {name: entry["n"] for name, entry in found["subsets"].items()}
+    found = evaluate("cosine-mlp", QUICK, setting)
+    counts = {name: entry["n"] for name, entry in found.extras["subsets"].items()}
     assert list(counts) == list(SUBSETS)
     assert counts == {
         "full": len(leaked.splits["test"]), "clean": 35, "leaked": 45, "leaked pair": 3, "punctuation": 0,
         "same but punctuation": 0, "repeated": 0, "conflicting gold": 0,
     }  # fmt: skip
-    assert {name for name, entry in found["subsets"].items() if len(entry) > 1} == {"clean", "leaked"}
-    resolved = resolve_options("cosine-mlp", QUICK)
-    fitted = [fit_seed("cosine-mlp", resolved, setting, seed=seed) for seed in setting.seeds]
+    assert {name for name, entry in found.extras["subsets"].items() if len(entry) > 1} == {"clean", "leaked"}
+    fitted = fit_all(setting)
     gold = leaked.gold01("test")
     for name, rows in (("clean", slice(45, None)), ("leaked", slice(None, 45))):
         for metric, function in (("pearson", pearsonr), ("spearman", spearmanr)):
             expected = [function(each.predictions["test"][rows], gold[rows])[0] for each in fitted]
-            entry = found["subsets"][name][metric]
+            entry = found.extras["subsets"][name][metric]
             assert entry["values"] == pytest.approx(expected, abs=1e-5)
             assert entry["mean"] == pytest.approx(np.mean(expected), abs=1e-5)
             assert entry["low"] < entry["mean"] < entry["high"]
     whole = [pearsonr(each.predictions["test"], gold)[0] for each in fitted]
-    assert found["summary"]["test"]["pearson"]["values"] == pytest.approx(whole, abs=1e-5)
+    assert found.summary["test"]["pearson"].values == pytest.approx(whole, abs=1e-5)
 
 
 @pytest.mark.parametrize(("n_leaked", "is_scored"), [(29, False), (30, True)])
 def test_a_small_subset_has_its_size_alone(task: PairTask, tmp_path: Path, n_leaked: int, is_scored: bool) -> None:
-    found = evaluate_head("layer-cosine", {}, setting_of(leak(task, n_leaked), tmp_path))["subsets"]
+    found = evaluate("layer-cosine", {}, setting_of(leak(task, n_leaked), tmp_path)).extras["subsets"]
     assert found["leaked"]["n"] == n_leaked
     assert ("pearson" in found["leaked"]) is is_scored
     assert found["clean"]["n"] == 80 - n_leaked
@@ -198,37 +214,36 @@ def test_a_small_subset_has_its_size_alone(task: PairTask, tmp_path: Path, n_lea
 
 
 def test_a_subset_whose_gold_is_constant_has_its_size_alone(task: PairTask, tmp_path: Path) -> None:
-    found = evaluate_head("layer-cosine", {}, setting_of(leak(task, 40, gold=3.0), tmp_path))["subsets"]
+    found = evaluate("layer-cosine", {}, setting_of(leak(task, 40, gold=3.0), tmp_path)).extras["subsets"]
     assert found["leaked"] == {"n": 40}
     assert "pearson" in found["clean"]
 
 
 def test_a_subset_that_is_everything_has_its_size_alone(setting: Setting) -> None:
-    found = evaluate_head("layer-cosine", {}, setting)["subsets"]
+    found = evaluate("layer-cosine", {}, setting).extras["subsets"]
     assert (found["full"], found["clean"], found["leaked"]) == ({"n": 80}, {"n": 80}, {"n": 0})
 
 
 def test_subsets_may_be_left_out(setting: Setting, tmp_path: Path) -> None:
-    assert evaluate_head("layer-cosine", {}, replace(setting, has_subsets=False))["subsets"] == {}
+    assert evaluate("layer-cosine", {}, replace(setting, has_subsets=False)).extras["subsets"] == {}
     without_test = make_task(sizes={"train": 60, "validation": 40})
-    assert evaluate_head("layer-cosine", {}, setting_of(without_test, tmp_path))["subsets"] == {}
+    assert evaluate("layer-cosine", {}, setting_of(without_test, tmp_path)).extras["subsets"] == {}
 
 
 @pytest.mark.parametrize("calibration", ["linear", "isotonic"])
 def test_calibrated_predictions_are_the_mean_over_seeds(setting: Setting, calibration: str) -> None:
     setting = replace(setting, calibration=calibration)
-    found = evaluate.evaluate_head("cosine-mlp", QUICK, setting)
-    resolved = resolve_options("cosine-mlp", QUICK)
-    fitted = [fit_seed("cosine-mlp", resolved, setting, seed=seed) for seed in setting.seeds]
+    found = evaluate("cosine-mlp", QUICK, setting)
+    fitted = fit_all(setting)
     validation = np.asarray(setting.task.splits["validation"]["score"])
     for split in SIZES:
         expected = []
         for each in fitted:
             fresh = fit_calibration(calibration, each.predictions["validation"], validation, score_range=(0.0, 5.0))
             expected.append(fresh(each.predictions[split]))
-        np.testing.assert_allclose(found.calibrated[split], np.mean(expected, axis=0), atol=1e-6)
-        assert found.calibrated[split].min() >= 0
-        assert found.calibrated[split].max() <= 5
+        np.testing.assert_allclose(found.predictions[split], np.mean(expected, axis=0), atol=1e-6)
+        assert found.predictions[split].min() >= 0
+        assert found.predictions[split].max() <= 5
 
 
 @pytest.mark.parametrize(
@@ -246,17 +261,17 @@ def test_calibrated_predictions_are_the_mean_over_seeds(setting: Setting, calibr
         ),
     ],
 )
-def test_what_all_heads_share_stands_in_a_table(setting: Setting, field: str, value: str, sentence: str) -> None:
+def test_an_unknown_protocol_or_calibration_is_refused(setting: Setting, field: str, value: str, sentence: str) -> None:
     with pytest.raises(UnknownNameError, match=sentence):
         replace(setting, **{field: value})  # type: ignore[arg-type]
 
 
 def test_unknown_layers_are_named(setting: Setting) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown layer 'blok_01': did you mean 'block_01'\?"):
-        evaluate_head("layer-cosine", {"layers": "blok_01"}, setting)
+        evaluate("layer-cosine", {"layers": "blok_01"}, setting)
 
 
 def test_training_that_breaks_leaves_no_head_behind(setting: Setting) -> None:
     with pytest.raises(HeadError, match="finite validation pearson"):
-        evaluate_head("cosine-mlp", {**QUICK, "learning_rate": "1e30"}, setting)
+        evaluate("cosine-mlp", {**QUICK, "learning_rate": "1e30"}, setting)
     assert not (setting.folder / "cosine-mlp").exists()

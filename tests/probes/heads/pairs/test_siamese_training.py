@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.heads.options import resolve_options
+from probes.heads.registry import resolve_head
 from probes.networks.siamese_cosine import SiameseCosine
 
 L, WIDTH = 5, 12
@@ -46,7 +46,7 @@ def test_a_learning_rate_for_frozen_encoders_is_refused() -> None:
     with pytest.raises(
         HeadError, match=r"encoder_learning_rate is 0\.0001, but start is 'frozen', which trains no enc"
     ):
-        resolve_options("siamese-cosine", {"start": "frozen", "encoder_learning_rate": 1e-4})
+        resolve_head("siamese-cosine", {"start": "frozen", "encoder_learning_rate": 1e-4})
 
 
 def test_weight_decay_shrinks_encoders_and_network_alike() -> None:

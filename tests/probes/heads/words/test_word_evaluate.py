@@ -1,6 +1,5 @@
-"""Evaluating heads of words: layer and epoch on validation, test read once and last, everything told is so."""
+"""Evaluating heads of words: layer and epoch on validation, test read once and last, everything reported is so."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,29 +7,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probes.heads.words.registry import evaluate_word_head, resolve_word_options
-from probes.report.words.summary import without_latent
 
 from extract.errors import TaskError
+from probes.heads.result import HeadResult
 from probes.heads.saved import load_head
+from probes.heads.setting import Setting
 from probes.heads.words.description import describe_seed
-from probes.heads.words.evaluation import MIX, WordResult, WordSetting, evaluate_token_head
+from probes.heads.words.evaluation import MIX
 from probes.heads.words.judging import judge_of, majority_ids
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
-from probes.report.write import without_nan
 from probes.tasks.words.task import WordTask, build_word_splits
+from tests.probes.heads.evaluating import as_text, make_setting
+from tests.probes.heads.evaluating import evaluate as evaluate_head
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, PlantedCache, make_task, plant
 
 OPTIONS = {"learning_rate": 1e-2, "max_epochs": 4, "epoch_steps": 1, "batch_size": 8, "chunk_words": 60}
 
 
-def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> WordSetting:
-    return WordSetting(cache, task, tuple(seeds), 100, "cpu", folder)
+def setting(cache: PlantedCache, task: WordTask, folder: Path, *, seeds: Sequence[int] = (0,)) -> Setting:
+    return make_setting(cache, task, folder, seeds=tuple(seeds))
 
 
-def evaluate(where: WordSetting, name: str = "token-classifier", **options: Any) -> WordResult:
-    return evaluate_word_head(name, resolve_word_options(name, {**OPTIONS, **options}), where)
+def evaluate(where: Setting, name: str = "token-classifier", **options: Any) -> HeadResult:
+    return evaluate_head(name, {**OPTIONS, **options}, where)
 
 
 @pytest.fixture(scope="module")
@@ -45,44 +45,45 @@ def cache(task: WordTask) -> PlantedCache:
 
 
 @pytest.fixture(scope="module")
-def found(cache: PlantedCache, task: WordTask, tmp_path_factory: pytest.TempPathFactory) -> tuple[WordResult, Path]:
+def found(cache: PlantedCache, task: WordTask, tmp_path_factory: pytest.TempPathFactory) -> tuple[HeadResult, Path]:
     folder = tmp_path_factory.mktemp("heads")
     return evaluate(setting(cache, task, folder, seeds=(0, 3))), folder
 
 
-def test_the_layer_is_chosen_by_the_mean_validation_score(found: tuple[WordResult, Path]) -> None:
-    scores = found[0].scores
-    curve = scores["curve"]
-    assert scores["layers"] == list(LAYERS)
-    assert np.array(curve["values"]).shape == (2, len(LAYERS))
-    assert np.allclose(curve["mean"], np.mean(curve["values"], axis=0))
-    assert np.allclose(curve["std"], np.std(curve["values"], axis=0, ddof=1))
-    assert scores["chosen"] == {"layer": PLANTED, "score": max(curve["mean"])}
-    assert scores["selection"] == "validation (epoch and layer)"
-    assert scores["is_optimistic"] is False
+def test_the_layer_is_chosen_by_the_mean_validation_score(found: tuple[HeadResult, Path]) -> None:
+    result = found[0]
+    [curve] = result.curves
+    assert (curve.split, curve.metric) == ("validation", "span-f1")
+    assert result.layers == LAYERS
+    assert np.array(curve.by_seed).shape == (2, len(LAYERS))
+    assert np.allclose(curve.values, np.mean(curve.by_seed, axis=0))
+    assert np.allclose(curve.spread, np.std(curve.by_seed, axis=0, ddof=1))
+    assert result.chosen == {"layer": PLANTED, "score": max(curve.values)}
+    assert result.selection_score == max(curve.values)
+    assert result.selection == "validation (epoch and layer)"
+    assert result.is_optimistic is False
     chosen = LAYERS.index(PLANTED)
-    assert scores["summary"]["validation"]["span-f1"]["values"] == pytest.approx(
-        [row[chosen] for row in curve["values"]]
-    )
+    assert result.summary["validation"]["span-f1"].values == pytest.approx([row[chosen] for row in curve.by_seed])
 
 
-def test_everything_told_equals_counting_it_again(
-    found: tuple[WordResult, Path], cache: PlantedCache, task: WordTask
+def test_everything_reported_equals_counting_it_again(
+    found: tuple[HeadResult, Path], cache: PlantedCache, task: WordTask
 ) -> None:
     result, folder = found
     data = WordLatents(cache, task)
     for split in task.splits:
         judge = judge_of(data, split)
         ids = result.predictions[split]
-        summary = result.scores["summary"][split]["span-f1"]
-        assert summary["values"][0] == pytest.approx(judge.score(ids))
-        assert result.scores["decoding"][split]["plain"] == pytest.approx(summary["mean"])
-        assert np.array_equal(result.confusion[split], judge.confusion(ids))
-        assert result.scores["errors"][split] == judge.errors(ids)
+        summary = result.summary[split]["span-f1"]
+        assert summary.values[0] == pytest.approx(judge.score(ids))
+        assert result.extras["decoding"][split]["plain"] == pytest.approx(summary.mean)
+        assert result.names[split] == judge.gold.names
+        assert result.extras["errors"][split] == judge.errors(ids)
         n_words = sum(map(len, task.splits[split]["words"]))
-        assert result.scores["coverage"][split] == {"n_words": n_words, "n_cut": 1, "n_lost": 0, "n_shared": 0}
+        assert result.extras["coverage"][split] == {"n_words": n_words, "n_cut": 1, "n_lost": 0, "n_shared": 0}
         assert (ids == NO_PREDICTION).sum() == 1
-        assert result.scores["majority"][split] == judge.score(majority_ids(data, judge))
+        assert result.baselines["majority"][split] == judge.score(majority_ids(data, judge))
+        np.testing.assert_array_equal(result.row_scores[split], judge.sentence_scores(ids))
     layer = LAYERS.index(PLANTED)
     head = load_head(folder / "token-classifier" / "seed_0").head
     rows = data.split("test")
@@ -90,23 +91,22 @@ def test_everything_told_equals_counting_it_again(
     assert np.array_equal(head(latents)[layer].argmax(-1).numpy(), result.predictions["test"][rows.has_latent])
 
 
-def test_scores_are_plain_values(found: tuple[WordResult, Path]) -> None:
-    json.dumps(without_nan(found[0].scores), allow_nan=False)
-    for entry in found[0].scores["seeds"]:
+def test_the_history_holds_the_best_epoch(found: tuple[HeadResult, Path]) -> None:
+    for entry in found[0].seeds:
         assert len(entry["history"]) <= OPTIONS["max_epochs"]
         step = entry["history"][entry["best_epoch"] - 1]
         assert step["validation_score"] == max(past["validation_score"] for past in entry["history"])
 
 
 def test_a_kept_head_is_loaded_and_another_one_fitted(
-    found: tuple[WordResult, Path], cache: PlantedCache, task: WordTask, monkeypatch: pytest.MonkeyPatch
+    found: tuple[HeadResult, Path], cache: PlantedCache, task: WordTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a head was fitted")
 
     monkeypatch.setattr("probes.heads.words.evaluation.fit_token_head", refuse)
     again = evaluate(setting(cache, task, found[1], seeds=(0, 3)))
-    assert again.scores == found[0].scores
+    assert as_text(again) == as_text(found[0])
     with pytest.raises(AssertionError, match="a head was fitted"):
         evaluate(setting(cache, task, found[1], seeds=(0, 3)), learning_rate=2e-2)
     with pytest.raises(AssertionError, match="a head was fitted"):
@@ -121,18 +121,22 @@ def poisoned(task: WordTask) -> WordTask:
 
 
 def test_poisoned_tags_of_test_change_the_scores_of_test_alone(
-    found: tuple[WordResult, Path], cache: PlantedCache, task: WordTask, tmp_path: Path
+    found: tuple[HeadResult, Path], cache: PlantedCache, task: WordTask, tmp_path: Path
 ) -> None:
     bad = evaluate(setting(cache, poisoned(task), tmp_path, seeds=(0, 3)))
-    for key in ("curve", "chosen", "layers", "options", "coverage"):
-        assert bad.scores[key] == found[0].scores[key]
+    good = found[0]
+    for key in ("curves", "chosen", "layers", "options"):
+        assert getattr(bad, key) == getattr(good, key)
+    assert bad.extras["coverage"] == good.extras["coverage"]
     for split in ("train", "validation"):
-        for key in ("summary", "majority", "by_type", "decoding", "errors"):
-            assert bad.scores[key][split] == found[0].scores[key][split]
+        assert bad.summary[split] == good.summary[split]
+        assert bad.baselines["majority"][split] == good.baselines["majority"][split]
+        for key in ("by_type", "decoding", "errors"):
+            assert bad.extras[key][split] == good.extras[key][split]
     for split in task.splits:
-        assert np.array_equal(bad.predictions[split], found[0].predictions[split])
-    assert bad.scores["summary"]["test"]["span-f1"]["mean"] == 0
-    assert found[0].scores["summary"]["test"]["span-f1"]["mean"] > 0.2
+        assert np.array_equal(bad.predictions[split], good.predictions[split])
+    assert bad.summary["test"]["span-f1"].mean == 0
+    assert good.summary["test"]["span-f1"].mean > 0.2
 
 
 def test_test_is_read_last_and_once_a_seed(
@@ -151,26 +155,26 @@ def test_test_is_read_last_and_once_a_seed(
     assert asked.count("test") == 2
 
 
-def test_a_mix_tells_its_weights(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
+def test_a_mix_reports_its_weights(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
     result = evaluate(setting(cache, task, tmp_path), "token-mix")
-    assert result.scores["layers"] == [MIX]
-    assert result.scores["chosen"]["layer"] == MIX
-    assert result.scores["mix"]["layers"] == list(LAYERS)
-    assert result.scores["mix"]["whole"] == pytest.approx(result.scores["chosen"]["score"])
-    assert result.scores["selection"] == "validation (epoch)"
+    assert result.layers == (MIX,)
+    assert result.chosen["layer"] == MIX
+    assert result.extras["mix"]["layers"] == list(LAYERS)
+    assert result.extras["mix"]["whole"] == pytest.approx(result.chosen["score"])
+    assert result.selection == "validation (epoch)"
 
 
 def test_a_mix_is_judged_as_its_head_is(task: WordTask, tmp_path: Path) -> None:
     n_train = sum(map(len, task.splits["train"]["words"]))
     cut = plant(task, noise=0.8, cut=range(n_train, n_train + 30))
-    fair = evaluate(setting(cut, task, tmp_path / "a"), "token-mix").scores
-    left_out = evaluate(setting(cut, task, tmp_path / "b"), "token-mix", leaves_out_cut=True).scores
-    for scores in (fair, left_out):
-        assert scores["mix"]["whole"] == pytest.approx(scores["chosen"]["score"], abs=1e-12)
-    assert left_out["mix"]["whole"] > fair["mix"]["whole"] + 0.02
+    fair = evaluate(setting(cut, task, tmp_path / "a"), "token-mix")
+    left_out = evaluate(setting(cut, task, tmp_path / "b"), "token-mix", leaves_out_cut=True)
+    for result in (fair, left_out):
+        assert result.extras["mix"]["whole"] == pytest.approx(result.chosen["score"], abs=1e-12)
+    assert left_out.extras["mix"]["whole"] > fair.extras["mix"]["whole"] + 0.02
 
 
-def test_the_history_tells_only_scores_that_may_be_kept() -> None:
+def test_the_history_holds_only_scores_that_may_be_kept() -> None:
     history = [
         {"train_loss": 3.0, "validation_scores": [0.3, None]},
         {"train_loss": 2.0, "validation_scores": [None, 0.2]},
@@ -183,33 +187,20 @@ def test_the_history_tells_only_scores_that_may_be_kept() -> None:
     assert [step["best_layer_score"] for step in first] == [0.3, 0.3, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("leaves_out", "line"),
-    [
-        ({"a": False, "b": False}, "A word without a latent is an error."),
-        ({"a": True, "b": True}, "Words without a latent are left out of the scores."),
-        ({"a": False, "b": True}, "A word without a latent is an error; `b` leaves such words out of its scores."),
-    ],
-)
-def test_the_summary_says_what_becomes_of_words_without_a_latent(leaves_out: dict[str, bool], line: str) -> None:
-    heads = {name: {"options": {"leaves_out_cut": is_so}} for name, is_so in leaves_out.items()}
-    assert without_latent({"heads": heads}) == line
-
-
 def test_words_left_out_make_a_score_optimistic(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
     fair = evaluate(setting(cache, task, tmp_path / "a"), max_epochs=1)
     left_out = evaluate(setting(cache, task, tmp_path / "b"), max_epochs=1, leaves_out_cut=True)
-    assert (fair.scores["is_optimistic"], left_out.scores["is_optimistic"]) == (False, True)
+    assert (fair.is_optimistic, left_out.is_optimistic) == (False, True)
     whole = plant(task, noise=0.8)
-    assert not evaluate(setting(whole, task, tmp_path / "c"), max_epochs=1, leaves_out_cut=True).scores["is_optimistic"]
+    assert not evaluate(setting(whole, task, tmp_path / "c"), max_epochs=1, leaves_out_cut=True).is_optimistic
 
 
 def test_tags_that_are_no_spans_are_scored_by_accuracy(tmp_path: Path) -> None:
     task = make_task(metric="accuracy")
     result = evaluate(setting(plant(task, noise=0.8), task, tmp_path))
-    assert set(result.scores["summary"]["test"]) == {"accuracy"}
-    assert result.scores["decoding"] == {"train": {}, "validation": {}, "test": {}}
-    assert result.scores["summary"]["test"]["accuracy"]["mean"] > result.scores["majority"]["test"]
+    assert set(result.summary["test"]) == {"accuracy"}
+    assert result.extras["decoding"] == {"train": {}, "validation": {}, "test": {}}
+    assert result.summary["test"]["accuracy"].mean > result.baselines["majority"]["test"]
 
 
 def test_without_validation_there_is_one_layer_and_nothing_to_choose(tmp_path: Path) -> None:
@@ -218,15 +209,15 @@ def test_without_validation_there_is_one_layer_and_nothing_to_choose(tmp_path: P
     with pytest.raises(TaskError, match="no split 'validation' to choose among 5 layers on"):
         evaluate(where, keep="last", max_epochs=1)
     result = evaluate(where, keep="last", max_epochs=2, layers=PLANTED)
-    assert (result.scores["selection"], result.scores["curve"]) == ("nothing to choose", {})
-    assert result.scores["chosen"] == {"layer": PLANTED, "score": None}
+    assert (result.selection, result.curves) == ("nothing to choose", ())
+    assert result.chosen == {"layer": PLANTED, "score": None}
+    assert np.isnan(result.selection_score)
 
 
-def test_the_same_evaluation_by_its_own_name(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
-    resolved = resolve_word_options("token-classifier", {**OPTIONS, "max_epochs": 1})
+def test_every_epoch_is_watched(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
     epochs: list[int] = []
-    where = setting(cache, task, tmp_path)
-    evaluate_token_head(
-        "token-classifier", resolved, where, watch=lambda _: lambda epoch, _values: epochs.append(epoch)
-    )
+    evaluate_head(
+        "token-classifier", {**OPTIONS, "max_epochs": 1}, setting(cache, task, tmp_path),
+        watch=lambda _: lambda epoch, _values: epochs.append(epoch),
+    )  # fmt: skip
     assert epochs == [1]

@@ -3,46 +3,52 @@
 from typing import Any
 
 import pytest
-from probes.heads.words.registry import WORD_HEADS, resolve_word_options
 
 from extract.errors import ConfigError, HeadError, UnknownNameError
-from probes.heads.words.options import PROTOCOL_OPTIONS, TokenOptions
-from probes.networks.token_heads import TOKEN_HEADS
+from probes.fitting.protocols import PROTOCOLS
+from probes.heads.registry import HEADS, resolve_head
+from probes.heads.saved import BUILDS
+from probes.heads.words.options import TokenOptions, token_options
+
+NAMES = [name for name, entry in HEADS.items() if entry.kind == "words"]
 
 
-def test_every_head_can_be_saved() -> None:
-    assert set(WORD_HEADS) == set(TOKEN_HEADS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_head_can_be_saved(name: str) -> None:
+    assert HEADS[name].build is not None
+    assert BUILDS[name] == (HEADS[name].build, 1)
 
 
-@pytest.mark.parametrize("name", list(WORD_HEADS))
-def test_nothing_said_is_the_defaults(name: str) -> None:
-    resolved = resolve_word_options(name, {})
-    assert (resolved.options, resolved.pooling, resolved.layers) == (TokenOptions(), "", ("all",))
+@pytest.mark.parametrize("name", NAMES)
+def test_no_options_are_the_defaults(name: str) -> None:
+    resolved = resolve_head(name, {})
+    assert (token_options(resolved), resolved.pooling, resolved.layers) == (TokenOptions(), "", ("all",))
 
 
 def test_magnet_is_what_its_appendix_says() -> None:
-    found = resolve_word_options("token-classifier", {}, protocol="magnet")
-    options = found.options
+    found = resolve_head("token-classifier", {}, protocol="magnet")
+    options = token_options(found)
     assert (options.steps, options.batch_size, options.learning_rate, options.dropout) == (4000, 8, 5e-4, 0.1)
     assert (options.is_standardised, options.keep, found.layers) == (False, "last", ("final_norm",))
 
 
 def test_look_both_ways_is_what_its_script_says() -> None:
-    found = resolve_word_options("token-classifier", {}, protocol="look-both-ways")
-    options = found.options
+    found = resolve_head("token-classifier", {}, protocol="look-both-ways")
+    options = token_options(found)
     assert (options.max_epochs, options.batch_size, options.learning_rate) == (3, 32, 5e-3)
     assert options.epoch_steps == 1  # three passes are three passes
     assert (options.schedule, options.keep, options.leaves_out_cut) == ("linear", "last", True)
     assert (options.is_standardised, found.layers) == (False, ("final_norm",))
 
 
-@pytest.mark.parametrize("protocol", list(PROTOCOL_OPTIONS))
+@pytest.mark.parametrize("protocol", [name for name, protocol in PROTOCOLS.items() if "token-classifier" in protocol.heads])
 def test_the_config_counts_before_the_protocol(protocol: str) -> None:
-    found = resolve_word_options(
+    found = resolve_head(
         "token-classifier", {"learning_rate": "2e-3", "layers": "blocks", "steps": 0}, protocol=protocol
     )
-    assert (found.options.learning_rate, found.layers, found.options.steps) == (2e-3, ("blocks",), 0)
-    assert not found.options.is_standardised
+    options = token_options(found)
+    assert (options.learning_rate, found.layers, options.steps) == (2e-3, ("blocks",), 0)
+    assert not options.is_standardised
 
 
 @pytest.mark.parametrize(
@@ -73,9 +79,18 @@ def test_the_config_counts_before_the_protocol(protocol: str) -> None:
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        resolve_word_options("token-classifier", options)
+        resolve_head("token-classifier", options)
 
 
 def test_an_unknown_head_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="unknown head of tasks of words 'token-clasifier': did you mean"):
-        resolve_word_options("token-clasifier", {})
+    with pytest.raises(UnknownNameError, match="unknown head 'token-clasifier': did you mean 'token-classifier'"):
+        resolve_head("token-clasifier", {})
+
+
+def test_a_head_for_another_kind_of_task_is_refused() -> None:
+    sentence = (
+        r"unknown head 'cosine-mlp': Allowed: token-classifier, token-mix\. These are the heads for tasks of words, such "
+        "as 'ner'"
+    )
+    with pytest.raises(UnknownNameError, match=sentence):
+        resolve_head("cosine-mlp", {}, kind="words", task="ner")
