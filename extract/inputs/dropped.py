@@ -48,8 +48,7 @@ class DroppedCharacters:
             text = self._core.normalizer.normalize_str(text)
         if self._core.pre_tokenizer is not None:
             text = "".join(piece for piece, _ in self._core.pre_tokenizer.pre_tokenize_str(text))
-        ids = [token for token, role in zip(item.ids, item.roles, strict=True) if role != SPECIAL]
-        kept = iter("".join(self._core.id_to_token(token) for token in ids))
+        kept = iter("".join(self._core.id_to_token(token) for token in item.ids[item.roles != SPECIAL].tolist()))
         for character in text:
             if character != next(kept, ""):
                 raise InputError(

@@ -35,7 +35,7 @@ def cut_at_tokens(
     tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
     found = []
     for item, text in zip(tokenise([text.text for text in texts]), texts, strict=True):
-        offsets = item.text_offsets(item.text_columns())
+        offsets = item.offsets[item.text_columns]
         begins = np.unique(offsets[offsets[:, 0] < offsets[:, 1], 0])
         found.append(
             [[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans]

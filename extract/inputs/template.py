@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from extract.errors import InputError, unknown_name
 from extract.inputs.spans import read_spans
 from extract.inputs.tokenised import TEXT, EncodedText, Tokeniser, fit_columns
@@ -100,14 +98,11 @@ class TextEncoder:
         encoded: list[EncodedText] = []
         for item in self._tokenise(texts, first_index=first_index):
             kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
-            ids, roles = [item.ids[i] for i in kept], [item.roles[i] for i in kept]
+            ids, roles = item.ids[kept], item.roles[kept]
             if TEXT not in roles:
                 raise InputError(
                     f"{item.label} has no token to pool over; give a text with at least one visible character."
                 )
-            spans = item.number_spans(self.spans, kept) if self.spans is not None else None
-            is_truncated = len(kept) < len(item.ids)
-            encoded.append(
-                EncodedText(np.array(ids, np.int64), np.array(roles, np.int8), is_truncated, spans, item.index)
-            )
+            spans = item.number_spans(self.spans, kept)
+            encoded.append(EncodedText(ids, roles, len(kept) < len(item.ids), spans, item.index))
         return encoded

@@ -29,7 +29,7 @@ def test_each_piece_has_the_tokens_that_begin_where_it_begins(name: str, pairs: 
     assert again.text == joined.text
     assert all(pieces)
     (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([joined.text])
-    offsets = item.text_offsets(item.text_columns())
+    offsets = item.offsets[item.text_columns]
     aligned = align_words(offsets, again.spans)
     for (start, end), a, b in zip(again.spans, aligned.starts, aligned.ends, strict=True):
         inside = {first for first, last in offsets[a:b].tolist() if first < last and start < first < end}
@@ -41,4 +41,4 @@ def test_pieces_of_a_known_word() -> None:
     text = join_words(["Greenland", "melts"], [True, False])
     (cuts,) = cut_at_tokens([text], tokenizer, template=InputTemplate())
     (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([text.text])
-    assert sum(map(len, cuts)) == len(item.text_columns())
+    assert sum(map(len, cuts)) == len(item.text_columns)
