@@ -28,6 +28,14 @@ class Sink:
                 except BaseException as error:  # handed to the caller's thread
                     self._error = error
 
+    def __enter__(self) -> "Sink":
+        """Use the sink in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the sink."""
+        self.close()
+
     def put(self, item: Any) -> None:
         """Hand over an item, waiting while the queue is full."""
         if self._error is not None:
@@ -79,7 +87,15 @@ class Ahead(Iterator[T]):
         self._queue.put((False, value))
         raise value
 
+    def __enter__(self) -> "Ahead[T]":
+        """Use the iterator in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the iterator."""
+        self.close()
+
     def close(self) -> None:
-        """End the thread; items not taken yet are dropped."""
+        """End the thread; drop items not taken yet."""
         self._is_closed.set()
         self._thread.join()

@@ -1,11 +1,12 @@
 """What a configuration says of the extraction. Light: no torch is loaded to read a config."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
+from extract.masks.plan import MaskPlan, parse_plan
 from extract.store.layout import STORAGE_DTYPES
 
 LostPolicy = Literal["error", "count"]
@@ -55,9 +56,14 @@ class ExtractionSpec:
     batch_tokens: int | None = None
     """Most tokens per batch, padding included; chosen for the device when absent."""
 
+    @cached_property
+    def mask_plan(self) -> MaskPlan:
+        """The plan that `plan` says, read once; everything downstream receives this one."""
+        return parse_plan(self.plan)
+
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
-        plan = parse_plan(self.plan)
+        plan = self.mask_plan
         if any(segment.kind == "hybrid" for segment in plan.segments) and not self.template.spans:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."

@@ -73,8 +73,7 @@ def attention_maps(
         sink[block] += mean[1:, 0].sum()
 
     kinds = plan.kinds(n_blocks)
-    with masks_in_force(decoder, kinds) as wiring:
-        wiring.watch = watch
+    with masks_in_force(decoder, kinds) as wiring, wiring.watched(watch):
         for item in encoded:
             n_queries += len(item.ids) - 1
             batch = collate([item], [0])
