@@ -10,7 +10,7 @@ from torch import Tensor
 
 from extract.errors import UnknownNameError, unknown_name
 from extract.inputs.batching import BatchWords
-from extract.masks.kinds import parse_kind
+from extract.masks.kinds import MaskKind, kind_matrix, parse_kind
 from extract.masks.plan import MaskPlan
 
 AUTO = "auto"
@@ -132,13 +132,15 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
         >>> [select_word_poolings(["auto"], parse_plan(plan), 4) for plan in ("causal", "backward", "backward:2")]
         [('last',), ('first',), ('mean',)]
     """
-    kinds = {parse_kind(kind).name for kind in plan.kinds(n_blocks)}
-    if plan.architecture != "inplace":
-        kinds.add(parse_kind(plan.converted[0]).name)
-    if kinds <= {"causal", "nosink-causal"}:
-        best = "last"
-    elif kinds == {"backward"}:
-        best = "first"
-    else:
-        best = "mean"
+    kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
+    sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
+    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(sees), "mean")
     return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
+
+
+def _sides(kind: MaskKind) -> set[str]:
+    """Say whether tokens see back, ahead, or both; a kind with spans may do both."""
+    if kind.needs_spans:
+        return {"back", "ahead"}
+    matrix = kind_matrix(kind, kind.n + 3)
+    return {side for side, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}

@@ -76,7 +76,7 @@ class Extraction:
     spec: ExtractionSpec
     writer: StoreWriter
     progress: ExtractionProgress = field(default_factory=SilentProgress)
-    workers: Workers = Workers()
+    workers: Workers = field(default_factory=Workers)
 
     @cached_property
     def encoder(self) -> Encoder:

@@ -64,12 +64,13 @@ class ExtractionSpec:
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
         plan = self.mask_plan
-        if any(segment.kind == "hybrid" for segment in plan.segments) and not self.template.spans:
+        from extract.masks.kinds import parse_kind  # rules and poolings are functions of torch
+        from extract.poolings.pooling import select_poolings
+
+        if any(parse_kind(segment.kind).needs_spans for segment in plan.segments) and not self.template.spans:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
             )
-        from extract.poolings.pooling import select_poolings  # the table holds functions of torch
-
         select_poolings(self.poolings)
         if self.storage_dtype not in STORAGE_DTYPES:
             raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 import torch
+from numpy.typing import NDArray
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError

@@ -216,15 +216,13 @@ def test_more_than_the_disk_holds_is_refused_before_hdf5(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "error",
-    [OSError("Can't write (errno = 28, error message = 'No space')"), RuntimeError("Unable to flush (errno = 28)")],
-)
+@pytest.mark.parametrize("error", [OSError("Can't write"), RuntimeError("Unable to flush")])
 def test_hdf5_failing_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(h5py.h5d, "create", fail)
+    monkeypatch.setattr("extract.store.disk.free_bytes", lambda _: 0)  # HDF5 keeps the system's number to itself
     with pytest.raises(DiskFullError, match=r"no space for cache '.*a\.h5'"):
         create_store(tmp_path / "a.h5", make_manifest(TEXTS))
     assert list(tmp_path.iterdir()) == []
