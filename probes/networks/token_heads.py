@@ -14,11 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extract.errors import HeadError, unknown_name
+from extract.linear import multiply_layers
 from probes.latents.reading import WordBatch
 from probes.latents.standardise import Standardiser
 from probes.networks.optimisers import adamw
 from probes.networks.preparation import Preparation
-from probes.networks.product import classify
 
 SCHEDULES = {
     "constant": "the learning rate stays as it is",
@@ -196,7 +196,7 @@ class TokenClassifier(TokenHead):
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Map each layer by its own matrix."""
-        return classify(prepared, self.weight) + self.bias.unsqueeze(1)
+        return multiply_layers(prepared, self.weight) + self.bias.unsqueeze(1)
 
     def only(self, probe: int) -> "TokenClassifier":
         """Give the classifier of one layer."""
@@ -231,7 +231,7 @@ class TokenMix(TokenHead):
 
     def parts(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "L W K"]:
         """Give what each layer adds to the logits, before it is weighed and the bias is added."""
-        return self.gamma * classify(prepared, self.weight.expand(self.n_layers, -1, -1))
+        return self.gamma * multiply_layers(prepared, self.weight.expand(self.n_layers, -1, -1))
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Mix what the layers add: the same as classifying their mix."""
