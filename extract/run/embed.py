@@ -10,8 +10,7 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.inputs.batching import collate, group_by_length
 from extract.inputs.template import TextEncoder
-from extract.run.limits import batch_limits
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import ExtractionSpec, batch_limits
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
 

@@ -10,8 +10,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batching import collate, group_by_length
 from extract.inputs.joined import JoinedText
 from extract.inputs.tokenised import TEXT, EncodedText, WordColumns
-from extract.run.limits import WINDOW_TEXTS
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
 from extract.run.word_encoder import make_encoder
 from extract.store.layout import array_shapes
 from extract.store.manifest import Manifest

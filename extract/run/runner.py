@@ -11,12 +11,12 @@ from extract.decoders.layers import select_layers
 from extract.digest import digest_rows
 from extract.errors import InputError
 from extract.inputs.joined import JoinedText, digest_texts, require_words
+from extract.linear import describe_products
 from extract.poolings.pooling import select_poolings
 from extract.poolings.word_pooling import select_word_poolings
 from extract.run.extraction import Extraction, open_store
-from extract.run.limits import WINDOW_TEXTS, batch_limits
 from extract.run.progress import ExtractionProgress, SilentProgress
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.run.workers import Workers
 from extract.store.cache import LatentCache
@@ -107,6 +107,7 @@ def describe_extraction(
     provenance = {
         "decoder": decoder.description.to_dict(),
         "device": str(decoder.device),
+        "products": describe_products(next(decoder.module.parameters())),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
     }
     return Manifest(identity, provenance)

@@ -9,7 +9,7 @@ import pytest
 from extract.inputs.template import BOS_POLICIES
 from extract.masks.kinds import KINDS, draw, kind_matrix, parse_kind
 from extract.masks.paper_plans import LBW_PLANS, lbw_plan
-from extract.masks.plan_table import ARCHITECTURES, PLANS
+from extract.masks.plan import ARCHITECTURES, PLANS
 from tests.extract.mask_families import ALSO_WORKING, REFUSED, WORKING
 from tests.extract.masks.test_masks import DRAWN_SPANS
 

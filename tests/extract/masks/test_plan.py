@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
-from extract.masks.plan import MaskPlan, Segment, parse_plan
-from extract.masks.plan_table import ARCHITECTURES, PLANS
+from extract.masks.plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
 
 TEXTS = (
     "causal", "bidirectional", "backward:3", "nosink-bidirectional:10+bidirectional:8", "nosink3-causal:2",
