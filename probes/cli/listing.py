@@ -21,7 +21,7 @@ def _decoders() -> list[tuple[str, str]]:
 
 
 def _plans() -> list[tuple[str, str]]:
-    from extract.masks.plan_table import PLANS
+    from extract.masks.plan import PLANS
 
     return list(PLANS.items())
 

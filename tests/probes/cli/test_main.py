@@ -11,7 +11,7 @@ import pytest
 
 from extract.decoders.known import KNOWN_DECODERS
 from extract.errors import UnknownNameError
-from extract.masks.plan_table import PLANS
+from extract.masks.plan import PLANS
 from extract.poolings.pooling import POOLINGS
 from extract.poolings.word_pooling import WORD_POOLINGS
 from probes.cli import configured, listing
