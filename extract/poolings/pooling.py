@@ -89,6 +89,19 @@ def pool_max(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tenso
     return hidden.to(torch.float32).masked_fill(outside, float("-inf")).amax(1)
 
 
+def pool_median(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Take the median of each dimension over the text tokens, the mean of the two middle values for an even number.
+
+    A few tokens with massive activations, such as an attention sink without a BOS token, dominate a mean but do not
+    move a median.
+    """
+    outside = index.weights.unsqueeze(-1) == 0
+    ordered = hidden.to(torch.float32).masked_fill(outside, float("inf")).sort(1).values
+    n = index.counts.long().unsqueeze(-1).expand(-1, 1, hidden.shape[-1])
+    median = (ordered.gather(1, (n - 1) // 2) + ordered.gather(1, n // 2)).squeeze(1) / 2
+    return torch.where(ordered[:, -1].isnan(), float("nan"), median)  # NaN sorts last and must not be hidden
+
+
 Pooling = Callable[[Tensor, PoolingIndex], Tensor]
 
 POOLINGS: dict[str, tuple[Pooling, str]] = {
@@ -97,6 +110,7 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
     "weighted-mean": (pool_weighted_mean, "the mean of the text tokens with weights 1, 2, 3 ... along the text"),
     "first": (pool_first, "the first text token"),
     "max": (pool_max, "the largest value of each dimension over the text tokens"),
+    "median": (pool_median, "the median of each dimension over the text tokens, whatever a few outliers do"),
 }
 
 
