@@ -119,6 +119,18 @@ def allow_hybrid(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> 
     return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i))
 
 
+def allow_local(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Every token attends to the tokens at most w before or after it: how much context does a layer need? Here w = 1.
+
+    1 1 0 0
+    1 1 1 0
+    0 1 1 1
+    0 0 1 1
+    """
+    del spans
+    return (i - j).abs() <= kind.n
+
+
 Rule = Callable[[Tensor, Tensor, MaskKind, "Tensor | None"], Tensor]
 
 
@@ -155,6 +167,7 @@ KINDS: dict[str, KindRow] = {
         allow_hybrid, "context sees context; a span sees context and, causally, itself", "MAGNET Fig. 2",
         needs_spans=True,
     ),
+    "local": KindRow(allow_local, "i attends to |i - j| <= 1, or w as in local8", "local attention", default=1),
 }  # fmt: skip
 
 

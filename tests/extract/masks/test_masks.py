@@ -130,7 +130,7 @@ def test_masks_are_added_to_scores() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_the_text_of_a_kind_reads_back(name: str) -> None:
     assert parse_kind(name).text == name
-    assert (parse_kind(name).n == 1) == name.startswith("nosink")
+    assert parse_kind(name).n == KINDS[name].default
 
 
 @pytest.mark.parametrize("m", M)
