@@ -26,6 +26,12 @@ def _plans() -> list[tuple[str, str]]:
     return list(PLANS.items())
 
 
+def _masks() -> list[tuple[str, str]]:
+    from extract.masks.kinds import KINDS
+
+    return [(name, f"{row.what} ({row.source})") for name, row in KINDS.items()]
+
+
 def _poolings() -> list[tuple[str, str]]:
     from extract.poolings.pooling import POOLINGS
     from extract.poolings.word_pooling import AUTO, AUTO_RULE, WORD_POOLINGS
@@ -96,6 +102,7 @@ def _instructions() -> list[tuple[str, str]]:
 TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "decoders": _decoders,
     "plans": _plans,
+    "masks": _masks,
     "poolings": _poolings,
     "tasks": _tasks,
     "corpora": _corpora,
