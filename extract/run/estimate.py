@@ -1,4 +1,4 @@
-"""What an extraction would cost, before it is begun."""
+"""Estimate what an extraction costs before it starts."""
 
 import time
 from collections.abc import Sequence

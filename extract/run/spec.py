@@ -1,4 +1,4 @@
-"""What a configuration says of the extraction. Light: no torch is loaded to read a config."""
+"""Settings of an extraction. Reading a config loads no torch."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ LOST_POLICIES = {
 
 @dataclass(frozen=True)
 class WordSpec:
-    """What is extracted from every word; counts only where the texts are `JoinedText`s."""
+    """What is extracted from every word; used only for `JoinedText`s."""
 
     poolings: tuple[str, ...] = ("auto",)
     """Word poolings: `first`, `last`, `mean` over the tokens of a word, or `auto`: `last` where every block is causal,

@@ -1,4 +1,4 @@
-"""Texts with their words as rows of tokens: which columns each word is read at, and what happens to long texts."""
+"""Texts with their words as rows of tokens: the columns each word is read at, and long texts in windows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -53,8 +53,8 @@ class WordEncoder:
             first_index: Position of `texts[0]` in the caller's list, for messages.
 
         Returns:
-            One row per text, or several where a text is read in windows. The rows of a text stand together, and each
-            of its words stands in exactly one of them, in order.
+            One row per text, or several where a text is read in windows. The rows of a text are consecutive, and each
+            of its words is in exactly one of them, in order.
 
         Raises:
             InputError: As by `TextEncoder`; a character that the tokenizer drops without a trace; a word without

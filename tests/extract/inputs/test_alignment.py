@@ -120,7 +120,7 @@ def test_plain_words_have_tokens_of_their_own(name: str) -> None:
     aligned = align_words(item.offsets[item.text_columns], joined.spans)
     assert aligned.flags.tolist() == [0] * len(words)
     said = [
-        "".join(tokenizer.convert_ids_to_tokens(item.ids[a:b])).strip("Ġ▁").replace("##", "")
+        "".join(tokenizer.convert_ids_to_tokens(item.ids.tolist()[a:b])).strip("Ġ▁").replace("##", "")
         for a, b in zip(aligned.starts, aligned.ends, strict=True)
     ]
     assert said == words

@@ -1,6 +1,8 @@
 """Tests of memory that goes back to the system."""
 
+import ctypes
 import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -62,7 +64,7 @@ def test_without_private_pages_or_a_c_library_plain_tensors_serve(monkeypatch: p
     def missing(_: None) -> None:
         raise TypeError("as on Windows")
 
-    monkeypatch.delattr(pages.mmap, "MAP_PRIVATE")
-    monkeypatch.setattr(pages.ctypes, "CDLL", missing)
+    monkeypatch.delattr(mmap, "MAP_PRIVATE")
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     assert pages._find_trim.__wrapped__() is None
     assert empty_in_pages((2, 3), torch.float32).fill_(1.0).sum() == 6

@@ -142,14 +142,14 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_a_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_text("score,sentence1\n")
-    with pytest.raises(CacheError, match=r"a\.h5' is no readable HDF5 file"):
+    with pytest.raises(CacheError, match=r"a\.h5' is not a readable HDF5 file"):
         read_layout(tmp_path / "a.h5")
 
 
 def test_a_foreign_hdf5_file_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros(3)
-    with pytest.raises(CacheError, match="is an HDF5 file but no icecore cache"):
+    with pytest.raises(CacheError, match="is an HDF5 file but not an icecore cache"):
         read_layout(tmp_path / "a.h5")
 
 
@@ -186,7 +186,7 @@ def test_rewritten_arrays_are_refused(tmp_path: Path, how: str) -> None:
         "shape": r"is \(8, 6\) float32, its manifest says \(9, 6\) float32",
         "dtype": r"is \(9, 6\) float64, its manifest says \(9, 6\) float32",
         "chunked": "array /latents/mean/block_01 .* is not contiguous",
-        "missing": "is no readable HDF5 file .*block_01",
+        "missing": "is not a readable HDF5 file .*block_01",
     }
     with pytest.raises(CacheError, match=named[how]):
         read_layout(tmp_path / "a.h5")
