@@ -24,7 +24,8 @@ from probes.tasks.corpus import CORPORA
 from probes.tasks.instructions import INSTRUCTIONS
 
 NAMES: dict[str, Iterable[str]] = {
-    "decoders": KNOWN_DECODERS, "plans": PLANS, "masks": MASK_KINDS, "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
+    "decoders": KNOWN_DECODERS, "plans": PLANS, "masks": MASK_KINDS,
+    "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
     "tasks": TASKS, "corpora": [*CORPORA, "any task"], "heads": HEADS, "losses": LOSSES,
     "instructions": INSTRUCTIONS,
 }  # fmt: skip
