@@ -16,9 +16,8 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch, collate, group_by_length
 from extract.inputs.template import InputTemplate, TextEncoder
 from extract.linear import QuickLinear
-from extract.run.limits import batch_limits
 from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import ExtractionSpec, batch_limits
 from extract.wiring.capture import forward_inputs, pool_batch
 from probes.tasks import load_task
 

@@ -20,9 +20,8 @@ from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
 from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
+from extract.decoders.loading import load_decoder, quiet_loading
 from extract.decoders.locate import locate_decoder
-from extract.decoders.quiet import quiet_loading
 from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program

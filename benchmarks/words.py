@@ -11,9 +11,8 @@ from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch, collate, group_by_length
 from extract.inputs.joined import JoinedText
-from extract.run.limits import batch_limits
 from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.spec import ExtractionSpec, WordSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.store.cache import LatentCache
 from extract.wiring.capture import pool_batch

@@ -7,15 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from extract.decoders.decoder import Decoder
-    from extract.decoders.loading import load_decoder
-    from extract.decoders.spec import DecoderSpec
-    from extract.errors import IcecoreError
-    from extract.inputs.joined import JoinedText, join_words
-    from extract.inputs.template import InputTemplate
-    from extract.run.runner import extract_latents
-    from extract.run.spec import ExtractionSpec, WordSpec
-    from extract.store.cache import LatentCache
+    from extract.decoders.decoder import Decoder as Decoder
+    from extract.decoders.loading import load_decoder as load_decoder
+    from extract.decoders.spec import DecoderSpec as DecoderSpec
+    from extract.errors import IcecoreError as IcecoreError
+    from extract.inputs.joined import JoinedText as JoinedText
+    from extract.inputs.joined import join_words as join_words
+    from extract.inputs.template import InputTemplate as InputTemplate
+    from extract.run.runner import extract_latents as extract_latents
+    from extract.run.spec import ExtractionSpec as ExtractionSpec
+    from extract.run.spec import WordSpec as WordSpec
+    from extract.store.cache import LatentCache as LatentCache
 
 _HOMES = {
     "Decoder": "extract.decoders.decoder",
@@ -31,19 +33,7 @@ _HOMES = {
     "load_decoder": "extract.decoders.loading",
 }
 
-__all__ = [
-    "Decoder",
-    "DecoderSpec",
-    "ExtractionSpec",
-    "IcecoreError",
-    "InputTemplate",
-    "JoinedText",
-    "LatentCache",
-    "WordSpec",
-    "extract_latents",
-    "join_words",
-    "load_decoder",
-]
+__all__ = [*_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Digests: what was used, in a few hexadecimal digits."""
+"""Digests of what was used, in hexadecimal digits."""
 
 import hashlib
 import json
@@ -59,6 +59,6 @@ def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     state: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:
-        # Padding and truncation are left behind by whoever called the tokenizer last; no call of ours keeps them.
+        # Padding and truncation are settings of the last caller, which none of our calls keep.
         state = {k: v for k, v in json.loads(backend.to_str()).items() if k not in ("padding", "truncation")}
     return digest_json([state, {key: str(value) for key, value in tokenizer.special_tokens_map.items()}])

@@ -5,19 +5,19 @@ from difflib import get_close_matches
 
 
 class IcecoreError(Exception):
-    """Base of every error that is the user's to mend; its text is a sentence for a person."""
+    """Base of every error that is the user can fix; its text is a sentence for a person."""
 
 
 class UnknownNameError(IcecoreError):
-    """A name that stands in no table (decoder, plan, layer, pooling, task, head, key, column)."""
+    """An unknown name (decoder, plan, layer, pooling, task, head, key, column)."""
 
 
 class DecoderError(IcecoreError):
-    """A decoder that cannot be found, loaded, wired or trusted."""
+    """A decoder that cannot be found, loaded or wired."""
 
 
 class FetchError(DecoderError):
-    """A known decoder that could be obtained neither from the hub nor from the package index."""
+    """A known decoder that neither the hub nor the package index provided."""
 
 
 class InputError(IcecoreError):
@@ -33,7 +33,7 @@ class ConfigError(IcecoreError):
 
 
 class CacheError(IcecoreError):
-    """A file that is no readable latent cache."""
+    """A file that cannot be read as a latent cache."""
 
 
 class CacheIdentityError(CacheError):
@@ -41,7 +41,7 @@ class CacheIdentityError(CacheError):
 
 
 class CacheIncompleteError(CacheError):
-    """A half-done cache where a whole one is needed."""
+    """A half-done cache where a complete one is needed."""
 
 
 class CacheLockedError(CacheError):
@@ -65,7 +65,7 @@ class HeadError(IcecoreError):
 
 
 def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str = "") -> UnknownNameError:
-    """Build the error for a name that stands in no table.
+    """Build the error for an unknown name.
 
     Args:
         kind: What the name should be, as a noun (`"pooling"`).
@@ -74,7 +74,7 @@ def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str 
         hint: What else to do, as a sentence.
 
     Returns:
-        The error, to be raised by the caller; it names the value, the nearest match and all allowed names.
+        The error, for the caller to raise; it names the value, the nearest match and all allowed names.
 
     Example:
         >>> str(unknown_name("pooling", "meen", ["last", "mean"]))

@@ -1,6 +1,10 @@
-"""Linear maps through oneDNN where that is faster: a frozen decoder on a CPU with AVX-512, in float32."""
+"""Faster products on a CPU: linear maps in float32 through oneDNN where it beats what PyTorch does by itself.
 
-from collections.abc import Callable, Iterable, Mapping
+This is the one module for it: decoders run inside `QuickLinear`, and the probes call `multiply_layers` and
+`affine_layers`. See docs/decisions/onednn-products.md.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,10 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 @cache
 def has_quick_linear() -> bool:
-    """Tell whether linear maps of this process can go through oneDNN, and give there what PyTorch gives.
+    """Return whether linear maps of this process can go through oneDNN, with the same results as PyTorch.
 
     PyTorch hands float32 products to MKL, which on some processors does not use AVX-512; its build of oneDNN
-    does. The operator is not part of PyTorch's public interface, so it is tried before it is relied on.
+    does. The operator is not part of PyTorch's public interface, so it is tried before it is used.
     """
     available = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     if not (available and torch.backends.cpu.get_cpu_capability() == "AVX512"):
@@ -34,7 +38,7 @@ def has_quick_linear() -> bool:
 def quick_product(
     x: Float[Tensor, "*R K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*R N"]:
-    """Compute `x @ weight.T + bias` by oneDNN; only where `is_quick` allows it, and without a gradient of its own.
+    """Compute `x @ weight.T + bias` by oneDNN, without a gradient; only where `is_quick` allows it.
 
     Args:
         x: `(..., K)` contiguous, at least two dimensions.
@@ -48,7 +52,7 @@ def quick_product(
 
 
 def is_quick(*tensors: Any) -> bool:
-    """Tell whether products of these go through oneDNN: all are plain, filled float32 tensors in main memory.
+    """Return whether products of these go through oneDNN: plain, non-empty float32 tensors in main memory.
 
     `torch.backends.mkldnn.enabled = False` switches it off.
     """
@@ -63,8 +67,95 @@ def is_quick(*tensors: Any) -> bool:
     return fits and bool(torch.backends.mkldnn.enabled) and has_quick_linear()
 
 
+def describe_products(like: Tensor | None = None) -> dict[str, str]:
+    """Describe what computes linear maps, for a record of how numbers came about.
+
+    Args:
+        like: A weight; float32 in main memory when absent.
+
+    Returns:
+        `linear`, `oneDNN` or `PyTorch`; and `cpu`, the instructions that PyTorch uses on this processor.
+    """
+    weight = torch.empty(1) if like is None else like
+    return {
+        "linear": "oneDNN" if is_quick(weight) else "PyTorch",
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def multiply_each(
+    x: Float[Tensor, "L B D"], weights: Sequence[Tensor] | Float[Tensor, "L K D"]
+) -> Float[Tensor, "L B K"]:
+    """Compute `x[l] @ weights[l].T` one by one through oneDNN, without a gradient; only where `is_quick` allows it."""
+    return torch.stack([quick_product(one.contiguous(), weight) for one, weight in zip(x, weights, strict=True)])
+
+
+class _MultiplyLayers(torch.autograd.Function):
+    """`x[l] @ weight[l].T` with the gradient of `weight`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return multiply_each(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        (x,) = ctx.saved_tensors
+        return None, multiply_each(gradients[0].transpose(1, 2), x.transpose(1, 2))
+
+
+class _AffineLayers(torch.autograd.Function):
+    """`x[l] @ weight[l] + bias[l]` with all gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.stack([quick_product(x[k], weight[k].t(), bias[k, 0]) for k in range(len(x))])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        slope = gradients[0].contiguous()
+        for_x = multiply_each(slope, weight) if ctx.needs_input_grad[0] else None
+        for_weight = multiply_each(x.transpose(1, 2), slope.transpose(1, 2))
+        return for_x, for_weight, slope.sum(1, keepdim=True)
+
+
+def multiply_layers(x: Float[Tensor, "L B D"], weight: Float[Tensor, "L K D"]) -> Float[Tensor, "L B K"]:
+    """Multiply each layer by its own matrix: `x[l] @ weight[l].T`.
+
+    Args:
+        x: `(L, B, D)`; gets no gradient.
+        weight: `(L, K, D)`.
+
+    Returns:
+        `(L, B, K)`, differentiable once in `weight`.
+    """
+    if is_quick(x, weight):
+        return _MultiplyLayers.apply(x, weight)  # type: ignore[no-untyped-call,no-any-return]
+    return torch.bmm(x, weight.transpose(1, 2))
+
+
+def affine_layers(
+    x: Float[Tensor, "L B D"], weight: Float[Tensor, "L D H"], bias: Float[Tensor, "L 1 H"]
+) -> Float[Tensor, "L B H"]:
+    """Map each layer by its own matrix and bias: `x[l] @ weight[l] + bias[l]`.
+
+    Args:
+        x: `(L, B, D)`.
+        weight: `(L, D, H)`.
+        bias: `(L, 1, H)`.
+
+    Returns:
+        `(L, B, H)`, differentiable once.
+    """
+    if is_quick(x, weight, bias) and x.dim() == 3:
+        return _AffineLayers.apply(x.contiguous(), weight, bias)  # type: ignore[no-untyped-call,no-any-return]
+    return torch.baddbmm(bias, x, weight)
+
+
 def round_rows(n_rows: int) -> int:
-    """Round a number of rows up, so that few different numbers are left: eight between a power of two and the next.
+    """Round a number of rows up so that few different numbers occur: eight between a power of two and the next.
 
     Example:
         >>> [round_rows(n) for n in (7, 100, 1023, 1025)]
@@ -75,16 +166,15 @@ def round_rows(n_rows: int) -> int:
 
 
 class QuickLinear(TorchFunctionMode):
-    """While entered, linear maps of this thread that need no gradient go through oneDNN where `has_quick_linear`.
+    """Inside a `with` block, linear maps of this thread without gradient go through oneDNN, where `is_quick`.
 
-    Results agree with PyTorch's to rounding. Nothing is patched and weights are not copied, so other models
-    and other threads are untouched.
+    Results agree with PyTorch's to rounding. Nothing is patched and no weight is copied, so other models and other
+    threads are not affected.
 
     Args:
-        varied: Whether the rows of the products come in many different numbers. oneDNN compiles a product anew for
-            each number of rows and keeps what it compiled, about 3 MB for the maps of one decoder, so a long
-            extraction would grow with every new shape of a batch. Rows of zeros then fill a product up to
-            `round_rows`.
+        varied: Whether products have many different numbers of rows. oneDNN compiles a product for each number of
+            rows and keeps it, about 3 MB for the maps of one decoder, so a long extraction would grow with every new
+            shape of a batch. With `varied`, rows of zeros fill a product up to `round_rows`.
     """
 
     def __init__(self, *, varied: bool = False) -> None:
@@ -108,7 +198,7 @@ class QuickLinear(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Send `linear` and `addmm` (GPT-2's way of writing it) on; everything else passes."""
+        """Redirect `linear` and `addmm` (GPT-2's way of writing it); pass everything else on."""
         if not kwargs and not torch.is_grad_enabled():
             if func is torch.nn.functional.linear and 2 <= len(args) <= 3:
                 x, weight, bias = (*args, None)[:3]

@@ -45,7 +45,11 @@ def draw(order: Sequence[str], known: dict[str, Path]) -> str:
     lines = ["| folder | what it holds | imports |", "|---|---|---|"]
     for folder in folders:
         path = known.get(folder)
-        cells = (f"`{folder.replace('.', '/')}/`", first_paragraph(path) if path else "", _imports(folder, graph[folder]))
+        cells = (
+            f"`{folder.replace('.', '/')}/`",
+            first_paragraph(path) if path else "",
+            _imports(folder, graph[folder]),
+        )
         lines.append("| " + " | ".join(cells).rstrip() + " |")
     lines += ["", "```mermaid", "graph TD"]
     for package in PACKAGES:

@@ -192,7 +192,9 @@ def test_shortcuts_are_left_out_of_the_drawing() -> None:
 
 def test_the_page_shows_the_folders_and_arrows_of_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert refresh(page) == page, "docs/architecture.md is out of date; run: .venv/bin/python -m tests.draw_architecture"
+    assert refresh(page) == page, (
+        "docs/architecture.md is out of date; run: .venv/bin/python -m tests.draw_architecture"
+    )
 
 
 def test_the_drawing_follows_the_code(tmp_path: Path) -> None:

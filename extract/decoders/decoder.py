@@ -1,4 +1,4 @@
-"""A frozen decoder and what is known of it."""
+"""A frozen decoder and its description."""
 
 import inspect
 from dataclasses import asdict, dataclass
@@ -149,7 +149,7 @@ def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Mo
             return tuple(child)
     raise DecoderError(
         f"the {family!r} decoder has no list of {n_layers} blocks to read from; "
-        "allowed: causal language models whose blocks stand in one module list."
+        "allowed: causal language models with all blocks in one module list."
     )
 
 

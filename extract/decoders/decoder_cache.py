@@ -37,7 +37,7 @@ class SourceRecord:
     pre_tokenizer: str = ""
     """How the GGUF's text is split before its merges, as the conversion found it."""
     snapshot: str = ""
-    """Folder of the weights when they stay in the hub's own cache; empty when they lie beside this record."""
+    """Folder of the weights when they stay in the hub's own cache; empty when they are beside this record."""
 
     def weights_folder(self, folder: Path) -> Path:
         """Return the folder to load from, for the entry in `folder`."""
@@ -124,7 +124,7 @@ def install(staged: Path, target: Path) -> None:
 
     Args:
         staged: The finished entry, in a working folder of `target`.
-        target: Where it belongs. A broken entry that stands there is moved out of the way.
+        target: Where it belongs. A broken entry already there is moved out of the way.
 
     Raises:
         OSError: The rename failed for another reason than an entry standing there.

@@ -1,4 +1,4 @@
-"""Known decoders and GGUF files, brought once into the user's cache folder and found there ever after."""
+"""Known decoders and GGUF files, fetched once into the user's cache folder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def _say_nothing(line: str) -> None:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A decoder that lies ready to be loaded."""
+    """A decoder ready to be loaded."""
 
     folder: Path
     """Folder with config, safetensors and tokenizer."""
@@ -64,7 +64,7 @@ def fetch_decoder(
         name: A name from `extract.decoders.known`.
         cache_dir: Cache folder instead of `$ICECORE_HOME`, `$XDG_CACHE_HOME/icecore` or `~/.cache/icecore`. Weights
             from the hub stay in the hub's own cache (`HF_HOME`); only their record is kept here.
-        report: Gets each line that a person should read.
+        report: Receives each line that a person should read.
         source: Look only at this source; a decoder cached from the other one does not count then.
         probe: Asks the hub for the commit of a revision.
         run: Runs pip.
@@ -108,7 +108,7 @@ def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = _
     Args:
         gguf: The file.
         cache_dir: Cache folder, as for `fetch_decoder`.
-        report: Gets each line that a person should read.
+        report: Receives each line that a person should read.
 
     Returns:
         `<cache folder>/decoders/gguf-<first 12 digits of the file's SHA-256>`.

@@ -1,6 +1,7 @@
 """The first source of a known decoder: the hub, asked once and quickly before anything is downloaded."""
 
 from pathlib import Path
+from typing import Any
 
 from extract.decoders.hub_probe import ask_commit, hub_endpoint, is_offline
 from extract.decoders.known import KnownDecoder
@@ -61,18 +62,8 @@ def download_snapshot(decoder: KnownDecoder, commit: str) -> Path:
     Raises:
         HubError: The download failed, or the repository has no safetensors.
     """
-    from huggingface_hub import snapshot_download
-
     try:
-        folder = Path(
-            snapshot_download(
-                decoder.hub_id,
-                revision=commit,
-                endpoint=hub_endpoint(),
-                allow_patterns=list(KEPT_FILES),
-                ignore_patterns=["*/*"],
-            )
-        )
+        folder = _snapshot(decoder.hub_id, commit, endpoint=hub_endpoint())
     except Exception as error:  # the hub's client raises its own, httpx's and the operating system's
         raise HubError(f"download failed ({type(error).__name__})") from error
     if not _is_loadable(folder):
@@ -90,21 +81,18 @@ def local_snapshot(hub_id: str, revision: str) -> Path | None:
     Returns:
         The snapshot's folder, named by its commit; None when there is no loadable one.
     """
-    from huggingface_hub import snapshot_download
-
     try:
-        folder = Path(
-            snapshot_download(
-                hub_id,
-                revision=revision,
-                local_files_only=True,
-                allow_patterns=list(KEPT_FILES),
-                ignore_patterns=["*/*"],
-            )
-        )
+        folder = _snapshot(hub_id, revision, local_files_only=True)
     except OSError:  # LocalEntryNotFoundError and IncompleteSnapshotError are FileNotFoundError
         return None
     return folder if _is_loadable(folder) else None
+
+
+def _snapshot(hub_id: str, revision: str, **options: Any) -> Path:
+    from huggingface_hub import snapshot_download
+
+    kept = list(KEPT_FILES)
+    return Path(snapshot_download(hub_id, revision=revision, allow_patterns=kept, ignore_patterns=["*/*"], **options))
 
 
 def _reason(error: Exception) -> str:

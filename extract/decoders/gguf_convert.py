@@ -64,7 +64,7 @@ def _check_magic(gguf: Path) -> None:
     with gguf.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
-        raise DecoderError(f"{str(gguf)!r} is no GGUF file: it starts with {magic!r}, not b'GGUF'")
+        raise DecoderError(f"{str(gguf)!r} is not a GGUF file: it starts with {magic!r}, not b'GGUF'")
 
 
 def _convert_model(gguf: Path, folder: Path) -> None:
@@ -85,7 +85,7 @@ def _convert_tokenizer(gguf: Path, folder: Path) -> str:
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), gguf_file=str(gguf))
     if not tokenizer.is_fast:
         raise ValueError(f"the tokenizer {type(tokenizer).__name__} is not a fast one, so it gives no offsets")
-    split = _mend_pre_tokenizer(tokenizer, _stated_pre_tokenizer(gguf))
+    split = _restore_digit_split(tokenizer, _stated_pre_tokenizer(gguf))
     tokenizer.save_pretrained(folder)
     return split
 
@@ -97,7 +97,7 @@ def _stated_pre_tokenizer(gguf: Path) -> str:
     return str(field.contents()) if field is not None else ""
 
 
-def _mend_pre_tokenizer(tokenizer: Any, stated: str) -> str:
+def _restore_digit_split(tokenizer: Any, stated: str) -> str:
     """Put back the digit split that transformers drops; say how the text is split now."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 

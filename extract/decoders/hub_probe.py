@@ -1,4 +1,4 @@
-"""Asking the hub one quick question before anything is downloaded from it."""
+"""One quick question to the hub before anything is downloaded."""
 
 import os
 import queue
@@ -19,7 +19,7 @@ _TRUE = {"1", "ON", "YES", "TRUE"}
 
 
 def is_offline(*switches: str) -> bool:
-    """Say whether the user forbids the hub.
+    """Return whether the user forbids the hub.
 
     Args:
         switches: Environment variables that forbid it besides `HF_HUB_OFFLINE`.
@@ -34,7 +34,7 @@ def is_offline(*switches: str) -> bool:
 
 
 def hub_endpoint() -> str:
-    """Give the hub's address: `HF_ENDPOINT` as it stands now, else the client's own."""
+    """Return the hub's address: `HF_ENDPOINT` if set, else the client's own."""
     from huggingface_hub import constants
 
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")

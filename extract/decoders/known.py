@@ -118,7 +118,7 @@ def known_decoder(name: str) -> KnownDecoder:
         The table's entry; its `name` is the canonical one.
 
     Raises:
-        UnknownNameError: The name stands in neither table.
+        UnknownNameError: The name is in neither table.
 
     Example:
         >>> known_decoder("SmolLM2-135M").hub_id

@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.decoders.locate import Located, locate_decoder
-from extract.decoders.quiet import quiet_loading
 from extract.decoders.spec import COMPUTE_DTYPES, DecoderSpec
 from extract.errors import DecoderError
 
@@ -59,7 +58,7 @@ def load_tokenizer(
     """
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
     located = locate_decoder(spec.name, revision=spec.revision, report=report)
-    with _told(located, spec), quiet_loading():
+    with _explained(located, spec), quiet_loading():
         return _tokenizer_of(located, spec)
 
 
@@ -88,8 +87,24 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Silence the progress bars of transformers until the `with` block ends."""
+    from transformers.utils import logging as untyped
+
+    logging: Any = untyped
+
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
 def _read(located: Located, spec: DecoderSpec, device: torch.device) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    with _told(located, spec), quiet_loading():
+    with _explained(located, spec), quiet_loading():
         tokenizer = _tokenizer_of(located, spec)
         model: Any = AutoModelForCausalLM.from_pretrained(
             located.path, dtype=_load_dtype(spec, device), **_options(located, spec)
@@ -110,7 +125,7 @@ def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
 
 
 @contextmanager
-def _told(located: Located, spec: DecoderSpec) -> Iterator[None]:
+def _explained(located: Located, spec: DecoderSpec) -> Iterator[None]:
     """Turn what can go wrong in loading into a sentence."""
     try:
         yield

@@ -55,7 +55,7 @@ def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[
 
         return Located(path.name, "gguf", str(cached_gguf(path, report=report)), "")
     if path.is_file():
-        raise DecoderError(f"file {name!r} is no decoder; allowed: a .gguf file or a folder in hub layout.")
+        raise DecoderError(f"file {name!r} is not a decoder; allowed: a .gguf file or a folder in hub layout.")
     if "/" not in name:
         from extract.decoders.fetch import fetch_decoder
 

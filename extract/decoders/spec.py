@@ -1,4 +1,4 @@
-"""What a configuration says of the decoder. Light: no torch is loaded to read a config."""
+"""Settings of a decoder. Reading a config loads no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """Which decoder, and how it is to be held."""
+    """Which decoder, and its dtype and device."""
 
     name: str = "smollm2-135m-instruct"
     """A known name (`icecore list decoders`), a hub id, a local folder, or a .gguf file."""

@@ -43,7 +43,7 @@ class Batch:
         rows: `(B,)` int64, position of each row in the cache.
         positions: `(B,)` int64, position of each text in the caller's list.
         ids: `(B, T)` int64 token ids; padding holds an arbitrary valid id.
-        is_real: `(B, T)` bool, true where a token is no padding.
+        is_real: `(B, T)` bool, true at real tokens.
         is_text: `(B, T)` bool, true where a token has the role `text`.
         n_tokens: `(B,)` int32, real tokens per row.
         is_truncated: `(B,)` bool.

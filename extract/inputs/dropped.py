@@ -1,4 +1,4 @@
-"""Characters that a tokenizer drops without a trace, which leaves the offsets of their neighbours wrong."""
+"""Characters that a tokenizer drops silently, which makes the offsets of their neighbours wrong."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ class DroppedCharacters:
 
     Only a BPE without an unknown token, without byte fallback and without all 256 bytes in its vocabulary does so. It
     then counts the characters that are left, so that later tokens of the same piece get the characters of earlier
-    ones. Characters that a normaliser takes out are another matter: the offsets know of these.
+    ones. Characters that a normaliser removes are fine: the offsets account for them.
 
     Args:
         tokenizer: A fast tokenizer.
@@ -48,12 +48,11 @@ class DroppedCharacters:
             text = self._core.normalizer.normalize_str(text)
         if self._core.pre_tokenizer is not None:
             text = "".join(piece for piece, _ in self._core.pre_tokenizer.pre_tokenize_str(text))
-        ids = [token for token, role in zip(item.ids, item.roles, strict=True) if role != SPECIAL]
-        kept = iter("".join(self._core.id_to_token(token) for token in ids))
+        kept = iter("".join(self._core.id_to_token(token) for token in item.ids[item.roles != SPECIAL].tolist()))
         for character in text:
             if character != next(kept, ""):
                 raise InputError(
                     f"the tokenizer has no token for {character!r} in {item.label} and drops it, after which it no "
-                    "longer tells where its tokens stand; take the character out, or use a tokenizer with an unknown "
+                    "longer reports where its tokens are; remove the character, or use a tokenizer with an unknown "
                     "token."
                 )

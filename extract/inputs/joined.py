@@ -1,4 +1,4 @@
-"""Words in the text they came from: what word latents are asked of."""
+"""Words in the text they came from."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from extract.errors import InputError
 
 @dataclass(frozen=True)
 class JoinedText:
-    """The text of one sentence and where its words stand in it; equal texts with other words are not equal."""
+    """The text of one sentence and where its words are; equal texts with other words are not equal."""
 
     text: str
     spans: tuple[tuple[int, int], ...]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int
 from numpy.typing import NDArray
 
 from extract.digest import digest_json
@@ -25,12 +26,12 @@ class SpanSource(Protocol):
 
     identity: str
 
-    def assign(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
         """Number the spans of a text.
 
         Args:
             text: The text.
-            offsets: First and one past the last character of each of its `T` tokens.
+            offsets: `(T, 2)` first and one past the last character of each of its tokens.
 
         Returns:
             `(T,)` span number per token, `CONTEXT` outside spans.
@@ -60,18 +61,17 @@ class GivenSpans:
                     )
         self.identity = f"given:{digest_json(self._spans)}"
 
-    def assign(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
         """Number spans by the characters a token covers; a token that touches a span belongs to it."""
         numbers = np.full(len(offsets), CONTEXT, np.int64)
         for number, (start, end) in enumerate(self._spans.get(text, ())):
-            for column, (first, last) in enumerate(offsets):
-                if first < end and last > start and numbers[column] == CONTEXT:
-                    numbers[column] = number
+            is_touched = (offsets[:, 0] < end) & (offsets[:, 1] > start) & (numbers == CONTEXT)
+            numbers[is_touched] = number
         return numbers
 
 
 class RandomSpans:
-    """One or two random spans of 4 to 128 tokens per text, the same for a text wherever it stands.
+    """One or two random spans of 4 to 128 tokens per text; a text always gets the same ones.
 
     Args:
         seed: Seed; each text draws from it and its own digest.
@@ -81,7 +81,7 @@ class RandomSpans:
         self.seed = seed
         self.identity = f"random:{seed}"
 
-    def assign(self, text: str, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
         """Draw spans over the tokens; a text shorter than 4 tokens has none."""
         n_tokens = len(offsets)
         numbers = np.full(n_tokens, CONTEXT, np.int64)
@@ -89,7 +89,7 @@ class RandomSpans:
         draw = np.random.default_rng([self.seed, int.from_bytes(own[:8], "little")])
         for number in range(int(draw.integers(FEWEST, MOST + 1))):
             length = int(draw.integers(SHORTEST, LONGEST + 1))
-            length = min(length, max(SHORTEST, n_tokens // 2))  # some context must be left
+            length = min(length, max(SHORTEST, n_tokens // 2))  # leave some context
             starts = [s for s in range(n_tokens - length + 1) if (numbers[s : s + length] == CONTEXT).all()]
             if starts:
                 start = starts[int(draw.integers(len(starts)))]

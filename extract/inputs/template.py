@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from extract.errors import InputError, unknown_name
+from extract.inputs.joined import JoinedText
 from extract.inputs.spans import read_spans
 from extract.inputs.tokenised import TEXT, EncodedText, Tokeniser, fit_columns
 
@@ -94,20 +95,47 @@ class TextEncoder:
 
         Raises:
             InputError: A text without tokens, a text too long under the policy `error`, an instruction that leaves
-                no room for the text, a doubled BOS token, or a text that is no valid Unicode. The message names the
+                no room for the text, a doubled BOS token, or a text that is not valid Unicode. The message names the
                 position and the beginning of the text.
         """
         encoded: list[EncodedText] = []
         for item in self._tokenise(texts, first_index=first_index):
             kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
-            ids, roles = [item.ids[i] for i in kept], [item.roles[i] for i in kept]
+            ids, roles = item.ids[kept], item.roles[kept]
             if TEXT not in roles:
                 raise InputError(
                     f"{item.label} has no token to pool over; give a text with at least one visible character."
                 )
-            spans = item.number_spans(self.spans, kept) if self.spans is not None else None
-            is_truncated = len(kept) < len(item.ids)
-            encoded.append(
-                EncodedText(np.array(ids, np.int64), np.array(roles, np.int8), is_truncated, spans, item.index)
-            )
+            spans = item.number_spans(self.spans, kept)
+            encoded.append(EncodedText(ids, roles, len(kept) < len(item.ids), spans, item.index))
         return encoded
+
+
+def cut_at_tokens(
+    texts: Sequence[JoinedText], tokenizer: "PreTrainedTokenizerBase", *, template: InputTemplate
+) -> list[list[list[int]]]:
+    """Find where the tokens of each word begin.
+
+    The pieces of a text join to the very same text, so they are read at the tokens that were counted here. Tokens that
+    stand for bytes of one character are one piece; so is a word that no token begins in.
+
+    Args:
+        texts: Any number of texts with their words.
+        tokenizer: A fast tokenizer (the offsets come from it).
+        template: The input template; nothing is cut off at its `max_tokens`.
+
+    Returns:
+        For each text, for each of its words, the characters inside the word at which a piece begins; the first is 0.
+
+    Raises:
+        InputError: As by `Tokeniser`.
+    """
+    tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+    found = []
+    for item, text in zip(tokenise([text.text for text in texts]), texts, strict=True):
+        offsets = item.offsets[item.text_columns]
+        begins = np.unique(offsets[offsets[:, 0] < offsets[:, 1], 0])
+        found.append(
+            [[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans]
+        )  # fmt: skip
+    return found

@@ -1,4 +1,4 @@
-"""Texts as tokens, each with its role and its characters, by the offsets of one tokenisation."""
+"""Texts as tokens, each with its role and its characters, from the offsets of one tokenisation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per 
 
 @dataclass(frozen=True)
 class WordColumns:
-    """The words that a row holds.
+    """The words of a row.
 
     Attributes:
-        columns: `(W, 2)` int64, first and one past the last column that each is read at; equal where it has no latent.
+        columns: `(W, 2)` int64, first and one past the last column each word is read at; equal for no latent.
         flags: `(W,)` uint8, bits of `extract.inputs.alignment`.
         start: Position of the first of them among the words of the text.
     """
@@ -41,9 +41,9 @@ class EncodedText:
         ids: `(T,)` int64 token ids.
         roles: `(T,)` int8, one of `SPECIAL`, `INSTRUCTION`, `TEXT`.
         is_truncated: Text tokens were dropped from the end.
-        spans: `(T,)` int64 span number per token, `CONTEXT` outside spans; None where the template has none.
+        spans: `(T,)` int64 span number per token, `CONTEXT` outside spans; None without spans.
         index: Position of the text in the caller's list.
-        words: The words that are read from this row; None for a plain text.
+        words: The words read from this row; None for a plain text.
     """
 
     ids: NDArray[np.int64]
@@ -54,61 +54,51 @@ class EncodedText:
     words: WordColumns | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenisedText:
-    """One text and all of its tokens, before anything is cut.
+    """One text with all of its tokens, before anything is cut.
 
     Attributes:
         text: The text, without instruction.
         index: Position of the text in the caller's list.
-        ids: Token ids.
-        roles: Role per token.
-        offsets: First and one past the last character of each token, counted with the instruction in front.
-        n_instruction: Characters of the instruction.
+        ids: `(T,)` int64 token ids.
+        roles: `(T,)` int8 role per token.
+        offsets: `(T, 2)` int64 first and one past the last character of each token, counted from the beginning of the
+            text; negative inside the instruction.
     """
 
     text: str
     index: int
-    ids: list[int]
-    roles: list[int]
-    offsets: list[tuple[int, int]]
-    n_instruction: int
+    ids: NDArray[np.int64]
+    roles: NDArray[np.int8]
+    offsets: NDArray[np.int64]
 
     @property
     def label(self) -> str:
         """The text as messages call it."""
         return label_text(self.text, self.index)
 
-    def text_columns(self) -> list[int]:
+    @property
+    def text_columns(self) -> Int[np.ndarray, " T"]:
         """Columns of the text's own tokens."""
-        return [column for column, role in enumerate(self.roles) if role == TEXT]
+        columns: NDArray[np.int64] = np.flatnonzero(self.roles == TEXT)
+        return columns
 
-    def text_offsets(self, columns: Sequence[int]) -> Int[np.ndarray, "T 2"]:
-        """Characters of some tokens, counted from the beginning of the text itself.
-
-        Args:
-            columns: `T` columns.
-
-        Returns:
-            `(T, 2)` int64 first and one past the last character; below zero for what lies in the instruction.
-        """
-        picked = np.array([self.offsets[column] for column in columns], np.int64).reshape(-1, 2)
-        return picked - self.n_instruction
-
-    def number_spans(self, source: SpanSource, columns: Sequence[int]) -> Int[np.ndarray, " T"]:
+    def number_spans(self, source: SpanSource | None, columns: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"] | None:
         """Number the spans of the text's own tokens; specials and instruction are context.
 
         Args:
-            source: Gives the numbers.
+            source: Gives the numbers; None for no spans.
             columns: `T` columns of the row that is made of the text.
 
         Returns:
-            `(T,)` span number per column, `CONTEXT` outside spans.
+            `(T,)` span number per column, `CONTEXT` outside spans; None without a source.
         """
+        if source is None:
+            return None
         numbers = np.full(len(columns), CONTEXT, np.int64)
-        places = [place for place, column in enumerate(columns) if self.roles[column] == TEXT]
-        offsets = self.text_offsets([columns[place] for place in places]).tolist()
-        numbers[places] = source.assign(self.text, [(first, last) for first, last in offsets])
+        is_text = self.roles[columns] == TEXT
+        numbers[is_text] = source.assign(self.text, self.offsets[columns[is_text]])
         return numbers
 
 
@@ -116,7 +106,7 @@ class Tokeniser:
     """Turns texts into tokens with roles and offsets; nothing is cut.
 
     Args:
-        tokenizer: A fast tokenizer (the offsets come from it).
+        tokenizer: A fast tokenizer (it provides the offsets).
         bos: A name from `BOS_POLICIES`.
         instruction: Text placed before every text.
 
@@ -145,13 +135,12 @@ class Tokeniser:
             One `TokenisedText` per text.
 
         Raises:
-            InputError: A doubled BOS token, or a text that is no valid Unicode; names the text.
+            InputError: A doubled BOS token, or a text that is not valid Unicode; names the text.
         """
         for start in range(0, len(texts), TEXTS_AT_A_TIME):
             some = texts[start : start + TEXTS_AT_A_TIME]
             for i, text in enumerate(some, start=first_index + start):
-                if not _is_unicode(text):
-                    raise InputError(f"{label_text(text, i)} is no valid Unicode; mend its surrogates.")
+                _require_unicode(text, i)
             encoded = self.tokenizer(
                 [self.instruction + text for text in some],
                 add_special_tokens=self.bos != "none",
@@ -164,27 +153,34 @@ class Tokeniser:
             rows = zip(
                 encoded["input_ids"], encoded["special_tokens_mask"], encoded["offset_mapping"], some, strict=True
             )
-            for i, (ids, special, offsets, text) in enumerate(rows, start=first_index + start):
-                yield self._finish(ids, special, offsets, text=text, index=i)
+            for i, (ids, is_special, offsets, text) in enumerate(rows, start=first_index + start):
+                yield self._finish(
+                    np.array(ids, np.int64), np.array(is_special, np.bool_),
+                    np.array(offsets, np.int64).reshape(-1, 2), text=text, index=i,
+                )  # fmt: skip
 
     def _finish(
-        self, ids: list[int], special: list[int], offsets: list[tuple[int, int]], *, text: str, index: int
-    ) -> TokenisedText:
+        self, ids: NDArray[np.int64], is_special: NDArray[np.bool_], offsets: NDArray[np.int64], *, text: str,
+        index: int,
+    ) -> TokenisedText:  # fmt: skip
         n_instruction = len(self.instruction)
-        roles = [_role(bool(s), end, n_instruction) for s, (_, end) in zip(special, offsets, strict=True)]
+        # A token across the border holds characters of the text, so it counts as text.
+        is_text = (offsets[:, 1] > n_instruction) | (n_instruction == 0)
+        roles = np.where(is_special, SPECIAL, np.where(is_text, TEXT, INSTRUCTION)).astype(np.int8)
         bos = self.tokenizer.bos_token_id
-        if self.bos == "force" and (not ids or ids[0] != bos):
-            ids, roles, offsets = [int(bos), *ids], [SPECIAL, *roles], [(0, 0), *offsets]
-        if bos is not None and ids[:2] == [bos, bos]:
+        if self.bos == "force" and (not len(ids) or ids[0] != bos):
+            ids, roles = np.insert(ids, 0, int(bos)), np.insert(roles, 0, SPECIAL)
+            offsets = np.insert(offsets, 0, 0, axis=0)
+        if bos is not None and len(ids) > 1 and (ids[:2] == bos).all():
             raise InputError(
                 f"{label_text(text, index)} begins with two BOS tokens {self.tokenizer.bos_token!r}: the instruction "
                 "or text brings one and the tokenizer adds another; take it out, or set bos to 'none'."
             )
-        return TokenisedText(text, index, ids, roles, offsets, n_instruction)
+        return TokenisedText(text, index, ids, roles, offsets - n_instruction)
 
 
-def fit_columns(item: TokenisedText, *, max_tokens: int, on_long: str) -> list[int]:
-    """Choose the columns that a row keeps, text tokens dropped from the end where it is too long.
+def fit_columns(item: TokenisedText, *, max_tokens: int, on_long: str) -> Int[np.ndarray, " T"]:
+    """Choose the columns a row keeps; text tokens are dropped from the end of a text that is too long.
 
     Args:
         item: The text.
@@ -197,43 +193,28 @@ def fit_columns(item: TokenisedText, *, max_tokens: int, on_long: str) -> list[i
     Raises:
         InputError: A text that is too long under the policy `error`, or an instruction that leaves no room for it.
     """
-    n_excess = len(item.ids) - max_tokens
+    n_tokens, n_excess = len(item.ids), len(item.ids) - max_tokens
     if n_excess <= 0:
-        return list(range(len(item.ids)))
+        return np.arange(n_tokens)
     if on_long == "error":
         raise InputError(
-            f"{item.label} has {len(item.ids)} tokens; at most {max_tokens} fit. "
-            "Shorten it, or set on_long to 'truncate'."
+            f"{item.label} has {n_tokens} tokens; at most {max_tokens} fit. Shorten it, or set on_long to 'truncate'."
         )
-    text_columns = item.text_columns()
-    if len(text_columns) <= n_excess:
+    if len(item.text_columns) <= n_excess:
         raise InputError(
-            f"{item.label}: instruction and specials take {len(item.ids) - len(text_columns)} of {max_tokens} tokens "
+            f"{item.label}: instruction and specials take {n_tokens - len(item.text_columns)} of {max_tokens} tokens "
             "and leave no room for the text; shorten the instruction or raise max_tokens."
         )
-    cut = set(text_columns[-n_excess:])
-    return [column for column in range(len(item.ids)) if column not in cut]
+    return np.delete(np.arange(n_tokens), item.text_columns[-n_excess:])
 
 
 def label_text(text: str, index: int) -> str:
     """Name a text in a message: its position and its beginning."""
-    return f"text {index} ({_shorten(text)})"
+    return f"text {index} ({text if len(text) <= 40 else text[:39] + '…'!r})"
 
 
-def _role(is_special: bool, end: int, n_instruction: int) -> int:
-    # A token that straddles the seam carries characters of the text, so it counts as text.
-    if is_special:
-        return SPECIAL
-    return INSTRUCTION if end <= n_instruction and n_instruction > 0 else TEXT
-
-
-def _is_unicode(text: str) -> bool:
+def _require_unicode(text: str, index: int) -> None:
     try:
         text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _shorten(text: str, width: int = 40) -> str:
-    return repr(text if len(text) <= width else text[: width - 1] + "…")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{label_text(text, index)} is not valid Unicode; fix its surrogates.") from error

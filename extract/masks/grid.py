@@ -28,14 +28,14 @@ def parse_counts(text: str) -> tuple[int, ...]:
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if not found or int(found[2] or found[1]) < int(found[1]):
             raise ConfigError(
-                f"{text!r} is no list of counts; allowed: whole numbers and rising ranges, as 0-30 or 2,4,8."
+                f"{text!r} is not a list of counts; allowed: whole numbers and rising ranges, as 0-30 or 2,4,8."
             )
         numbers.update(range(int(found[1]), int(found[2] or found[1]) + 1))
     return tuple(sorted(numbers))
 
 
 def plans_over_k(kinds: Iterable[str], counts: Iterable[int]) -> list[MaskPlan]:
-    """List the plans `KIND:K`, for every kind and count; the causal plan stands once.
+    """List the plans `KIND:K`, for every kind and count; the causal plan is listed once.
 
     Example:
         >>> [plan.text for plan in plans_over_k(["backward", "bidirectional"], [0, 2])]
@@ -46,7 +46,7 @@ def plans_over_k(kinds: Iterable[str], counts: Iterable[int]) -> list[MaskPlan]:
 
 
 def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> list[MaskPlan]:
-    """List LBW's MASK0&BIDIR: the top `k0` nosink-bidirectional, bidirectional down to `k`; `k0 > k` falls out.
+    """List LBW's MASK0&BIDIR: the top `k0` nosink-bidirectional, bidirectional down to `k`; `k0 > k` is left out.
 
     Example:
         >>> [plan.text for plan in plans_over_k_and_k0([2], [0, 1, 3])]
@@ -63,7 +63,7 @@ def k_and_k0(text: str) -> tuple[int, int] | None:
         text: Text form of the plan.
 
     Returns:
-        `(k, k0)`, or None for a plan that is no such point.
+        `(k, k0)`, or None for any other plan.
 
     Example:
         >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
@@ -84,7 +84,7 @@ def k_and_k0(text: str) -> tuple[int, int] | None:
 
 
 def plans_over_windows(kind: str, sizes: Iterable[int], reads: Iterable[int]) -> list[MaskPlan]:
-    """List windows `(r - k, r]`: the `k` blocks that end in block `r`, read at block `r`; too large ones fall out.
+    """List windows `(r - k, r]`: the `k` blocks that end in block `r`, read at block `r`, where they fit.
 
     Example:
         >>> [plan.text for plan in plans_over_windows("backward", [2], [1, 5])]

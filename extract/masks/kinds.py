@@ -1,12 +1,13 @@
-"""Attention-mask kinds: which token attends to which. A new kind is one function, one table row and one truth table.
+"""Attention-mask kinds: which token attends to which. A new kind is one function with its truth table and one row.
 
-Positions count the real tokens of a row from 0, wherever its padding is. A drawing has a row per query `i` and a
-column per key `j`; 1 means that `i` attends to `j`.
+Positions count the real tokens of a row from 0, on whichever side its padding is. A drawing has a row per query `i`
+and a column per key `j`; 1 means that `i` attends to `j`. `tests/conformance/test_masks.py` tests every kind.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,23 +25,22 @@ class MaskKind:
 
     Attributes:
         name: A name from `KINDS`.
-        n_hidden: First tokens that later tokens do not see; for the `nosink` kinds, else 0.
+        n: The number of a kind that has one, such as the tokens that `nosink` hides; 0 elsewhere.
     """
 
     name: str
-    n_hidden: int = 0
+    n: int = 0
 
     @property
     def text(self) -> str:
-        """The text form: `nosink3-causal` hides three tokens, `nosink-causal` one."""
-        if self.name.startswith("nosink-") and self.n_hidden != 1:
-            return self.name.replace("nosink", f"nosink{self.n_hidden}", 1)
-        return self.name
+        """The text form, with the number after the first word: `nosink3-causal`; the default number is left out."""
+        word, hyphen, rest = self.name.partition("-")
+        return self.name if self.n == KINDS[self.name].default else f"{word}{self.n}{hyphen}{rest}"
 
     @property
     def needs_spans(self) -> bool:
         """Whether the kind depends on spans given per text."""
-        return self.name == "hybrid"
+        return KINDS[self.name].needs_spans
 
 
 def allow_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
@@ -99,7 +99,7 @@ def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tens
     0 1 1 1
     """
     del spans
-    return (j >= kind.n_hidden) | (i < kind.n_hidden)
+    return (j >= kind.n) | (i < kind.n)
 
 
 def allow_hybrid(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
@@ -119,46 +119,82 @@ def allow_hybrid(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> 
     return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i))
 
 
+def allow_local(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+    """Every token attends to the tokens at most w before or after it: how much context does a layer need? Here w = 1.
+
+    1 1 0 0
+    1 1 1 0
+    0 1 1 1
+    0 0 1 1
+    """
+    del spans
+    return (i - j).abs() <= kind.n
+
+
 Rule = Callable[[Tensor, Tensor, MaskKind, "Tensor | None"], Tensor]
 
-KINDS: dict[str, tuple[Rule, str, str]] = {
-    "causal": (allow_causal, "i attends to j <= i", "the decoder as it was trained"),
-    "backward": (allow_backward, "i attends to j >= i", "LBW BACK"),
-    "bidirectional": (allow_bidirectional, "every token attends to every token", "LBW BIDIR"),
-    "nosink-causal": (allow_nosink_causal, "causal, the first token hidden from later ones", "LBW MASK0-FOR"),
-    "nosink-bidirectional": (
-        allow_nosink_bidirectional,
-        "bidirectional, the first token hidden from later ones",
-        "LBW MASK0-BIDIR",
+
+class KindRow(NamedTuple):
+    """A row of `KINDS`.
+
+    Attributes:
+        rule: Builds the mask from positions.
+        what: What a token attends to, in a few words.
+        source: The paper, and its name there.
+        default: The number of a kind that has one, where its text leaves it out; 0 for a kind without a number.
+        needs_spans: Whether the rule needs spans.
+    """
+
+    rule: Rule
+    what: str
+    source: str
+    default: int = 0
+    needs_spans: bool = False
+
+
+KINDS: dict[str, KindRow] = {
+    "causal": KindRow(allow_causal, "i attends to j <= i", "the decoder as it was trained"),
+    "backward": KindRow(allow_backward, "i attends to j >= i", "LBW BACK"),
+    "bidirectional": KindRow(allow_bidirectional, "every token attends to every token", "LBW BIDIR"),
+    "nosink-causal": KindRow(
+        allow_nosink_causal, "causal, the first token hidden from later ones", "LBW MASK0-FOR", default=1
     ),
-    "hybrid": (allow_hybrid, "context sees context; a span sees context and, causally, itself", "MAGNET Fig. 2"),
-}
+    "nosink-bidirectional": KindRow(
+        allow_nosink_bidirectional, "bidirectional, the first token hidden from later ones", "LBW MASK0-BIDIR",
+        default=1,
+    ),
+    "hybrid": KindRow(
+        allow_hybrid, "context sees context; a span sees context and, causally, itself", "MAGNET Fig. 2",
+        needs_spans=True,
+    ),
+    "local": KindRow(allow_local, "i attends to |i - j| <= 1, or w as in local8", "local attention", default=1),
+}  # fmt: skip
 
 
 def parse_kind(text: str) -> MaskKind:
     """Read a mask kind.
 
     Args:
-        text: A name from `KINDS`; `nosink3-causal` hides three tokens.
+        text: A name from `KINDS`; a kind with a number takes it after its first word: `nosink3-causal` hides three.
 
     Returns:
         The kind.
 
     Raises:
-        UnknownNameError: A kind that stands in no table, or one that hides no token.
+        UnknownNameError: An unknown kind, a number for a kind that has none, or a number of 0.
 
     Example:
         >>> parse_kind("nosink3-causal")
-        MaskKind(name='nosink-causal', n_hidden=3)
+        MaskKind(name='nosink-causal', n=3)
     """
-    found = re.fullmatch(r"nosink(\d*)-(causal|bidirectional)", text)
-    if found:
-        n_hidden = int(found[1] or 1)
-        if n_hidden > 0:
-            return MaskKind(f"nosink-{found[2]}", n_hidden)
-    elif text in KINDS:
-        return MaskKind(text)
-    raise unknown_name("mask kind", text, KINDS, hint="`nosink3-causal` hides the first 3 tokens; at least 1.")
+    found = re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text)
+    row = KINDS.get(found[1] + found[3]) if found else None
+    if found and row is not None:
+        n = int(found[2]) if found[2] else row.default
+        if not found[2] or (row.default and n):
+            return MaskKind(found[1] + found[3], n)
+    hint = "Kinds with a number take it after their first word, at least 1: `nosink3-causal` hides the first 3 tokens."
+    raise unknown_name("mask kind", text, KINDS, hint=hint)
 
 
 def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | None = None) -> Bool[Tensor, "T T"]:
@@ -179,8 +215,7 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
         0 1 1
     """
     order = torch.arange(n_tokens)
-    rule = KINDS[kind.name][0]
-    return rule(order.unsqueeze(-1), order.unsqueeze(-2), kind, spans)
+    return KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind, spans)
 
 
 def batch_mask(
@@ -199,7 +234,7 @@ def batch_mask(
     """
     order = is_real.long().cumsum(1) - 1
     i, j = order.unsqueeze(-1), order.unsqueeze(-2)
-    allowed = KINDS[kind.name][0](i, j, kind, spans)
+    allowed = KINDS[kind.name].rule(i, j, kind, spans)
     if window is not None:
         allowed = allowed & ((i - j).abs() < window)
     itself = torch.eye(is_real.shape[1], dtype=torch.bool, device=is_real.device)

@@ -64,7 +64,7 @@ def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None) 
         The plan, in canonical form. Whether it fits a decoder shows when its kinds are asked for.
 
     Raises:
-        UnknownNameError: A name that stands in no table, or a number that does not fit it.
+        UnknownNameError: An unknown name, or a number that does not fit it.
 
     Example:
         >>> lbw_plan("MASK0&BIDIR", 18, k0=10).text

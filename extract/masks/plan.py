@@ -18,9 +18,31 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from extract.errors import UnknownNameError, unknown_name
-from extract.masks.plan_table import ARCHITECTURES, FORMS
 
 CAUSAL = "causal"
+ARCHITECTURES = {
+    "inplace": "masks are swapped, nothing else (LBW INPLACE)",
+    "extend": "K copies of the last block, converted, on top (LBW EXTEND)",
+    "extra": "plus the output of a second stack: the first K blocks, converted, from the embeddings (LBW EXTRA)",
+    "inter-stack": "the top K blocks run twice from one input, causal and converted, summed on top (LBW INTER, code)",
+    "inter-block": "each of the top K blocks runs causal and converted, summed at each (LBW INTER, text)",
+}
+FORMS = "'causal', 'KIND', 'KIND:K', 'KIND:K+KIND:K', 'KIND:K+KIND', 'KIND@A-B', '[KIND,KIND,...]'"
+PLANS = {
+    "causal": "token i attends to j <= i at every block: the decoder as it was trained",
+    "backward:K": "the top K blocks attend to j >= i (LBW INPLACE-BACK)",
+    "bidirectional:K": "the top K blocks attend everywhere (LBW INPLACE-BIDIR)",
+    "nosink-causal:K": "the top K blocks are causal and hide the first token from later ones (LBW MASK0-FOR)",
+    "nosink3-causal:K": "the same, hiding the first 3 tokens (LBW MASK3; 5 and 7 likewise)",
+    "nosink-bidirectional:K": "the top K blocks attend everywhere but to the first token (LBW MASK0-BIDIR)",
+    "nosink-bidirectional:K+nosink-causal": "every block hides the first token, the top K see ahead (LBW MASK0-ALL)",
+    "nosink-bidirectional:K0+bidirectional:K-K0": "the top K0, then bidirectional down to K (LBW MASK0&BIDIR)",
+    "hybrid": "context sees context; spans given per text see it and, causally, themselves (MAGNET)",
+    "KIND@A-B": "blocks A to B from the bottom, for reading below the top",
+    "[KIND,KIND,...]": "every block by itself, from the bottom up",
+    **{f"{name}/KIND:K": text for name, text in ARCHITECTURES.items() if name != "inplace"},
+    "PLAN~skipN@I": "any plan, an earlier hidden state re-added every N blocks after the first I (LBW, code)",
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +161,7 @@ def parse_plan(text: str) -> MaskPlan:
         The plan in canonical form: empty segments and a causal rest left out, equal neighbours joined.
 
     Raises:
-        UnknownNameError: A text that is no plan, with what is wrong and the forms that are.
+        UnknownNameError: A text that is not a plan; says what is wrong and which forms exist.
 
     Example:
         >>> parse_plan("backward:2 + backward:1 + causal").text
@@ -158,13 +180,13 @@ def parse_plan(text: str) -> MaskPlan:
 def _skip(tail: str, text: str) -> tuple[int, int]:
     found = re.fullmatch(r"skip([1-9]\d*)@(\d+)", tail)
     if not found:
-        raise _refuse(text, f"ends in {tail!r}, which is no skip; write ~skip3@20")
+        raise _refuse(text, f"ends in {tail!r}, which is not a skip; write ~skip3@20")
     return int(found[1]), int(found[2])
 
 
 def _converted(architecture: str, rest: str, text: str) -> MaskPlan:
     if architecture not in ARCHITECTURES:
-        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It stands in the plan {text!r}.")
+        raise unknown_name("architecture", architecture, ARCHITECTURES, hint=f"It is in the plan {text!r}.")
     if architecture == "inplace":
         return _inplace(rest, text)
     segments = [] if rest.startswith("[") else [_segment(part, text) for part in rest.split("+")]

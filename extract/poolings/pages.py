@@ -1,4 +1,8 @@
-"""Memory that goes back to the system, so that a long extraction takes no more than a short one."""
+"""Memory that goes back to the system, so that a long extraction takes no more than a short one.
+
+Private anonymous pages and `malloc_trim` are POSIX and glibc; elsewhere (Windows, musl, macOS for the latter) plain
+tensors serve and nothing is trimmed. See docs/decisions/memory-pages.md.
+"""
 
 import ctypes
 import math
@@ -14,28 +18,28 @@ CPU = torch.device("cpu")
 
 
 def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.device = CPU) -> Tensor:
-    """Make a tensor, to be filled, whose memory goes back to the system with it.
+    """Make an uninitialised tensor whose memory goes back to the system with it.
 
-    Latents of a batch outlive the activations computed beside them. On the heap the two lie mixed, and what is free
-    between them is in pieces that fit no later batch, so that a long extraction would grow.
+    Latents of a batch outlive the activations computed beside them. On the heap the two would alternate, and the gaps
+    between latents fit no later batch, so a long extraction would grow.
 
     Args:
         shape: Any shape.
         dtype: Any dtype.
-        device: Where it shall be; devices other than the CPU look after their memory themselves.
+        device: Device of the tensor; only the CPU needs such pages.
 
     Returns:
         The tensor.
     """
     n = math.prod(shape)
-    if device.type != "cpu" or n == 0:
+    if device.type != "cpu" or n == 0 or not hasattr(mmap, "MAP_PRIVATE"):
         return torch.empty(*shape, dtype=dtype, device=device)
     pages = mmap.mmap(-1, n * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=dtype).view(*shape)  # which holds the pages until the last view is gone
+    return torch.frombuffer(pages, dtype=dtype).view(*shape)  # holds the pages until the last view is gone
 
 
 def trim_heap() -> None:
-    """Give free pages of the heap back to the system, where its C library can (glibc); takes milliseconds."""
+    """Give free pages of the heap back to the system if the C library can (glibc); takes milliseconds."""
     trim = _find_trim()
     if trim is not None:
         trim(0)
@@ -43,4 +47,7 @@ def trim_heap() -> None:
 
 @cache
 def _find_trim() -> Any:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    try:
+        return getattr(ctypes.CDLL(None), "malloc_trim", None)
+    except (OSError, TypeError):  # Windows has no library of the process itself
+        return None

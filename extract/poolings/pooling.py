@@ -1,6 +1,6 @@
 """Poolings: the hidden states of one text become one vector; a new one is one function and one row of `POOLINGS`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -89,6 +89,19 @@ def pool_max(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tenso
     return hidden.to(torch.float32).masked_fill(outside, float("-inf")).amax(1)
 
 
+def pool_median(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Take the median of each dimension over the text tokens, the mean of the two middle values for an even number.
+
+    A few tokens with massive activations, such as an attention sink without a BOS token, dominate a mean but do not
+    move a median.
+    """
+    outside = index.weights.unsqueeze(-1) == 0
+    ordered = hidden.to(torch.float32).masked_fill(outside, float("inf")).sort(1).values
+    n = index.counts.long().unsqueeze(-1).expand(-1, 1, hidden.shape[-1])
+    median = (ordered.gather(1, (n - 1) // 2) + ordered.gather(1, n // 2)).squeeze(1) / 2
+    return torch.where(ordered[:, -1].isnan(), float("nan"), median)  # NaN sorts last and must not be hidden
+
+
 Pooling = Callable[[Tensor, PoolingIndex], Tensor]
 
 POOLINGS: dict[str, tuple[Pooling, str]] = {
@@ -97,6 +110,7 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
     "weighted-mean": (pool_weighted_mean, "the mean of the text tokens with weights 1, 2, 3 ... along the text"),
     "first": (pool_first, "the first text token"),
     "max": (pool_max, "the largest value of each dimension over the text tokens"),
+    "median": (pool_median, "the median of each dimension over the text tokens, whatever a few outliers do"),
 }
 
 
@@ -110,16 +124,21 @@ def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
         The names in the order given.
 
     Raises:
-        UnknownNameError: A name that is not in the table, or no name at all.
+        UnknownNameError: An unknown name, or no name at all.
 
     Example:
         >>> select_poolings(["mean", "last", "mean"])
         ('mean', 'last')
     """
-    chosen = tuple(dict.fromkeys([names] if isinstance(names, str) else names))
+    return check_names("pooling", [names] if isinstance(names, str) else names, POOLINGS)
+
+
+def check_names(noun: str, names: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
+    """Check names against those allowed and drop repeats; see `select_poolings`."""
+    chosen = tuple(dict.fromkeys(names))
     for name in chosen:
-        if name not in POOLINGS:
-            raise unknown_name("pooling", name, POOLINGS)
+        if name not in allowed:
+            raise unknown_name(noun, name, allowed)
     if not chosen:
-        raise UnknownNameError(f"no pooling was selected. Allowed: {', '.join(POOLINGS)}.")
+        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(allowed)}.")
     return chosen

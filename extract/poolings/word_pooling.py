@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.errors import UnknownNameError, unknown_name
 from extract.inputs.batching import BatchWords
-from extract.masks.kinds import parse_kind
+from extract.masks.kinds import MaskKind, kind_matrix, parse_kind
 from extract.masks.plan import MaskPlan
+from extract.poolings.pooling import check_names
 
 AUTO = "auto"
 AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
@@ -24,9 +24,9 @@ class WordIndex:
     Attributes:
         first: `(W,)` int64 place of the first token of each word among all tokens of the batch, row by row.
         last: `(W,)` int64 place of the last one.
-        tokens: `(M,)` int64 places of all tokens of all words; a token that two words share stands there twice.
+        tokens: `(M,)` int64 places of all tokens of all words; a token that two words share is listed twice.
         offsets: `(W,)` int64 where each word begins in `tokens`.
-        has_no_latent: `(W, 1)` bool, words that are read nowhere; None where there is none.
+        has_no_latent: `(W, 1)` bool, words without a latent; None if there are none.
     """
 
     first: Tensor
@@ -91,24 +91,8 @@ WORD_POOLINGS: dict[str, tuple[WordPooling, str]] = {
 
 
 def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
-    """Check word pooling names and drop repeats.
-
-    Args:
-        names: Names from `WORD_POOLINGS`, or `auto`.
-
-    Returns:
-        The names in the order given.
-
-    Raises:
-        UnknownNameError: A name that is not in the table, or no name at all.
-    """
-    chosen = tuple(dict.fromkeys(names))
-    for name in chosen:
-        if name not in (AUTO, *WORD_POOLINGS):
-            raise unknown_name("word pooling", name, [AUTO, *WORD_POOLINGS])
-    if not chosen:
-        raise UnknownNameError(f"no word pooling was selected. Allowed: {AUTO}, {', '.join(WORD_POOLINGS)}.")
-    return chosen
+    """Check word pooling names, `auto` included, and drop repeats; raises as `select_poolings`."""
+    return check_names("word pooling", names, [AUTO, *WORD_POOLINGS])
 
 
 def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
@@ -132,13 +116,15 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
         >>> [select_word_poolings(["auto"], parse_plan(plan), 4) for plan in ("causal", "backward", "backward:2")]
         [('last',), ('first',), ('mean',)]
     """
-    kinds = {parse_kind(kind).name for kind in plan.kinds(n_blocks)}
-    if plan.architecture != "inplace":
-        kinds.add(parse_kind(plan.converted[0]).name)
-    if kinds <= {"causal", "nosink-causal"}:
-        best = "last"
-    elif kinds == {"backward"}:
-        best = "first"
-    else:
-        best = "mean"
+    kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
+    sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
+    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(sees), "mean")
     return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
+
+
+def _sides(kind: MaskKind) -> set[str]:
+    """Say whether tokens see back, ahead, or both; a kind with spans may do both."""
+    if kind.needs_spans:
+        return {"back", "ahead"}
+    matrix = kind_matrix(kind, kind.n + 3)
+    return {side for side, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}

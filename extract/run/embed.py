@@ -10,15 +10,13 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.inputs.batching import collate, group_by_length
 from extract.inputs.template import TextEncoder
-from extract.masks.plan import parse_plan
-from extract.run.limits import batch_limits
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import ExtractionSpec, batch_limits
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
 
 
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
-    """Compute latents in memory, computed exactly as an extraction computes them.
+    """Compute latents in memory, exactly as an extraction does.
 
     Args:
         decoder: The frozen decoder.
@@ -38,7 +36,7 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     shape = (len(layers), len(spec.poolings), len(texts), decoder.description.width)
     latents = torch.empty(shape, dtype=torch.float32)
     groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
-    with plan_in_force(decoder, parse_plan(spec.plan)):
+    with plan_in_force(decoder, spec.mask_plan):
         for group in groups:
             batch = collate([encoded[i] for i in group], group)
             latents[:, :, group] = pool_batch(decoder, batch, poolings=spec.poolings, layers=layers).cpu()

@@ -1,4 +1,4 @@
-"""What an extraction would cost, before it is begun."""
+"""Estimate what an extraction costs before it starts."""
 
 import time
 from collections.abc import Sequence
@@ -10,9 +10,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batching import collate, group_by_length
 from extract.inputs.joined import JoinedText
 from extract.inputs.tokenised import TEXT, EncodedText, WordColumns
-from extract.masks.plan import parse_plan
-from extract.run.limits import WINDOW_TEXTS
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
 from extract.run.word_encoder import make_encoder
 from extract.store.layout import array_shapes
 from extract.store.manifest import Manifest
@@ -102,7 +100,7 @@ def estimate_extraction(
                 rows = _beginnings([encoded[i] for i in groups[k]], most=most_timed)
                 batch = collate(rows, range(len(rows)))
                 began = time.perf_counter()
-                with plan_in_force(decoder, parse_plan(spec.plan)):
+                with plan_in_force(decoder, spec.mask_plan):
                     pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
                 timed.append((_work(decoder, [len(row.ids) for row in rows]), time.perf_counter() - began))
     rate = sum(work for work, _ in timed[1:]) / sum(seconds for _, seconds in timed[1:])

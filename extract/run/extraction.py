@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,11 @@ from extract.digest import digest_module
 from extract.errors import CertificateError
 from extract.inputs.batching import Batch, collate, group_by_length
 from extract.inputs.joined import JoinedText, digest_texts
-from extract.masks.plan import parse_plan
-from extract.poolings.pages import empty_in_pages, trim_heap
+from extract.poolings.pages import empty_in_pages
 from extract.run.pipeline import Ahead, Sink
-from extract.run.progress import ExtractionProgress
+from extract.run.progress import ExtractionProgress, SilentProgress
 from extract.run.spec import ExtractionSpec
-from extract.run.word_encoder import make_encoder
+from extract.run.word_encoder import Encoder, make_encoder
 from extract.run.workers import Workers
 from extract.store.manifest import require_same
 from extract.store.rounding import name_latent, refuse_latent, round_latents
@@ -31,152 +32,157 @@ from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
 from extract.wiring.certificate import check_batch_invariance, check_influence
 
-TRIM_BATCHES = 2  # after so many, free pages of the heap go back to the system
+
+@contextmanager
+def open_store(path: Path, *, expected: dict[str, Any], is_first: bool = True) -> Iterator[StoreWriter]:
+    """Open a store for writing, locked by this process until the `with` block ends.
+
+    Args:
+        path: The store, laid out.
+        expected: Identity the store must have.
+        is_first: Whether this process takes the lock; the others of a group write under the first one's.
+
+    Yields:
+        Its writer.
+
+    Raises:
+        CacheIdentityError: The store has another identity; nothing was written.
+        CacheLockedError: Another process is writing it.
+    """
+    writer = StoreWriter(path)
+    try:
+        require_same(writer.manifest.identity, expected, where=repr(str(path)))
+        with writer.locked() if is_first else nullcontext():
+            yield writer
+    finally:
+        writer.close()
 
 
+@dataclass(frozen=True, eq=False)
 class Extraction:
     """One run over the rows of a store that are not done yet.
 
-    Args:
+    Attributes:
         decoder: The frozen decoder.
         texts: Unique texts, all plain or all with their words.
-        spec: What to extract; poolings, layers, storage and batching are read from the store.
-        path: The store, laid out.
+        spec: What to extract; poolings, layers, storage and batching come from the store.
+        writer: The store, open for writing.
         progress: Receives what has been done.
         workers: This process's place in a group that writes one store together.
     """
 
-    def __init__(
-        self, decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, path: Path,
-        progress: ExtractionProgress, workers: Workers,
-    ) -> None:  # fmt: skip
-        self.decoder, self.texts, self.path, self.progress, self.workers = decoder, texts, path, progress, workers
-        self.plan = parse_plan(spec.plan)
-        self.encoder = make_encoder(
-            decoder.tokenizer, spec, window=decoder.description.window, has_words=isinstance(texts[0], JoinedText)
-        )
+    decoder: Decoder
+    texts: Sequence[str | JoinedText]
+    spec: ExtractionSpec
+    writer: StoreWriter
+    progress: ExtractionProgress = field(default_factory=SilentProgress)
+    workers: Workers = field(default_factory=Workers)
 
-    def run(self, *, expected: dict[str, Any]) -> None:
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Turns the texts into rows of tokens."""
+        has_words, window = isinstance(self.texts[0], JoinedText), self.decoder.description.window
+        return make_encoder(self.decoder.tokenizer, self.spec, window=window, has_words=has_words)
+
+    @property
+    def poolings(self) -> tuple[str, ...]:
+        """Poolings of the store."""
+        return self.writer.manifest.poolings
+
+    @property
+    def layers(self) -> list[str]:
+        """Layers of the store, bottom up."""
+        return list(self.writer.manifest.identity["layers"])
+
+    @property
+    def storage(self) -> str:
+        """Storage dtype of the store."""
+        return str(self.writer.manifest.identity["storage_dtype"])
+
+    @property
+    def batching(self) -> dict[str, int]:
+        """The batching the store was started with; a resumed run keeps it and so computes the very same batches."""
+        return dict(self.writer.manifest.provenance["batching"])
+
+    def run(self) -> None:
         """Fill the store and write its certificate.
 
-        Args:
-            expected: Identity the store must have.
-
         Raises:
-            CacheIdentityError: The store is of another identity; nothing was written.
             IcecoreError: As `extract_latents`.
         """
-        with self.opened(expected=expected) as writer, plan_in_force(self.decoder, self.plan):
-            self._fill(writer)
+        with plan_in_force(self.decoder, self.spec.mask_plan):
+            self._fill()
 
-    @contextmanager
-    def opened(self, *, expected: dict[str, Any]) -> Iterator[StoreWriter]:
-        """Open the store for writing, held by this process until the `with` block ends.
-
-        Args:
-            expected: Identity the store must have.
-
-        Yields:
-            Its writer.
-
-        Raises:
-            CacheIdentityError: The store is of another identity; nothing was written.
-            CacheLockedError: Another process holds it.
-        """
-        writer = StoreWriter(self.path)
-        try:
-            require_same(writer.manifest.identity, expected, where=repr(str(self.path)))
-            self._prepare(writer)
-            with writer.locked() if self.workers.rank == 0 else nullcontext():
-                yield writer
-        finally:
-            writer.close()
-
-    def _prepare(self, writer: StoreWriter) -> None:
-        identity = writer.manifest.identity
-        self.poolings = writer.manifest.poolings
-        self.layers: list[str] = identity["layers"]
-        self.storage: str = identity["storage_dtype"]
-        # The batching a store was begun with is kept, so that a resumed run computes the very same batches.
-        self.batching: dict[str, int] = writer.manifest.provenance["batching"]
-
-    def _fill(self, writer: StoreWriter) -> None:
+    def _fill(self) -> None:
         started = time.monotonic()
-        is_done = writer.done_rows()
+        is_done = self.writer.done_rows()
         certificate = self.certify()
         self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
         try:
-            self._pump(writer, is_done)
+            self._pump(is_done)
         finally:
             self.progress.finish()
-        certificate["frozen"] = self.check_frozen(writer, is_done)
+        certificate["frozen"] = self.check_frozen(is_done)
         self.workers.barrier()
-        if self.workers.rank == 0 and writer.done_rows().all():
-            writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
+        if self.workers.rank == 0 and self.writer.done_rows().all():
+            self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
         self.workers.barrier()
 
     def certify(self) -> dict[str, Any]:
         """Certify the plan in force before anything is computed with it.
 
         Raises:
-            CertificateError: It did not take effect, or latents depend on padding.
+            CertificateError: The plan did not take effect, or latents depend on padding.
         """
         return {
-            "influence": check_influence(self.decoder, self.plan),
+            "influence": check_influence(self.decoder, self.spec.mask_plan),
             "batch_invariance": check_batch_invariance(self.decoder),
         }
 
-    def check_frozen(self, writer: StoreWriter, was_done: NDArray[np.bool_]) -> dict[str, Any]:
-        """Certify that the weights are what they were; rows of this run are voided when they are not.
+    def check_frozen(self, was_done: NDArray[np.bool_]) -> dict[str, Any]:
+        """Certify that the weights have not changed; if they have, void the rows of this run.
 
         Raises:
             CertificateError: A weight changed.
         """
         digest = digest_module(self.decoder.module)
         if digest != self.decoder.description.weight_digest:
-            writer.void_rows(~was_done)
+            self.writer.void_rows(~was_done)
             raise CertificateError(
                 f"the weights changed during the extraction: {digest[:12]} after, "
                 f"{self.decoder.description.weight_digest[:12]} before. The rows of this run were marked as not "
-                "done; find what wrote to the weights, load the decoder anew and run again."
+                "done; find what changed the weights, reload the decoder and run again."
             )
         return {"is_bit_identical": True, "weight_digest": digest}
 
-    def _pump(self, writer: StoreWriter, is_done: NDArray[np.bool_]) -> None:
+    def _pump(self, is_done: NDArray[np.bool_]) -> None:
         """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
-        sink = Sink(lambda item: self.write(writer, *item))
-        batches = Ahead(self.batches(is_done))
-        try:
+        with Sink(lambda item: self.write(*item)) as sink, Ahead(self.batches(is_done)) as batches:
             for batch in batches:
                 latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
                 sink.put((batch, self.to_storage(batch, latents)))
-        finally:
-            batches.close()
-            sink.close()
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
-        """Yield the batches of this process that are not done, rows and words in the order in which they are stored."""
+        """Yield the batches of this process that are not done, in the order their rows and words are stored."""
         number = row = word = 0
-        for start in range(0, len(self.texts), self.batching["window_texts"]):
-            encoded = self.encoder(self.texts[start : start + self.batching["window_texts"]], first_index=start)
+        batching = self.batching
+        for start in range(0, len(self.texts), batching["window_texts"]):
+            encoded = self.encoder(self.texts[start : start + batching["window_texts"]], first_index=start)
             groups = group_by_length(
                 [len(item.ids) for item in encoded],
-                batch_tokens=self.batching["batch_tokens"],
-                min_tokens=self.batching["min_tokens"],
-            )
+                batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"],
+            )  # fmt: skip
             for group in groups:
                 items = [encoded[i] for i in group]
                 rows, first_word = range(row, row + len(group)), word
                 row += len(group)
                 word += sum(len(item.words.flags) for item in items if item.words is not None)
                 number += 1
-                if number % TRIM_BATCHES == 0:
-                    trim_heap()
                 if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
                     yield collate(items, rows, positions=[item.index for item in items], first_word=first_word)
 
     def to_storage(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Tensor:
-        """Cast the latents of a batch for the store, on the CPU.
+        """Cast the latents of a batch to the storage dtype, on the CPU.
 
         Raises:
             NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text, word and value.
@@ -193,12 +199,11 @@ class Extraction:
         dtype = self.decoder.description.dtype
         raise refuse_latent(float(latents[unfit]), where=where, storage=self.storage, dtype=dtype)
 
-    def write(self, writer: StoreWriter, batch: Batch, stored: Tensor) -> None:
+    def write(self, batch: Batch, stored: Tensor) -> None:
         """Write the latents of a batch and mark its rows as done."""
         raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
-        texts = [self.texts[i] for i in batch.positions]
         rows: dict[str, NDArray[Any]] = {
-            "digest": digest_texts(texts),
+            "digest": digest_texts([self.texts[i] for i in batch.positions]),
             "n_tokens": batch.n_tokens,
             "is_truncated": batch.is_truncated.astype(np.uint8),
         }
@@ -206,7 +211,7 @@ class Extraction:
         if words is not None:
             first = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
             rows |= {"first_word": first, "n_words": words.n_words, "word_start": words.word_start}
-        writer.write_rows(
+        self.writer.write_rows(
             int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows,
             words=None if words is None else (words.first_word, words.flags),
         )  # fmt: skip

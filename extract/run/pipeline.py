@@ -3,10 +3,14 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, TypeVar
+
+from extract.poolings.pages import trim_heap
 
 QUEUE_BATCHES = 2  # items made ahead at most
 QUEUE_WRITES = 1  # items waiting to be consumed at most: those of words are large
+TRIM_ITEMS = 2  # after so many consumed items, free pages of the heap go back to the system
 T = TypeVar("T")
 
 
@@ -21,12 +25,25 @@ class Sink:
         self._thread.start()
 
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
+        for number in count(1):
+            if (item := self._queue.get()) is None:
+                return
             if self._error is None:
                 try:
                     self._consume(item)
                 except BaseException as error:  # handed to the caller's thread
                     self._error = error
+            del item  # else it would outlive the wait for the next one
+            if number % TRIM_ITEMS == 0:
+                trim_heap()
+
+    def __enter__(self) -> "Sink":
+        """Use the sink in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the sink."""
+        self.close()
 
     def put(self, item: Any) -> None:
         """Hand over an item, waiting while the queue is full."""
@@ -79,7 +96,15 @@ class Ahead(Iterator[T]):
         self._queue.put((False, value))
         raise value
 
+    def __enter__(self) -> "Ahead[T]":
+        """Use the iterator in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the iterator."""
+        self.close()
+
     def close(self) -> None:
-        """End the thread; items not taken yet are dropped."""
+        """End the thread; drop items not taken yet."""
         self._is_closed.set()
         self._thread.join()

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class ExtractionProgress(Protocol):
-    """Receives what an extraction has done."""
+    """Receives progress from an extraction."""
 
     def start(self, *, n_rows: int, n_done: int) -> None:
         """An extraction of `n_rows` rows begins, of which `n_done` are already there."""
@@ -26,7 +26,7 @@ class ExtractionProgress(Protocol):
 
 
 class SilentProgress:
-    """Reports nothing."""
+    """Silent."""
 
     def start(self, *, n_rows: int, n_done: int) -> None:
         """Do nothing."""
@@ -39,7 +39,7 @@ class SilentProgress:
 
 
 class BarProgress:
-    """A bar with rows/s, tokens/s and time left; on a screen that is no terminal, a log line every half minute.
+    """A bar with rows/s, tokens/s and time left; off a terminal, a log line every half minute.
 
     Args:
         console: Where the bar goes.

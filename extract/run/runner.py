@@ -11,13 +11,12 @@ from extract.decoders.layers import select_layers
 from extract.digest import digest_rows
 from extract.errors import InputError
 from extract.inputs.joined import JoinedText, digest_texts, require_words
-from extract.masks.plan import parse_plan
+from extract.linear import describe_products
 from extract.poolings.pooling import select_poolings
 from extract.poolings.word_pooling import select_word_poolings
-from extract.run.extraction import Extraction
-from extract.run.limits import WINDOW_TEXTS, batch_limits
+from extract.run.extraction import Extraction, open_store
 from extract.run.progress import ExtractionProgress, SilentProgress
-from extract.run.spec import ExtractionSpec
+from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.run.workers import Workers
 from extract.store.cache import LatentCache
@@ -82,8 +81,8 @@ def describe_extraction(
         UnknownNameError: A layer this decoder does not have.
         InputError: Windows are asked for, and the texts are plain or one cannot be read.
     """
-    plan = parse_plan(spec.plan)
-    plan.kinds(len(decoder.blocks))  # a plan that does not fit is told before anything is written
+    plan = spec.mask_plan
+    plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
     words = _describe_words(decoder, texts, spec)
     layers = select_layers(spec.layers, len(decoder.blocks))
     n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
@@ -108,6 +107,7 @@ def describe_extraction(
     provenance = {
         "decoder": decoder.description.to_dict(),
         "device": str(decoder.device),
+        "products": describe_products(next(decoder.module.parameters())),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
     }
     return Manifest(identity, provenance)
@@ -140,7 +140,7 @@ def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: E
     if not joined:
         return None
     return {
-        "poolings": list(select_word_poolings(spec.words.poolings, parse_plan(spec.plan), len(decoder.blocks))),
+        "poolings": list(select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))),
         "shift": spec.words.shift,
         "on_lost": spec.words.on_lost,
         "n_words": sum(len(text.spans) for text in joined),
@@ -187,5 +187,6 @@ def extract_latents(
     if workers.rank == 0 and not path.exists():
         create_store(path, manifest)
     workers.barrier()
-    Extraction(decoder, unique, spec, path, progress or SilentProgress(), workers).run(expected=manifest.identity)
+    with open_store(path, expected=manifest.identity, is_first=workers.rank == 0) as writer:
+        Extraction(decoder, unique, spec, writer, progress or SilentProgress(), workers).run()
     return LatentCache(path, expected=manifest.identity)

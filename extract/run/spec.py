@@ -1,13 +1,21 @@
-"""What a configuration says of the extraction. Light: no torch is loaded to read a config."""
+"""Settings of an extraction. Reading a config loads no torch."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
+from extract.masks.plan import MaskPlan, parse_plan
 from extract.store.layout import STORAGE_DTYPES
 
+if TYPE_CHECKING:
+    import torch
+
+WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
+LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
+LATENT_BYTES_CPU = 1 << 27  # with half of it, words take a tenth longer than their sentences
+FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
 LostPolicy = Literal["error", "count"]
 LOST_POLICIES = {
     "error": "refuse the text, naming the word",
@@ -17,7 +25,7 @@ LOST_POLICIES = {
 
 @dataclass(frozen=True)
 class WordSpec:
-    """What is extracted from every word; counts only where the texts are `JoinedText`s."""
+    """What is extracted from every word; used only for `JoinedText`s."""
 
     poolings: tuple[str, ...] = ("auto",)
     """Word poolings: `first`, `last`, `mean` over the tokens of a word, or `auto`: `last` where every block is causal,
@@ -55,17 +63,42 @@ class ExtractionSpec:
     batch_tokens: int | None = None
     """Most tokens per batch, padding included; chosen for the device when absent."""
 
+    @cached_property
+    def mask_plan(self) -> MaskPlan:
+        """The plan that `plan` says, read once; everything downstream receives this one."""
+        return parse_plan(self.plan)
+
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
-        plan = parse_plan(self.plan)
-        if any(segment.kind == "hybrid" for segment in plan.segments) and not self.template.spans:
+        plan = self.mask_plan
+        from extract.masks.kinds import parse_kind  # rules and poolings are functions of torch
+        from extract.poolings.pooling import select_poolings
+
+        if any(parse_kind(segment.kind).needs_spans for segment in plan.segments) and not self.template.spans:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
             )
-        from extract.poolings.pooling import select_poolings  # the table holds functions of torch
-
         select_poolings(self.poolings)
         if self.storage_dtype not in STORAGE_DTYPES:
             raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")
+
+
+def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:
+    """Choose the most and the fewest tokens per batch for a device.
+
+    Args:
+        spec: The extraction; its own `batch_tokens` counts first.
+        device: Where the decoder is.
+        token_bytes: Bytes of latents that a token can bring: of a word of one token, at every layer and pooling. 0
+            for whole texts, whose latents take next to nothing.
+
+    Returns:
+        Most tokens, padding included, and the count below which batches of neighbouring lengths are joined.
+    """
+    most, latent_bytes = (2048, LATENT_BYTES_CPU) if device.type == "cpu" else (16384, LATENT_BYTES)
+    if token_bytes:
+        most = min(most, max(FEWEST_TOKENS, latent_bytes // token_bytes))
+    most = spec.batch_tokens or most
+    return most, most // 8

@@ -15,17 +15,14 @@ from extract.errors import ConfigError
 from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
-from extract.run.extraction import Extraction
+from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress, SilentProgress
 from extract.run.runner import count_rows, describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
-from extract.run.workers import Workers
 from extract.store.cache import LatentCache
 from extract.store.create import create_store
-from extract.store.manifest import Manifest
 from extract.store.reuse import cache_path, find_cache
-from extract.store.writer import StoreWriter
 from extract.wiring.applied import masks_in_force
 from extract.wiring.interface import Wiring
 from extract.wiring.tree import Kinds, count_blocks, walk_plans
@@ -75,16 +72,13 @@ def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
     return SweepCost(len(plans), count_blocks(kinds), n_blocks * len(plans))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Branch:
     """One plan that is being extracted."""
 
     extraction: Extraction
-    manifest: Manifest
     kinds: Kinds
-    writer: StoreWriter
     was_done: NDArray[np.bool_]
-    certificate: dict[str, Any]
 
 
 def sweep_latents(
@@ -105,7 +99,7 @@ def sweep_latents(
         decoder: The frozen decoder.
         texts: Texts, all plain or all with their words; repeats are stored once.
         plans: The plans; those that begin alike at the bottom share that work.
-        spec: What to extract; its own plan does not count.
+        spec: What to extract; its own plan is not used.
         folder: Where caches live.
         progress: Receives what has been done, a row for each text and plan.
 
@@ -120,60 +114,58 @@ def sweep_latents(
         raise ConfigError("no plan was given to sweep over; give at least one.")
     sweep_cost(plans, len(decoder.blocks))
     unique = unique_texts(texts)
-    specs = [replace(spec, plan=plan.text) for plan in plans]
+    specs = {plan: replace(spec, plan=plan.text) for plan in plans}
     n_rows = count_rows(decoder, unique, spec)
-    manifests = {each.plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for each in specs}
-    missing = [each for each in specs if find_cache(Path(folder), manifests[each.plan].identity) is None]
+    manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
+    missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]
     with ExitStack() as stack:
         branches = []
-        for each in {item.plan: item for item in missing}.values():
-            manifest = manifests[each.plan]
-            path = cache_path(Path(folder), manifest)
+        for plan in missing:
+            path = cache_path(Path(folder), manifests[plan])
             if not path.exists():
-                create_store(path, manifest)
-            extraction = Extraction(decoder, unique, each, path, SilentProgress(), Workers())
-            writer = stack.enter_context(extraction.opened(expected=manifest.identity))
-            kinds = extraction.plan.kinds(len(decoder.blocks))
-            branches.append(_Branch(extraction, manifest, kinds, writer, writer.done_rows(), {}))
-        # A store that was begun with another batching goes on by itself below.
+                create_store(path, manifests[plan])
+            writer = stack.enter_context(open_store(path, expected=manifests[plan].identity))
+            extraction = Extraction(decoder, unique, specs[plan], writer)
+            branches.append(_Branch(extraction, plan.kinds(len(decoder.blocks)), writer.done_rows()))
+        # A store that was started with another batching is finished by itself below.
         branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
         if branches:
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
             _fill(decoder, wiring, branches, progress or SilentProgress())
-    whole = (find_cache(Path(folder), manifests[each.plan].identity) for each in specs)
+    whole = ((plan, find_cache(Path(folder), manifests[plan].identity)) for plan in plans)
     return [
-        LatentCache(found.path) if found else extract_latents(decoder, unique, spec=each, folder=folder)
-        for found, each in zip(whole, specs, strict=True)
+        LatentCache(found.path) if found else extract_latents(decoder, unique, spec=specs[plan], folder=folder)
+        for plan, found in whole
     ]
 
 
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
+    certificates = []
     for branch in branches:
         wiring.set_kinds(branch.kinds)
-        branch.certificate = branch.extraction.certify()
+        certificates.append(branch.extraction.certify())
     was_done = np.stack([branch.was_done for branch in branches])
     progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
     try:
         _pump(decoder, wiring, branches, progress)
     finally:
         progress.finish()
-    frozen = branches[0].extraction.check_frozen(branches[0].writer, branches[0].was_done)
-    for branch in branches:
-        branch.writer.write_certificate({**branch.certificate, "frozen": frozen, "swept_with": len(branches)})
+    frozen = branches[0].extraction.check_frozen(branches[0].was_done)
+    for branch, certificate in zip(branches, certificates, strict=True):
+        branch.extraction.writer.write_certificate({**certificate, "frozen": frozen, "swept_with": len(branches)})
 
 
 def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
     def write(item: tuple[_Branch, Batch, Tensor]) -> None:
         branch, batch, stored = item
-        branch.extraction.write(branch.writer, batch, stored)
+        branch.extraction.write(batch, stored)
         progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
 
     first = branches[0].extraction
-    # The pooling of words that `auto` stands for differs between plans; each plan is given its own of all of these.
+    # The word pooling that `auto` stands for differs between plans; each plan gets its own out of all of these.
     poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
     is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
-    sink, batches = Sink(write), Ahead(first.batches(is_done_everywhere))
-    try:
+    with Sink(write) as sink, Ahead(first.batches(is_done_everywhere)) as batches:
         for batch in batches:
             needed: dict[Kinds, list[_Branch]] = {}
             for branch in branches:
@@ -186,6 +178,3 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: E
                     sink.put((branch, batch, branch.extraction.to_storage(batch, own)))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
-    finally:
-        batches.close()
-        sink.close()

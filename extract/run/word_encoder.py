@@ -1,4 +1,4 @@
-"""Texts with their words as rows of tokens: which columns each word is read at, and what happens to long texts."""
+"""Texts with their words as rows of tokens: the columns each word is read at, and long texts in windows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -53,8 +53,8 @@ class WordEncoder:
             first_index: Position of `texts[0]` in the caller's list, for messages.
 
         Returns:
-            One row per text, or several where a text is read in windows. The rows of a text stand together, and each
-            of its words stands in exactly one of them, in order.
+            One row per text, or several where a text is read in windows. The rows of a text are consecutive, and each
+            of its words is in exactly one of them, in order.
 
         Raises:
             InputError: As by `TextEncoder`; a character that the tokenizer drops without a trace; a word without
@@ -69,11 +69,11 @@ class WordEncoder:
         return rows
 
     def _encode(self, item: TokenisedText, spans: Sequence[tuple[int, int]]) -> Iterator[EncodedText]:
-        columns = item.text_columns()
-        aligned = align_words(item.text_offsets(columns), spans)
+        columns = item.text_columns
+        aligned = align_words(item.offsets[columns], spans)
         if self.words.on_lost == "error" and aligned.is_lost.any():
             raise _lost(item, spans, int(np.argmax(aligned.is_lost)))
-        if not columns:
+        if not len(columns):
             yield self._without_text(item, aligned)
         elif len(item.ids) > self.max_tokens and self.template.on_long == "windows":
             yield from self._windows(item, columns, aligned)
@@ -81,11 +81,11 @@ class WordEncoder:
             kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
             n_kept = len(columns) - (len(item.ids) - len(kept))
             flags = aligned.flags | (~aligned.is_lost & (aligned.ends > n_kept)) * np.uint8(WORD_CUT)
-            numbers = item.number_spans(self.spans, kept) if self.spans is not None else None
+            numbers = item.number_spans(self.spans, kept)
             yield self._row(item, kept, words=_words(aligned, flags, slice(None)), first_token=0, spans=numbers)
 
-    def _windows(self, item: TokenisedText, columns: list[int], aligned: AlignedWords) -> Iterator[EncodedText]:
-        others = [column for column, role in enumerate(item.roles) if role != TEXT]
+    def _windows(self, item: TokenisedText, columns: NDArray[np.int64], aligned: AlignedWords) -> Iterator[EncodedText]:
+        others = np.flatnonzero(item.roles != TEXT)
         room = self.max_tokens - len(others)
         if room < 1:
             fit_columns(item, max_tokens=self.max_tokens, on_long="truncate")  # raises
@@ -93,20 +93,20 @@ class WordEncoder:
         needed = aligned.starts - (self.words.shift & (aligned.starts > 0) & ~aligned.is_lost)
         placed = place_words(needed, aligned.ends, n_tokens=len(columns), room=room)
         flags = aligned.flags | (~aligned.is_lost & ~placed.is_whole) * np.uint8(WORD_CUT)
-        spans = item.number_spans(self.spans, range(len(item.ids))) if self.spans is not None else None
+        spans = item.number_spans(self.spans, np.arange(len(item.ids)))
         for window, start in enumerate(placed.starts.tolist()):
-            kept = sorted([*others, *columns[start : start + room]])
+            kept = np.sort(np.concatenate([others, columns[start : start + room]]))
             first, last = np.searchsorted(placed.window_of, [window, window + 1])
             words = _words(aligned, flags, slice(first, last))
             some = None if spans is None else spans[kept]
             yield self._row(item, kept, words=words, first_token=start, spans=some)
 
     def _row(
-        self, item: TokenisedText, kept: list[int], *, words: WordColumns, first_token: int,
+        self, item: TokenisedText, kept: NDArray[np.int64], *, words: WordColumns, first_token: int,
         spans: NDArray[np.int64] | None,
     ) -> EncodedText:  # fmt: skip
         """Make the row of some columns; the words' columns still count the text's own tokens."""
-        places = np.array([place for place, column in enumerate(kept) if item.roles[column] == TEXT], np.int64)
+        places = np.flatnonzero(item.roles[kept] == TEXT)
         has_latent = words.columns[:, 0] < words.columns[:, 1]
         starts, ends = (words.columns[has_latent] - first_token).T
         columns = np.zeros_like(words.columns)
@@ -118,14 +118,13 @@ class WordEncoder:
             )
         is_truncated = self.template.on_long == "truncate" and len(kept) < len(item.ids)
         return EncodedText(
-            np.array([item.ids[column] for column in kept], np.int64),
-            np.array([item.roles[column] for column in kept], np.int8),
-            is_truncated, spans, item.index, WordColumns(columns, words.flags, words.start),
+            item.ids[kept], item.roles[kept], is_truncated, spans, item.index,
+            WordColumns(columns, words.flags, words.start),
         )  # fmt: skip
 
     def _without_text(self, item: TokenisedText, aligned: AlignedWords) -> EncodedText:
         """Make the row of a text all of whose words are lost: its specials, or one token where there is none."""
-        ids = np.array(item.ids[: self.max_tokens] or [self._filler], np.int64)
+        ids = item.ids[: self.max_tokens] if len(item.ids) else np.array([self._filler])
         roles = np.full(len(ids), SPECIAL, np.int8)
         return EncodedText(ids, roles, False, None, item.index, _words(aligned, aligned.flags, slice(None)))
 

@@ -116,7 +116,7 @@ class LatentCache:
             return dict(json.loads(text)) if text else {}
         except ValueError as error:
             raise CacheError(
-                f"the certificate of cache {str(self.path)!r} is damaged ({error}); delete the file and extract anew."
+                f"the certificate of cache {str(self.path)!r} is damaged ({error}); delete the file and extract again."
             ) from error
 
     @property
@@ -164,7 +164,7 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A position outside the cache, or one that is no whole number (a mask, for instance).
+            CacheError: A position outside the cache, or one that is not a whole number (such as a mask).
         """
         index = self._check_places(np.asarray(rows))
         names = select_from(layers, self.layers)

@@ -41,7 +41,7 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
     """Write the cache that an extraction of the texts of all parts would have written, up to rounding.
 
     Args:
-        parts: Texts with their caches; every text stands in one part.
+        parts: Texts with their caches; every text is in exactly one part.
         manifest: What the cache will be; its texts are those of the parts, in any order.
         folder: Where caches live.
 
@@ -63,7 +63,7 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
     if n_texts != manifest.identity["n_rows"]:
         raise CacheError(f"the parts hold {n_texts} texts, but the cache is to hold {manifest.identity['n_rows']}.")
     path = cache_path(folder, manifest)
-    # Rows stand in another order than an extraction's, which must never find this store half done and go on with it.
+    # Rows are in another order than an extraction's, which must never resume this store half done.
     # Under this name a draft that a kill leaves behind is swept away by the next extraction of the same store.
     draft = path.with_name(f".{path.name}.new-{os.getpid()}")
     create_store(draft, manifest)

@@ -1,7 +1,6 @@
-"""Laying out an empty store, all of its disk space reserved, in one step that no kill can leave half done."""
+"""Laying out an empty store with all of its disk space reserved, in one step that no kill can leave half done."""
 
 import errno
-import fcntl
 import glob
 import os
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from extract.store.disk import explain_write_error, free_bytes
+from extract.store.disk import explain_write_error, free_bytes, locked_file
 from extract.store.layout import array_shapes
 from extract.store.manifest import SCHEMA, Manifest
 
@@ -33,10 +32,9 @@ def create_store(path: Path, manifest: Manifest) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep_leftovers(path)
-        if free_bytes(path.parent) < needed:  # asked first: HDF5 leaves a full disk badly
+        if free_bytes(path.parent) < needed:  # checked first: HDF5 handles a full disk badly
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with draft.open("wb") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)  # tells a living draft from a leftover
+        with draft.open("wb") as held, locked_file(held.fileno(), waits=True):  # a leftover has no lock
             _lay_out(draft, manifest)
             _reserve(draft)
             try:
@@ -63,7 +61,7 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             plist.set_layout(h5py.h5d.CONTIGUOUS)
             plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-            # Latents are not zeroed twice: the done map says which rows count.
+            # Latents are not zeroed: the done map says which rows count.
             is_latent = name.rsplit("/", 1)[1] in layers
             plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER if is_latent else h5py.h5d.FILL_TIME_ALLOC)
             parent = file.require_group(name.rsplit("/", 1)[0] or "/")
@@ -77,7 +75,7 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
 
 def _reserve(draft: Path) -> None:
     with draft.open("r+b") as file:
-        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk is told when it is met, and the rows stay
+        if hasattr(os, "posix_fallocate"):  # elsewhere a full disk shows when rows are written
             os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
         os.fsync(file.fileno())
 
@@ -85,8 +83,7 @@ def _reserve(draft: Path) -> None:
 def _sweep_leftovers(path: Path) -> None:
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
         try:
-            with leftover.open("rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with leftover.open("rb") as file, locked_file(file.fileno()):
                 leftover.unlink(missing_ok=True)
         except OSError:
             continue  # held by a process that is alive

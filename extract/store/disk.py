@@ -1,8 +1,14 @@
-"""What a failed write means to a person."""
+"""What a store needs of the system: free space, a lock on the file, and a sentence for a failed write.
+
+Writing a store is POSIX only (`flock`, `pwrite`, `posix_fallocate` where there is one). On Windows it is refused with
+one sentence; reading a store works everywhere.
+"""
 
 import errno
 import os
-import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from extract.errors import CacheError, DiskFullError
@@ -10,39 +16,62 @@ from extract.errors import CacheError, DiskFullError
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+@contextmanager
+def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
+    """Hold the exclusive lock of an open file until the `with` block ends or the process dies.
+
+    Args:
+        descriptor: The file; it may be closed inside the block.
+        waits: Wait for whoever holds the lock.
+
+    Raises:
+        BlockingIOError: Somebody else holds the lock.
+        CacheError: The system has no such locks (Windows).
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise CacheError(
+            "icecore cannot write caches on this system: that takes POSIX file locks and positioned writes, which "
+            "Windows lacks. Extract under WSL 2 or Linux; the cache can then be read here."
+        ) from error
+    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    try:
+        yield
+    finally:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # closing the file released the lock
+                raise
+
+
 def free_bytes(folder: Path) -> int:
-    """Space an unprivileged process may still fill in a folder, or in its nearest parent that exists, in bytes."""
+    """Return the bytes that this process may still write to a folder, or to its nearest existing parent."""
     while not folder.exists():
         folder = folder.parent
-    numbers = os.statvfs(folder)
-    return numbers.f_bavail * numbers.f_frsize
+    return shutil.disk_usage(folder).free
 
 
 def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> CacheError:
     """Turn a failed write into a sentence.
 
     Args:
-        error: What the system, or HDF5 on its behalf, raised.
+        error: What the system raised, or HDF5, which may not pass the system's error number on.
         path: The store.
-        needed: Bytes of the whole store where it was being laid out; None where rows were being written.
+        needed: Bytes of the whole store while it is laid out; None once rows are written.
 
     Returns:
-        The error, to be raised by the caller: a `DiskFullError` where space ran out, else a `CacheError`.
+        The error, for the caller to raise: a `DiskFullError` if space ran out, else a `CacheError`.
     """
-    number = _error_number(error)
-    if number not in NO_SPACE:
+    number = error.errno if isinstance(error, OSError) else None
+    free = free_bytes(path.parent)
+    if number not in NO_SPACE and (number or needed is None or free >= needed):
         reason = os.strerror(number) if number else str(error).splitlines()[0]
-        return CacheError(f"cache {str(path)!r} cannot be written: {reason}. Check the folder and its rights.")
+        return CacheError(f"cache {str(path)!r} cannot be written: {reason}. Check the folder and its permissions.")
     need = f"it needs {needed / 1e6:,.1f} MB and " if needed is not None else ""
     kept = "nothing was written" if needed is not None else "the rows written so far are kept"
     return DiskFullError(
-        f"no space for cache {str(path)!r}: {need}{free_bytes(path.parent) / 1e6:,.1f} MB are free; {kept}. "
-        "Free some space (or choose another folder, fewer layers, or storage_dtype float16) and run again to go on."
+        f"no space for cache {str(path)!r}: {need}{free / 1e6:,.1f} MB are free; {kept}. "
+        "Free some space (or choose another folder, fewer layers, or storage_dtype float16) and run again to continue."
     )
-
-
-def _error_number(error: Exception) -> int:
-    if isinstance(error, OSError) and error.errno:
-        return error.errno
-    found = re.search(r"errno = (\d+)", str(error))  # HDF5 hands the system's number on in its text
-    return int(found[1]) if found else 0

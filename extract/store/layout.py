@@ -1,4 +1,4 @@
-"""Where the arrays of a store lie in its file; docs/cache_format.md is the contract."""
+"""Where the arrays of a store are in its file; docs/cache_format.md is the contract."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ CERTIFICATE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """Where one array lies in the file.
+    """Where one array is in the file.
 
     Attributes:
         offset: First byte.
@@ -50,7 +50,7 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
         Path to (shape, dtype).
 
     Raises:
-        UnknownNameError: A storage dtype that stands in no table.
+        UnknownNameError: An unknown storage dtype.
     """
     identity = manifest.identity
     storage = identity["storage_dtype"]
@@ -83,7 +83,7 @@ def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
 
 
 def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
-    """Read the manifest of a store and where its arrays lie; the file is closed again.
+    """Read the manifest of a store and the places of its arrays, then close the file.
 
     Args:
         path: The store.
@@ -100,7 +100,9 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
         with h5py.File(path, "r", locking=False) as file:
             schema = file.attrs.get("icecore_schema")
             if schema is None:
-                raise CacheError(f"{str(path)!r} is an HDF5 file but no icecore cache (no attribute icecore_schema).")
+                raise CacheError(
+                    f"{str(path)!r} is an HDF5 file but not an icecore cache (no attribute icecore_schema)."
+                )
             if schema != SCHEMA:
                 raise CacheError(f"cache {str(path)!r} has schema {schema}; this version reads schema {SCHEMA}.")
             manifest = Manifest.from_json(str(file.attrs["manifest"]))
@@ -108,13 +110,13 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
             _require_shapes(places, manifest, path)
     except (OSError, RuntimeError, KeyError) as error:
         raise CacheError(
-            f"{str(path)!r} is no readable HDF5 file ({str(error).splitlines()[0]}); "
-            "if it was cut short in copying, copy it again, else delete it and extract anew."
+            f"{str(path)!r} is not a readable HDF5 file ({str(error).splitlines()[0]}); "
+            "if it was cut short in copying, copy it again, else delete it and extract again."
         ) from error
     end = max(place.offset + place.n_bytes for place in places.values())
     if path.stat().st_size < end:
         raise CacheError(
-            f"cache {str(path)!r} is truncated: {path.stat().st_size} of {end} bytes; copy it again or extract anew."
+            f"cache {str(path)!r} is truncated: {path.stat().st_size} of {end} bytes; copy it again or extract again."
         )
     return manifest, places
 
@@ -133,5 +135,5 @@ def _require_shapes(places: dict[str, ArrayPlace], manifest: Manifest, path: Pat
         if found.shape != shape or found.dtype != dtype:
             raise CacheError(
                 f"array {name} of cache {str(path)!r} is {found.shape} {found.dtype}, its manifest says {shape} "
-                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract anew."
+                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
             )

@@ -54,7 +54,7 @@ class Manifest:
         """Read a manifest back.
 
         Raises:
-            CacheError: Text that is no manifest.
+            CacheError: Text that is not a manifest.
         """
         try:
             value = json.loads(text)
@@ -145,7 +145,7 @@ def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str)
     if unequal:
         listing = "; ".join(f"{key} is {_shorten(a)}, expected {_shorten(b)}" for key, (a, b) in unequal.items())
         raise CacheIdentityError(
-            f"cache {where} holds something else: {listing}. Read it with what it was made from, or extract anew."
+            f"cache {where} holds something else: {listing}. Read it with what it was made from, or extract again."
         )
 
 

@@ -1,6 +1,5 @@
-"""The arrays of a store, mapped or read; the file is never held open."""
+"""The arrays of a store, mapped or read. The file is never held open, and nothing here is POSIX only."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +56,13 @@ class StoreReader:
         """
         place: ArrayPlace = self._places[name]
         view = buffer.view(np.uint8).reshape(-1).data
-        offset = place.offset + first * place.row_bytes
-        descriptor = os.open(self.path, os.O_RDONLY)
-        try:
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(place.offset + first * place.row_bytes)
             while view:
-                n_read = os.preadv(descriptor, [view], offset)
-                if n_read == 0:
+                n_read = file.readinto(view)
+                if not n_read:
                     raise CacheError(
-                        f"cache {str(self.path)!r} ends at byte {offset}, inside {name}: it was cut short while it was "
-                        "read; copy it again or extract anew."
+                        f"cache {str(self.path)!r} ends at byte {file.tell()}, inside {name}: it was cut short while "
+                        "it was read; copy it again or extract again."
                     )
-                view, offset = view[n_read:], offset + n_read
-        finally:
-            os.close(descriptor)
+                view = view[n_read:]

@@ -1,4 +1,4 @@
-"""Latents rounded for the store, and what is said of one that cannot be."""
+"""Round latents to the storage dtype; reject values that do not fit."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tens
     is_stored = latents.dtype == dtype
     stored = latents if is_stored else empty_in_pages(latents.shape, dtype, device=latents.device).copy_(latents)
     # Whatever is not finite makes the sum so, at a fraction of the cost of asking every value. A sum may also overflow
-    # by itself, and only then every value is asked.
+    # by itself; only then every value is checked.
     if math.isfinite(float(stored.sum(dtype=torch.float32))):
         return stored, None
     is_finite = torch.isfinite(stored)

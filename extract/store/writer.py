@@ -1,12 +1,11 @@
-"""The HDF5 store, written so that no kill can harm it.
+"""Writing rows into a store such that no kill can damage it.
 
-Every array is laid out and given its disk space before the first row is computed. From then on HDF5 itself is out of
-play: rows are written with plain positioned writes into the arrays' places, so the file's structure never changes
-again and a kill at any moment leaves a readable file. A row's done flag is written after its data. Several processes
-write disjoint rows of one file the same way. docs/cache_format.md is the contract.
+Every array is laid out and given its disk space before the first row is computed. After that HDF5 writes nothing:
+rows go into the arrays' places with positioned writes, so the file's structure never changes again and a kill at any
+moment leaves a readable file. A row's done flag is written after its data. Several processes write disjoint rows of
+one file the same way. POSIX only. docs/cache_format.md is the contract, docs/decisions/hdf5-writes.md says why.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheLockedError
-from extract.store.disk import explain_write_error
+from extract.store.disk import explain_write_error, locked_file
 from extract.store.layout import CERTIFICATE_BYTES, latent_path, read_layout
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
@@ -47,23 +46,19 @@ class StoreWriter:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the store for one writing process (or one group of them) until the block ends.
+        """Lock the store for one writing process (or one group of them) until the block ends.
 
         Raises:
             CacheLockedError: Another process holds it.
         """
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked_file(self._fd):
+                yield
         except BlockingIOError as error:
             raise CacheLockedError(
                 f"cache {str(self.path)!r} is being written by another process; wait for it, "
                 "or stop it and run again (nothing it wrote is lost)."
             ) from error
-        try:
-            yield
-        finally:
-            if self._fd >= 0:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def done_rows(self) -> NDArray[np.bool_]:
         """Read the done map: `(N,)` bool."""
@@ -87,7 +82,7 @@ class StoreWriter:
             words: Place of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
 
         Raises:
-            DiskFullError: No space left; rows written before stay done.
+            DiskFullError: No space left; earlier rows stay done.
             CacheError: Another write error.
         """
         try:

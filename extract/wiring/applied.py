@@ -12,7 +12,7 @@ from extract.wiring.interface import Wiring, wired
 
 @contextmanager
 def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
-    """Wire a decoder, proved first to compute under wired causal masks what it computes by itself.
+    """Wire a decoder after checking that wired causal masks leave its results unchanged.
 
     Args:
         decoder: The decoder.
@@ -35,9 +35,9 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
 
 @contextmanager
 def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
-    """Put a plan in force for the length of a block.
+    """Put a plan in force until the `with` block ends.
 
-    A plan that is causal at every block leaves the decoder entirely alone: it runs on the library's own path.
+    A plan that is causal at every block leaves the decoder alone: it runs on the path of transformers itself.
 
     Args:
         decoder: The decoder.

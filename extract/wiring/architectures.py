@@ -18,7 +18,7 @@ from extract.wiring.replay import Replay
 def architecture_in_force(
     blocks: tuple[nn.Module, ...], wiring: Wiring, *, name: str, kind: str, n_converted: int
 ) -> Iterator[None]:
-    """Put an architecture in force for the length of a block.
+    """Put an architecture in force until the `with` block ends.
 
     Args:
         blocks: The decoder's blocks, bottom up.

@@ -58,7 +58,7 @@ def attention_maps(
         InputError: A text without tokens.
     """
     if not texts:
-        raise ConfigError("there is no text to draw attention for; give one or more.")
+        raise ConfigError("no text was given to draw attention for; give at least one.")
     if plan.architecture != "inplace":
         raise ConfigError(f"the plan {plan.text!r} runs blocks twice; allowed here: plans that swap masks only.")
     encoder = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
@@ -73,8 +73,7 @@ def attention_maps(
         sink[block] += mean[1:, 0].sum()
 
     kinds = plan.kinds(n_blocks)
-    with masks_in_force(decoder, kinds) as wiring:
-        wiring.watch = watch
+    with masks_in_force(decoder, kinds) as wiring, wiring.watched(watch):
         for item in encoded:
             n_queries += len(item.ids) - 1
             batch = collate([item], [0])

@@ -104,7 +104,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan) -> dict[str, Any]:
         # weak to see in rounding: its own token and its neighbours must show, and nine in ten of all.
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
-        # The library's own causal path does not tell its windows, so there only neighbours can be asked for.
+        # The untouched causal path does not reveal its windows, so only neighbours can be required there.
         if wiring is None or int(deaf.sum()) * 10 <= int(expected[position].sum()):
             deaf &= _near_diagonal(deaf)
         for wrong, verb in ((leak.nonzero(), "depends on"), (deaf.nonzero(), "ignores")):
@@ -123,7 +123,7 @@ def _near_diagonal(expected: Tensor) -> Tensor:
 
 
 def probe_layers(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Float[Tensor, "L T D"]:
-    """Compute every layer's hidden states of one short row, as the decoder runs at present.
+    """Compute every layer's hidden states of one short row, as the decoder runs now.
 
     Args:
         decoder: The decoder.
@@ -156,7 +156,7 @@ def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D
     if len(wrong):
         layer = int(wrong[0])
         raise DecoderError(
-            f"the family {decoder.description.family!r} computes something else through the wiring than by itself "
+            f"the family {decoder.description.family!r} gives other results through the wiring than without it "
             f"(layer {decoder.layers[layer]} differs by {float(drift[layer]):.2g} under causal masks); "
             "only the plan 'causal' works for it."
         )

@@ -1,15 +1,16 @@
-"""One wiring for every decoder: a registered attention function that looks up each block's own mask.
+"""One wiring for every decoder: a registered attention function that asks each block for its own mask.
 
-transformers asks a table which function computes attention and which one builds masks. Ours is registered there under
-its own name and chosen on one decoder's configuration; each block then attends under the mask its plan gives it. No
-class is copied, subclassed or rebound, and other models of the process keep theirs.
+transformers looks up by name which function computes attention and which one builds masks. Ours are registered under
+the name `icecore`, and one decoder's configuration selects them. That name is the only global: transformers offers no
+way to hand a function to a single model. What is in force hangs on the decoder itself, as an attribute of the modules
+of its blocks and of its configuration, and is removed when the `with` block ends. No class is copied, subclassed or
+rebound, and other models of the process keep their attention. See docs/decisions/own-wiring.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,8 +23,7 @@ from extract.wiring.attention import DECIDING, attend, attention_weights
 
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
-_WIRED: "WeakKeyDictionary[nn.Module, tuple[Wiring, int]]" = WeakKeyDictionary()
-_BY_CONFIG: "dict[int, Wiring]" = {}  # by identity of the configuration, while it is wired
+_MARK = "_icecore_wiring"  # attribute of a wired decoder's configuration, and of every module of its blocks
 
 
 @dataclass(eq=False)
@@ -34,15 +34,14 @@ class Wiring:
         kinds: Mask kind per block, bottom up.
         calls: How often each block has asked for its mask since the batch began.
         windows: Sliding window of each block that has asked, in tokens; None for none.
-        watch: Told of every block's attention weights `(B, heads, T, T)`; None for nobody, which costs nothing.
-        asked_windows: Windows for which the decoder asked the library to build a mask, in tokens.
+        asked_windows: Windows for which the decoder asked transformers to build a mask, in tokens.
     """
 
     kinds: list[MaskKind]
     calls: list[int] = field(default_factory=list)
     windows: dict[int, int | None] = field(default_factory=dict)
-    watch: Callable[[int, Tensor], None] | None = None
     asked_windows: set[int] = field(default_factory=set)
+    _watch: Callable[[int, Tensor], None] | None = None
     _is_real: Tensor | None = None
     _is_padded: bool = False
     _spans: Tensor | None = None
@@ -53,8 +52,22 @@ class Wiring:
         self.kinds = [parse_kind(kind) for kind in kinds]
 
     @contextmanager
+    def watched(self, watch: Callable[[int, Tensor], None]) -> Iterator[None]:
+        """Pass every block's attention weights `(B, heads, T, T)` to `watch` until the `with` block ends."""
+        self._watch = watch
+        try:
+            yield
+        finally:
+            self._watch = None
+
+    def show(self, block: int, weights: Callable[[], Tensor]) -> None:
+        """Compute the attention weights of a block if somebody watches; costs nothing otherwise."""
+        if self._watch is not None:
+            self._watch(block, weights())
+
+    @contextmanager
     def converted(self, block: int, kind: str) -> Iterator[None]:
-        """Let one block attend under another kind until the `with` block ends."""
+        """Give one block another kind until the `with` block ends."""
         before = self.kinds[block]
         self.kinds[block] = parse_kind(kind)
         try:
@@ -80,7 +93,7 @@ class Wiring:
         self._masks = {}
 
     def mask(self, block: int, window: int | None) -> Tensor | str:
-        """Give the mask of a block for the batch that has begun.
+        """Return the mask of a block for the current batch.
 
         Args:
             block: Position of the block, from 0.
@@ -90,7 +103,7 @@ class Wiring:
             `(B, 1, T, T)` bool, or the name of a shortcut that needs no mask.
 
         Raises:
-            DecoderError: No batch has begun.
+            DecoderError: There is no current batch.
         """
         if self._is_real is None:
             raise DecoderError("a wired decoder was called on its own; run it through icecore, which begins a batch.")
@@ -115,20 +128,27 @@ class Wiring:
         return batch_mask(kind, is_real, spans=spans, window=window).unsqueeze(1)
 
 
+class _Mark(NamedTuple):
+    """What a module of a wired block carries."""
+
+    wiring: Wiring
+    block: int
+
+
 def wired_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Compute attention under the mask of the block that asks; called by transformers.
 
     Raises:
-        DecoderError: The layer passes something that changes attention and that is not understood here.
+        DecoderError: The layer passes something that changes attention and is not supported here.
     """
-    if module not in _WIRED:
+    mark: _Mark | None = getattr(module, _MARK, None)
+    if mark is None:
         raise DecoderError(
             f"a {type(module).__name__} that was never wired is called with our attention: it shares its configuration "
             "object with a decoder that is. Give each model a configuration of its own."
         )
-    wiring, block = _WIRED[module]
     unknown = sorted(name for name in DECIDING if options.get(name) is not None)
     if attention_mask is not None:  # `no_mask` gave the decoder none
         unknown.append("a mask of its own making")
@@ -138,19 +158,18 @@ def wired_attention(
             "only the plan 'causal' works for this decoder."
         )
     how: dict[str, Any] = {
-        "mask": wiring.mask(block, options.get("sliding_window")),
+        "mask": mark.wiring.mask(mark.block, options.get("sliding_window")),
         "scaling": options.get("scaling"),
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
     }
-    if wiring.watch is not None:
-        wiring.watch(block, attention_weights(query, key, **how))
+    mark.wiring.show(mark.block, lambda: attention_weights(query, key, **how))
     return attend(query, key, value, **how), None
 
 
 def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:
-    """Stand in for the library's mask builder, as ours come from the plan; note the windows that are asked for."""
-    wiring = _BY_CONFIG.get(id(config))
+    """Replace the mask builder of transformers, since the plan provides the masks; note the windows asked for."""
+    wiring: Wiring | None = getattr(config, _MARK, None)
     is_windowed = set(getattr(config, "layer_types", None) or ("windowed",)) != {"full_attention"}
     if wiring is not None and local_size is not None and is_windowed:
         wiring.asked_windows.add(local_size)
@@ -158,7 +177,7 @@ def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: An
 
 @contextmanager
 def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], *, family: str) -> Iterator[Wiring]:
-    """Wire a decoder for the length of a block, and leave it as it was found.
+    """Wire a decoder until the `with` block ends, and leave it as it was found.
 
     Args:
         module: The decoder without its head.
@@ -177,25 +196,24 @@ def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], 
     wiring = Wiring([parse_kind(kind) for kind in kinds])
     config: Any = model.config
     before = config._attn_implementation
-    for index, block in enumerate(blocks):
-        for part in block.modules():
-            _WIRED[part] = (wiring, index)
-    _BY_CONFIG[id(config)] = wiring
+    marks = {part: _Mark(wiring, index) for index, block in enumerate(blocks) for part in block.modules()}
     try:
         _choose(model, NAME, family)
+        for part, mark in marks.items():
+            setattr(part, _MARK, mark)
+        setattr(config, _MARK, wiring)
         yield wiring
     finally:
+        vars(config).pop(_MARK, None)
+        for part in marks:
+            vars(part).pop(_MARK, None)
         _choose(model, before, family)
-        _BY_CONFIG.pop(id(config), None)
-        for block in blocks:
-            for part in block.modules():
-                _WIRED.pop(part, None)
 
 
 def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
-    """Give the wiring of a decoder that is wired at present; None otherwise."""
-    entry = _WIRED.get(blocks[0])
-    return entry[0] if entry else None
+    """Return the wiring of a decoder; None if it is not wired."""
+    mark: _Mark | None = getattr(blocks[0], _MARK, None)
+    return mark.wiring if mark else None
 
 
 def require_obedient(wiring: Wiring, *, family: str) -> None:
@@ -214,7 +232,7 @@ def require_obedient(wiring: Wiring, *, family: str) -> None:
     lost = sorted(wiring.asked_windows - set(wiring.windows.values()))
     if lost:
         raise DecoderError(
-            f"the family {family!r} does not tell its attention of its window of {lost[0]} tokens, so a mask plan "
+            f"the family {family!r} does not pass its attention the window of {lost[0]} tokens, so a mask plan "
             "would lose it; only the plan 'causal' works for it."
         )
 

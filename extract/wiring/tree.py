@@ -92,6 +92,6 @@ def _final_norm(decoder: Decoder, hidden: Tensor, final: Tensor) -> nn.Module | 
         if isinstance(found, Tensor) and torch.equal(found, final):
             return child
     raise DecoderError(
-        f"the final norm of the {decoder.description.family!r} decoder cannot be told apart; "
+        f"the final norm of the {decoder.description.family!r} decoder cannot be identified; "
         "extract its plans one by one instead of as a sweep."
     )

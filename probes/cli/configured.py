@@ -12,7 +12,6 @@ from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
 from extract.errors import CacheError, ConfigError
 from extract.inputs.joined import JoinedText
-from extract.masks.plan import parse_plan
 from extract.poolings.word_pooling import select_word_poolings
 from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
@@ -142,7 +141,7 @@ def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
     """Whether a cache holds what a configuration extracts, or more."""
     identity = cache.identity
     template = {**spec.template.to_dict(), "window": identity["template"]["window"]}
-    wanted = (parse_plan(spec.plan).text, template, spec.storage_dtype)
+    wanted = (spec.mask_plan.text, template, spec.storage_dtype)
     n_blocks = cache.manifest.provenance["decoder"]["n_layers"]
     return (
         (identity["plan"], identity["template"], identity["storage_dtype"]) == wanted
@@ -153,7 +152,7 @@ def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
 
 def _holds_words(cache: LatentCache, spec: ExtractionSpec) -> bool:
     words, n_blocks = cache.identity["words"], cache.manifest.provenance["decoder"]["n_layers"]
-    wanted = select_word_poolings(spec.words.poolings, parse_plan(spec.plan), n_blocks)
+    wanted = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
     is_read_alike = (words["shift"], words["on_lost"]) == (spec.words.shift, spec.words.on_lost)
     return is_read_alike and set(wanted) <= set(cache.poolings)
 

@@ -20,9 +20,15 @@ def _decoders() -> list[tuple[str, str]]:
 
 
 def _plans() -> list[tuple[str, str]]:
-    from extract.masks.plan_table import PLANS
+    from extract.masks.plan import PLANS
 
     return list(PLANS.items())
+
+
+def _masks() -> list[tuple[str, str]]:
+    from extract.masks.kinds import KINDS
+
+    return [(name, f"{row.what} ({row.source})") for name, row in KINDS.items()]
 
 
 def _poolings() -> list[tuple[str, str]]:
@@ -84,6 +90,7 @@ def _instructions() -> list[tuple[str, str]]:
 TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "decoders": _decoders,
     "plans": _plans,
+    "masks": _masks,
     "poolings": _poolings,
     "tasks": _tasks,
     "corpora": _corpora,

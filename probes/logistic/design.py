@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
-from extract.linear import QuickLinear, has_quick_linear
+from extract.linear import QuickLinear, is_quick, multiply_each
 from probes.logistic.objective import Targets
 
 
@@ -50,8 +50,8 @@ class Designs:
 
     @property
     def is_looped(self) -> bool:
-        """Tell whether products go one by one through oneDNN, where that beats PyTorch's batched product."""
-        return self.features.dtype is torch.float32 and self.features.device.type == "cpu" and has_quick_linear()
+        """Whether products go one by one through oneDNN, where that beats PyTorch's batched product."""
+        return is_quick(self.features)
 
     def select(self, index: Int[Tensor, " B"]) -> "Designs":
         """Take some of the designs; where products go one by one, nothing large is copied."""
@@ -68,23 +68,20 @@ class Designs:
         """Compute `W Z'`."""
         if not self.is_looped:
             return torch.bmm(weight, self.features.transpose(1, 2))
-        with QuickLinear():
-            return torch.stack([linear(w, self.features[i]) for w, i in zip(weight, self.which, strict=True)])
+        return multiply_each(weight, [self.features[i] for i in self.which])
 
     def gradient(self, residual: Float[Tensor, "G R N"]) -> Float[Tensor, "G R P"]:
         """Compute `R Z`."""
         if not self.is_looped:
             return torch.bmm(residual, self.features)
-        with QuickLinear():
-            return torch.stack([linear(r, self.features[i].t()) for r, i in zip(residual, self.which, strict=True)])
+        return multiply_each(residual, [self.features[i].t() for i in self.which])
 
     def unrotated(self, weight: Float[Tensor, "G R P"]) -> Float[Tensor, "G R D"]:
         """Turn weights, or gradients, back to the standardised features; the intercept is left out."""
         turned = weight[..., :-1]
         if not self.is_looped:
             return torch.bmm(turned, self.rotation.transpose(1, 2))
-        with QuickLinear():
-            return torch.stack([linear(w, self.rotation[i]) for w, i in zip(turned, self.which, strict=True)])
+        return multiply_each(turned, [self.rotation[i] for i in self.which])
 
     def gradient_norm(self, gradient: Float[Tensor, "G R P"]) -> Float[Tensor, " G"]:
         """Give the largest entry of the gradient of the mean loss by standardised weights and intercepts."""

@@ -1,55 +1,16 @@
 """Layer-wise modules: one small network per layer, all of them in one batched computation."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from extract.errors import unknown_name
-from extract.linear import is_quick, quick_product
+from extract.linear import affine_layers
 
 ENCODERS = {
     "linear": "D -> H, one matrix per layer",
     "mlp": "D -> (D + H) // 2 -> H with layer norm, dropout and GELU between (FREEZE's encoder)",
 }
-
-
-class _QuickAffine(torch.autograd.Function):
-    """`baddbmm` with its gradients, product by product through oneDNN."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return torch.stack([quick_product(x[k], weight[k].t(), bias[k, 0]) for k in range(len(x))])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        slope = gradients[0].contiguous()
-        for_x = None
-        if ctx.needs_input_grad[0]:
-            for_x = torch.stack([quick_product(slope[k], weight[k]) for k in range(len(x))])
-        for_weight = torch.stack([quick_product(x[k].t().contiguous(), slope[k].t()) for k in range(len(x))])
-        return for_x, for_weight, slope.sum(1, keepdim=True)
-
-
-def layerwise_affine(
-    x: Float[Tensor, "L B D"], weight: Float[Tensor, "L D H"], bias: Float[Tensor, "L 1 H"]
-) -> Float[Tensor, "L B H"]:
-    """Map each layer by its own matrix: `x[l] @ weight[l] + bias[l]`, all layers in one call.
-
-    Args:
-        x: `(L, B, D)`.
-        weight: `(L, D, H)`.
-        bias: `(L, 1, H)`.
-
-    Returns:
-        `(L, B, H)`, differentiable once.
-    """
-    if is_quick(x, weight, bias) and x.dim() == 3:
-        return _QuickAffine.apply(x.contiguous(), weight, bias)  # type: ignore[no-untyped-call,no-any-return]
-    return torch.baddbmm(bias, x, weight)
 
 
 class LayerwiseLinear(nn.Module):
@@ -71,7 +32,7 @@ class LayerwiseLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "L B D"]) -> Float[Tensor, "L B H"]:
         """Map each layer by its own matrix."""
-        return layerwise_affine(x, self.weight, self.bias)
+        return affine_layers(x, self.weight, self.bias)
 
 
 class LayerwiseNorm(nn.Module):

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extract.errors import HeadError, unknown_name
-from extract.linear import is_quick, quick_product
+from extract.linear import multiply_layers
 from probes.latents.reading import WordBatch
 from probes.latents.standardise import Standardiser
 from probes.networks.optimisers import adamw
@@ -48,36 +48,6 @@ class Preparation:
                 layer.sub_(self.mean[k]).mul_(self.factor[k])
             if self.is_normed:
                 layer.copy_(nn.functional.layer_norm(layer, layer.shape[-1:]))
-
-
-class _Product(torch.autograd.Function):
-    """Products of frozen latents with weights, layer by layer through oneDNN."""
-
-    @staticmethod
-    def forward(ctx: Any, latents: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(latents)
-        return torch.stack([quick_product(x, w) for x, w in zip(latents, weight, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        (latents,) = ctx.saved_tensors
-        slopes = gradients[0].transpose(1, 2).contiguous()
-        return None, torch.stack([quick_product(slope, x.t()) for slope, x in zip(slopes, latents, strict=True)])
-
-
-def classify(latents: Float[Tensor, "L W D"], weight: Float[Tensor, "L K D"]) -> Float[Tensor, "L W K"]:
-    """Multiply each layer's latents by its own matrix: `latents[l] @ weight[l].T`.
-
-    Args:
-        latents: `(L, W, D)`; they get no gradient.
-        weight: `(L, K, D)`.
-
-    Returns:
-        `(L, W, K)`, differentiable once in `weight`.
-    """
-    if is_quick(latents, weight):
-        return _Product.apply(latents, weight)  # type: ignore[no-untyped-call,no-any-return]
-    return torch.bmm(latents, weight.transpose(1, 2))
 
 
 class TokenHead(lightning.LightningModule, ABC):
@@ -249,7 +219,7 @@ class TokenClassifier(TokenHead):
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Map each layer by its own matrix."""
-        return classify(prepared, self.weight) + self.bias.unsqueeze(1)
+        return multiply_layers(prepared, self.weight) + self.bias.unsqueeze(1)
 
     def only(self, probe: int) -> "TokenClassifier":
         """Give the classifier of one layer."""
@@ -284,7 +254,7 @@ class TokenMix(TokenHead):
 
     def parts(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "L W K"]:
         """Give what each layer adds to the logits, before it is weighed and the bias is added."""
-        return self.gamma * classify(prepared, self.weight.expand(self.n_layers, -1, -1))
+        return self.gamma * multiply_layers(prepared, self.weight.expand(self.n_layers, -1, -1))
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Mix what the layers add: the same as classifying their mix."""

@@ -10,6 +10,7 @@ import yaml
 
 from extract.digest import digest_json
 from extract.errors import ConfigError
+from extract.linear import describe_products
 from extract.store.cache import LatentCache
 
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
@@ -60,8 +61,9 @@ def describe_cache(cache: LatentCache) -> dict[str, Any]:
 
 
 def describe_program() -> dict[str, Any]:
-    """Give commit and versions, for a record of results."""
-    return {"commit": _commit(), "versions": {package: version(package) for package in PACKAGES}}
+    """Describe commit, versions and what computes products, for a record of results."""
+    versions = {package: version(package) for package in PACKAGES}
+    return {"commit": _commit(), "versions": versions, "products": describe_products()}
 
 
 def _commit() -> str:

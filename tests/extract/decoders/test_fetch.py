@@ -228,7 +228,7 @@ def test_a_wheel_without_the_member_is_refused(
 
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.gguf").write_text("hello")
-    with pytest.raises(DecoderError, match=r"text\.gguf' is no GGUF file: it starts with b'hell'"):
+    with pytest.raises(DecoderError, match=r"text\.gguf' is not a GGUF file: it starts with b'hell'"):
         cached_gguf(tmp_path / "text.gguf", cache_dir=tmp_path)
     with pytest.raises(DecoderError, match=r"there is no GGUF file '[^']+nowhere\.gguf'"):
         cached_gguf(tmp_path / "nowhere.gguf", cache_dir=tmp_path)

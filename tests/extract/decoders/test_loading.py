@@ -64,7 +64,7 @@ def test_what_is_no_decoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DecoderError, match=r"folder '.*' holds no config\.json"):
         load_decoder(str(tmp_path))
     (tmp_path / "a.txt").touch()
-    with pytest.raises(DecoderError, match=r"file '.*a\.txt' is no decoder"):
+    with pytest.raises(DecoderError, match=r"file '.*a\.txt' is not a decoder"):
         load_decoder(str(tmp_path / "a.txt"))
     with pytest.raises(DecoderError, match=r"there is no GGUF file '.*a\.gguf'"):
         load_decoder(str(tmp_path / "a.gguf"))

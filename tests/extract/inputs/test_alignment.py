@@ -82,8 +82,8 @@ def check(
     """Check every promise of an alignment on one text."""
     joined = join_words([word for word, _ in pairs], [space for _, space in pairs])
     (item,) = Tokeniser(tokenizer, bos="auto", instruction=instruction)([joined.text])
-    columns = item.text_columns()
-    offsets = item.text_offsets(columns)
+    columns = item.text_columns
+    offsets = item.offsets[columns]
     aligned = align_words(offsets, joined.spans)
     tokens = [range(int(a), int(b)) for a, b in zip(aligned.starts, aligned.ends, strict=True)]
     covered = {c for first, last in offsets.tolist() for c in range(first, last)}
@@ -117,10 +117,10 @@ def test_plain_words_have_tokens_of_their_own(name: str) -> None:
     joined = join_words(words, [True] * len(words))
     tokenizer = word_tokenizer(name)
     (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([joined.text])
-    aligned = align_words(item.text_offsets(item.text_columns()), joined.spans)
+    aligned = align_words(item.offsets[item.text_columns], joined.spans)
     assert aligned.flags.tolist() == [0] * len(words)
     said = [
-        "".join(tokenizer.convert_ids_to_tokens(item.ids[a:b])).strip("Ġ▁").replace("##", "")
+        "".join(tokenizer.convert_ids_to_tokens(item.ids.tolist()[a:b])).strip("Ġ▁").replace("##", "")
         for a, b in zip(aligned.starts, aligned.ends, strict=True)
     ]
     assert said == words
@@ -129,7 +129,7 @@ def test_plain_words_have_tokens_of_their_own(name: str) -> None:
 def test_dropped_characters_lose_their_word_and_no_other() -> None:
     joined = join_words(["ice", "\u200b", "n\u200bo", "\x07"], [True, False, True, False])
     (item,) = Tokeniser(word_tokenizer("word piece, BERT"), bos="auto", instruction="")([joined.text])
-    aligned = align_words(item.text_offsets(item.text_columns()), joined.spans)
+    aligned = align_words(item.offsets[item.text_columns], joined.spans)
     assert aligned.flags.tolist() == [0, WORD_LOST, 0, WORD_LOST]
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 
 from extract.inputs.alignment import align_words
 from extract.inputs.joined import join_words
-from extract.inputs.pieces import cut_at_tokens
-from extract.inputs.template import InputTemplate
+from extract.inputs.template import InputTemplate, cut_at_tokens
 from extract.inputs.tokenised import Tokeniser
 from tests.extract.inputs.test_alignment import FEW, PAIRS
 from tests.extract.word_tokenizers import WORD_TOKENIZERS, word_tokenizer
@@ -29,7 +28,7 @@ def test_each_piece_has_the_tokens_that_begin_where_it_begins(name: str, pairs: 
     assert again.text == joined.text
     assert all(pieces)
     (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([joined.text])
-    offsets = item.text_offsets(item.text_columns())
+    offsets = item.offsets[item.text_columns]
     aligned = align_words(offsets, again.spans)
     for (start, end), a, b in zip(again.spans, aligned.starts, aligned.ends, strict=True):
         inside = {first for first, last in offsets[a:b].tolist() if first < last and start < first < end}
@@ -41,4 +40,4 @@ def test_pieces_of_a_known_word() -> None:
     text = join_words(["Greenland", "melts"], [True, False])
     (cuts,) = cut_at_tokens([text], tokenizer, template=InputTemplate())
     (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([text.text])
-    assert sum(map(len, cuts)) == len(item.text_columns())
+    assert sum(map(len, cuts)) == len(item.text_columns)

@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
@@ -17,9 +18,9 @@ from extract.store.cache import LatentCache
 TEXT = "The mouse ran under the table."
 
 
-def words(text: str) -> list[tuple[int, int]]:
+def words(text: str) -> NDArray[np.int64]:
     starts = [0, *(i + 1 for i, c in enumerate(text) if c == " ")]
-    return list(zip(starts, [*(s - 1 for s in starts[1:]), len(text)], strict=True))
+    return np.array([starts, [*(s - 1 for s in starts[1:]), len(text)]]).T
 
 
 def test_given_spans_cover_the_tokens_they_touch() -> None:
@@ -35,7 +36,7 @@ def test_a_span_that_cannot_be_used_is_refused_with_its_text(spans: list[tuple[i
 
 
 def test_random_spans_keep_their_bounds_and_depend_on_seed_and_text_alone() -> None:
-    offsets = [(i, i + 1) for i in range(300)]
+    offsets = np.array([(i, i + 1) for i in range(300)])
     seen = set()
     for number in range(60):
         text = f"text {number}"

@@ -145,7 +145,7 @@ def test_a_text_without_tokens_is_refused() -> None:
 
 def test_a_lone_surrogate_is_refused_by_name() -> None:
     encoder = TextEncoder(make_tokenizer(), InputTemplate(), window=64)
-    with pytest.raises(InputError, match=r"text 4 \('a\\ud800b'\) is no valid Unicode"):
+    with pytest.raises(InputError, match=r"text 4 \('a\\ud800b'\) is not valid Unicode; fix its surrogates"):
         encoder(["ice", "a\ud800b"], first_index=3)
 
 

@@ -6,7 +6,7 @@ from extract.masks.grid import k_and_k0, parse_counts, plans_over_k, plans_over_
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1.5"])
 def test_counts_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no list of counts") as caught:
+    with pytest.raises(ConfigError, match=r"is not a list of counts") as caught:
         parse_counts(text)
     assert repr(text) in str(caught.value)
 

@@ -23,7 +23,7 @@ ALL_KINDS = [
 
 def is_allowed(kind: MaskKind, i: int, j: int, spans: list[int]) -> bool:
     """Say what the table of the design says, one cell at a time."""
-    m = kind.n_hidden
+    m = kind.n
     sees_context = spans[j] == CONTEXT
     sees_own_span = spans[i] != CONTEXT and spans[j] == spans[i] and j <= i
     cells = {
@@ -54,7 +54,7 @@ def drawing(text: str) -> str:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_drawing_of_a_kind_is_its_table(name: str) -> None:
-    drawn = drawing(inspect.getdoc(KINDS[name][0]) or "")
+    drawn = drawing(inspect.getdoc(KINDS[name].rule) or "")
     assert drawn.count("\n") == 3
     assert drawn == draw(kind_matrix(parse_kind(name), 4, spans=DRAWN_SPANS))
 
@@ -130,7 +130,7 @@ def test_masks_are_added_to_scores() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_the_text_of_a_kind_reads_back(name: str) -> None:
     assert parse_kind(name).text == name
-    assert (parse_kind(name).n_hidden == 1) == name.startswith("nosink")
+    assert parse_kind(name).n == KINDS[name].default
 
 
 @pytest.mark.parametrize("m", M)

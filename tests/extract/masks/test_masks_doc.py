@@ -9,7 +9,7 @@ import pytest
 from extract.inputs.template import BOS_POLICIES
 from extract.masks.kinds import KINDS, draw, kind_matrix, parse_kind
 from extract.masks.paper_plans import LBW_PLANS, lbw_plan
-from extract.masks.plan_table import ARCHITECTURES, PLANS
+from extract.masks.plan import ARCHITECTURES, PLANS
 from tests.extract.mask_families import ALSO_WORKING, REFUSED, WORKING
 from tests.extract.masks.test_masks import DRAWN_SPANS
 
@@ -75,9 +75,9 @@ def test_the_families_are_those_that_are_tested() -> None:
 
 
 def test_docstrings_of_the_rules_name_their_paper() -> None:
-    for name, (rule, _, source) in KINDS.items():
+    for name, row in KINDS.items():
         told = section(f"### `{name}`")
         for word in ("BACK", "BIDIR", "MASK0-FOR", "MASK0-BIDIR", "MAGNET"):
-            if word in source.split():
+            if word in row.source.split():
                 assert word in told, name
-                assert word in (inspect.getdoc(rule) or ""), name
+                assert word in (inspect.getdoc(row.rule) or ""), name

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
-from extract.masks.plan import MaskPlan, Segment, parse_plan
-from extract.masks.plan_table import ARCHITECTURES, PLANS
+from extract.masks.plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
 
 TEXTS = (
     "causal", "bidirectional", "backward:3", "nosink-bidirectional:10+bidirectional:8", "nosink3-causal:2",
@@ -130,9 +129,9 @@ def test_every_form_of_the_table_is_a_plan(form: str) -> None:
         ("extra/[causal]", "must give the architecture 'extra' one kind with a count"),
         ("extra/backward:1+causal:1", "must give the architecture 'extra' one kind with a count"),
         ("extra/bakward:1", "'bakward': did you mean 'backward'"),
-        ("causal~skip", "the mask plan 'causal~skip' ends in 'skip', which is no skip; write ~skip3@20"),
-        ("causal~skip0@2", "ends in 'skip0@2', which is no skip"),
-        ("causal~", "ends in '', which is no skip"),
+        ("causal~skip", "the mask plan 'causal~skip' ends in 'skip', which is not a skip; write ~skip3@20"),
+        ("causal~skip0@2", "ends in 'skip0@2', which is not a skip"),
+        ("causal~", "ends in '', which is not a skip"),
     ],
 )
 def test_a_text_that_is_no_plan_is_refused(text: str, message: str) -> None:

@@ -1,6 +1,8 @@
 """Tests of memory that goes back to the system."""
 
+import ctypes
 import gc
+import mmap
 import os
 from pathlib import Path
 
@@ -56,3 +58,13 @@ def test_trimming_asks_the_c_library_where_it_can(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pages, "_find_trim", lambda: None)
     trim_heap()
     assert asked == [0]
+
+
+def test_without_private_pages_or_a_c_library_plain_tensors_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: None) -> None:
+        raise TypeError("as on Windows")
+
+    monkeypatch.delattr(mmap, "MAP_PRIVATE")
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert pages._find_trim.__wrapped__() is None
+    assert empty_in_pages((2, 3), torch.float32).fill_(1.0).sum() == 6

@@ -1,11 +1,12 @@
 """Poolings from masks alone, on either padding side, whatever stands in the padding."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from extract.errors import UnknownNameError
-from extract.poolings.pooling import POOLINGS, index_batch, select_poolings
+from extract.poolings.pooling import POOLINGS, index_batch, pool_mean, pool_median, select_poolings
 
 N_PADS, N_TEXT, WIDTH = 3, 4, 5
 
@@ -25,6 +26,7 @@ def expected(name: str, text: Tensor) -> Tensor:
         "mean": text.mean(0),
         "weighted-mean": (text * ranks).sum(0) / ranks.sum(),
         "max": text.max(0).values,
+        "median": text.quantile(0.5, dim=0),
     }
     return table[name]
 
@@ -102,3 +104,23 @@ def test_names_are_checked_and_repeats_dropped() -> None:
         select_poolings(["wheighted-mean"])
     with pytest.raises(UnknownNameError, match=r"no pooling was selected\. Allowed: last, mean"):
         select_poolings([])
+
+
+@pytest.mark.parametrize("n_tokens", [1, 4, 5])
+def test_the_median_is_numpys_and_ignores_an_outlier(n_tokens: int) -> None:
+    hidden = torch.randn(1, n_tokens + 1, 6, generator=torch.Generator().manual_seed(n_tokens))
+    is_text = torch.tensor([[True] * n_tokens + [False]])
+    index = index_batch(is_text, is_text)
+    found = pool_median(hidden, index)
+    np.testing.assert_allclose(found.numpy()[0], np.median(hidden[0, :n_tokens].numpy(), axis=0), rtol=1e-6)
+    hidden[0, 0, 0] = float("nan")
+    assert pool_median(hidden, index).isnan().tolist() == [[True, *[False] * 5]]
+
+
+def test_a_massive_activation_moves_the_mean_and_not_the_median() -> None:
+    hidden = torch.randn(1, 9, 4, generator=torch.Generator().manual_seed(0))
+    index = index_batch(*[torch.ones(1, 9, dtype=torch.bool)] * 2)
+    massive = hidden.clone()
+    massive[0, 0] = 1e4
+    assert float((pool_median(massive, index) - pool_median(hidden, index)).abs().max()) < 1
+    assert float((pool_mean(massive, index) - pool_mean(hidden, index)).abs().min()) > 1000

@@ -11,9 +11,8 @@ from extract.inputs.joined import join_words
 from extract.inputs.template import InputTemplate
 from extract.run.embed import embed_texts
 from extract.run.estimate import _work, estimate_extraction
-from extract.run.limits import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, batch_limits
 from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.spec import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, ExtractionSpec, WordSpec, batch_limits
 from extract.wiring.capture import pool_batch
 
 

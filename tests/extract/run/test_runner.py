@@ -12,7 +12,7 @@ import torch
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheIdentityError, CertificateError, InputError, NonFiniteLatentError, UnknownNameError
 from extract.inputs.template import InputTemplate
-from extract.run.extraction import TRIM_BATCHES
+from extract.run.pipeline import TRIM_ITEMS
 from extract.run.runner import describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
@@ -70,10 +70,10 @@ def test_the_heap_is_trimmed_now_and_then(
     decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trims: list[None] = []
-    monkeypatch.setattr("extract.run.extraction.trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr("extract.run.pipeline.trim_heap", lambda: trims.append(None))
     recorder = Recorder()
     extract_latents(decoder, texts, spec=ExtractionSpec(batch_tokens=32), folder=tmp_path, progress=recorder)
-    assert len(trims) == recorder.n_batches // TRIM_BATCHES > 0
+    assert len(trims) == recorder.n_batches // TRIM_ITEMS > 0
 
 
 def test_repeats_are_stored_once(decoder: Decoder, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_spans_of_a_hybrid_mask_are_those_of_the_whole_text() -> None:
     (whole,) = encode(text, window=10_000, spans="random:3")
     assert whole.spans is not None
     assert set(whole.spans.tolist()) > {-1}
-    item_offsets = [(int(i), int(i) + 1) for i in range(len(whole.ids))]
+    item_offsets = np.array([(i, i + 1) for i in range(len(whole.ids))])
     assert whole.spans.tolist() == RandomSpans(3).assign(text.text, item_offsets).tolist()
     rows = encode(text, window=20, on_long="windows", spans="random:3")
     start = 0

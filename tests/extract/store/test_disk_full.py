@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CacheError, CacheLockedError, DiskFullError
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from extract.store.disk import explain_write_error
 from extract.store.reuse import cache_path
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
@@ -156,3 +158,25 @@ def test_a_second_process_is_refused(texts: list[str], tmp_path: Path) -> None:
             extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
         holder.communicate("")
     assert len(extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)) == 40
+
+
+def test_a_system_without_posix_locks_cannot_write_but_can_read(
+    decoder: Decoder, texts: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("pwrite", "pread", "preadv", "posix_fallocate"):
+        monkeypatch.delattr(os, name, raising=False)
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    with pytest.raises(CacheError, match=r"cannot write caches on this system: .* Windows lacks\. Extract under WSL 2"):
+        extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    cache = LatentCache(whole)
+    assert torch.equal(cache.read(0, 40, "mean")[2], cache.layer(cache.layers[2], "mean"))
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OSError])
+def test_an_error_of_hdf5_without_a_number_is_judged_by_the_free_space(kind: type[Exception], tmp_path: Path) -> None:
+    found = explain_write_error(kind("file write failed"), tmp_path / "a.h5", needed=1 << 60)
+    assert isinstance(found, DiskFullError)
+    found = explain_write_error(kind("file write failed"), tmp_path / "a.h5", needed=1)
+    assert not isinstance(found, DiskFullError)
+    assert "cannot be written: file write failed" in str(found)

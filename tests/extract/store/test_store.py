@@ -142,14 +142,14 @@ def test_no_file(tmp_path: Path) -> None:
 
 def test_a_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_text("score,sentence1\n")
-    with pytest.raises(CacheError, match=r"a\.h5' is no readable HDF5 file"):
+    with pytest.raises(CacheError, match=r"a\.h5' is not a readable HDF5 file"):
         read_layout(tmp_path / "a.h5")
 
 
 def test_a_foreign_hdf5_file_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros(3)
-    with pytest.raises(CacheError, match="is an HDF5 file but no icecore cache"):
+    with pytest.raises(CacheError, match="is an HDF5 file but not an icecore cache"):
         read_layout(tmp_path / "a.h5")
 
 
@@ -186,7 +186,7 @@ def test_rewritten_arrays_are_refused(tmp_path: Path, how: str) -> None:
         "shape": r"is \(8, 6\) float32, its manifest says \(9, 6\) float32",
         "dtype": r"is \(9, 6\) float64, its manifest says \(9, 6\) float32",
         "chunked": "array /latents/mean/block_01 .* is not contiguous",
-        "missing": "is no readable HDF5 file .*block_01",
+        "missing": "is not a readable HDF5 file .*block_01",
     }
     with pytest.raises(CacheError, match=named[how]):
         read_layout(tmp_path / "a.h5")
@@ -216,15 +216,13 @@ def test_more_than_the_disk_holds_is_refused_before_hdf5(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "error",
-    [OSError("Can't write (errno = 28, error message = 'No space')"), RuntimeError("Unable to flush (errno = 28)")],
-)
+@pytest.mark.parametrize("error", [OSError("Can't write"), RuntimeError("Unable to flush")])
 def test_hdf5_failing_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(h5py.h5d, "create", fail)
+    monkeypatch.setattr("extract.store.disk.free_bytes", lambda _: 0)  # HDF5 keeps the system's number to itself
     with pytest.raises(DiskFullError, match=r"no space for cache '.*a\.h5'"):
         create_store(tmp_path / "a.h5", make_manifest(TEXTS))
     assert list(tmp_path.iterdir()) == []

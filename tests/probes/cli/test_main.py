@@ -11,7 +11,8 @@ import pytest
 
 from extract.decoders.known import KNOWN_DECODERS
 from extract.errors import UnknownNameError
-from extract.masks.plan_table import PLANS
+from extract.masks.kinds import KINDS as MASK_KINDS
+from extract.masks.plan import PLANS
 from extract.poolings.pooling import POOLINGS
 from extract.poolings.word_pooling import WORD_POOLINGS
 from probes.cli import configured, listing
@@ -23,7 +24,8 @@ from probes.tasks.corpus import CORPORA
 from probes.tasks.instructions import INSTRUCTIONS
 
 NAMES: dict[str, Iterable[str]] = {
-    "decoders": KNOWN_DECODERS, "plans": PLANS, "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
+    "decoders": KNOWN_DECODERS, "plans": PLANS, "masks": MASK_KINDS,
+    "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
     "tasks": TASKS, "corpora": [*CORPORA, "any task"], "heads": HEADS, "losses": LOSSES,
     "instructions": INSTRUCTIONS,
 }  # fmt: skip

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import UnknownNameError
-from extract.linear import has_quick_linear
-from probes.networks.layerwise import ENCODERS, LayerwiseLinear, LayerwiseNorm, build_map, layerwise_affine
+from extract.linear import affine_layers, has_quick_linear
+from probes.networks.layerwise import ENCODERS, LayerwiseLinear, LayerwiseNorm, build_map
 
 L, B, D, H = 4, 7, 10, 6
 
@@ -106,9 +106,9 @@ def test_an_affine_map_equals_baddbmm_forwards_and_backwards(shape: tuple[int, i
     n_layers, n_rows, n_in, n_out = shape
     sizes = ((n_layers, n_rows, n_in), (n_layers, n_in, n_out), (n_layers, 1, n_out))
     ours, theirs = leaves(*sizes), leaves(*sizes)
-    found, expected = layerwise_affine(*ours), torch.baddbmm(theirs[2], theirs[0], theirs[1])
+    found, expected = affine_layers(*ours), torch.baddbmm(theirs[2], theirs[0], theirs[1])
     is_quick = has_quick_linear() and not is_plain and n_rows > 0
-    assert ("QuickAffine" in type(found.grad_fn).__name__) == is_quick
+    assert ("AffineLayers" in type(found.grad_fn).__name__) == is_quick
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     slope = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     found.backward(slope)  # type: ignore[no-untyped-call]
@@ -122,7 +122,7 @@ def test_an_affine_map_equals_baddbmm_forwards_and_backwards(shape: tuple[int, i
 def test_inputs_and_gradients_of_any_strides_are_taken() -> None:
     x, weight, bias = leaves((B, D, L), (L, D, H), (L, 1, H))
     y, v, c = leaves((B, D, L), (L, D, H), (L, 1, H))
-    turned, expected = layerwise_affine(x.permute(2, 0, 1), weight, bias), torch.baddbmm(c, y.permute(2, 0, 1), v)
+    turned, expected = affine_layers(x.permute(2, 0, 1), weight, bias), torch.baddbmm(c, y.permute(2, 0, 1), v)
     torch.testing.assert_close(turned, expected, rtol=1e-5, atol=1e-5)
     turned.mean().backward()  # type: ignore[no-untyped-call] # one number, expanded over the whole gradient
     expected.mean().backward()  # type: ignore[no-untyped-call]
@@ -135,19 +135,19 @@ def test_inputs_and_gradients_of_any_strides_are_taken() -> None:
 def test_only_what_asks_for_a_gradient_gets_one() -> None:
     x, weight, bias = leaves((L, B, D), (L, D, H), (L, 1, H))
     frozen = [weight.detach(), bias.detach()]
-    layerwise_affine(x, *frozen).sum().backward()  # type: ignore[no-untyped-call]
+    affine_layers(x, *frozen).sum().backward()  # type: ignore[no-untyped-call]
     assert x.grad is not None
     torch.testing.assert_close(x.grad, weight.detach().sum(2).unsqueeze(1).expand(L, B, D), rtol=1e-4, atol=1e-4)
-    layerwise_affine(x.detach(), weight, bias).sum().backward()  # type: ignore[no-untyped-call]
+    affine_layers(x.detach(), weight, bias).sum().backward()  # type: ignore[no-untyped-call]
     assert weight.grad is not None
     torch.testing.assert_close(weight.grad, x.detach().sum(1).unsqueeze(2).expand(L, D, H), rtol=1e-4, atol=1e-4)
     with torch.no_grad():
-        assert not layerwise_affine(x, weight, bias).requires_grad
-    assert not layerwise_affine(x.detach(), *frozen).requires_grad
+        assert not affine_layers(x, weight, bias).requires_grad
+    assert not affine_layers(x.detach(), *frozen).requires_grad
 
 
 @pytest.mark.usefixtures("is_plain")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_number_formats_take_pytorchs_way(dtype: torch.dtype) -> None:
     x, weight, bias = (tensor.detach().to(dtype) for tensor in leaves((L, B, D), (L, D, H), (L, 1, H)))
-    torch.testing.assert_close(layerwise_affine(x, weight, bias), torch.baddbmm(bias, x, weight))
+    torch.testing.assert_close(affine_layers(x, weight, bias), torch.baddbmm(bias, x, weight))

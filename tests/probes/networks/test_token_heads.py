@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import HeadError, UnknownNameError
+from extract.linear import multiply_layers
 from probes.latents.reading import WordBatch
 from probes.latents.standardise import Standardiser
-from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix, classify
+from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix
 
 L, W, D, K = 4, 30, 12, 5
 HEADS = (TokenClassifier, TokenMix)
@@ -33,11 +34,11 @@ def standardised(head: TokenHead) -> TokenHead:
 
 @pytest.mark.parametrize("is_quick", [True, False])
 def test_products_and_their_gradients_are_those_of_einsum(is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.networks.product.is_quick", lambda *_: is_quick and _quick_here())
+    monkeypatch.setattr("extract.linear.is_quick", lambda *_: is_quick and _quick_here())
     x = latents()[:, ::2]  # as a batch lies in its buffer: layers far apart
     weight = torch.randn(L, K, D, requires_grad=True)
     other = weight.detach().clone().requires_grad_()
-    found, wanted = classify(x, weight), torch.einsum("lwd,lkd->lwk", x, other)
+    found, wanted = multiply_layers(x, weight), torch.einsum("lwd,lkd->lwk", x, other)
     assert torch.allclose(found, wanted, atol=1e-5)
     slope = torch.randn_like(found)
     torch.autograd.backward([found, wanted], [slope, slope])

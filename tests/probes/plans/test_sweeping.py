@@ -83,7 +83,7 @@ def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
         ({}, "does not say its plans"),
         ({"kinds": "backward"}, "does not say its plans"),
         ({"k": "1", "k0": "3"}, "no plan left"),
-        ({"kinds": "backward", "k": "many"}, "'many' is no list of counts"),
+        ({"kinds": "backward", "k": "many"}, "'many' is not a list of counts"),
     ],
 )
 def test_flags_that_say_no_plans_are_refused(flags: dict[str, str], message: str) -> None:

@@ -41,7 +41,9 @@ def test_look_both_ways_is_what_its_script_says() -> None:
     assert (options.is_standardised, found.layers) == (False, ("final_norm",))
 
 
-@pytest.mark.parametrize("protocol", [name for name, protocol in PROTOCOLS.items() if "token-classifier" in protocol.heads])
+@pytest.mark.parametrize(
+    "protocol", [name for name, protocol in PROTOCOLS.items() if "token-classifier" in protocol.heads]
+)
 def test_the_config_counts_before_the_protocol(protocol: str) -> None:
     found = resolve_head(
         "token-classifier", {"learning_rate": "2e-3", "layers": "blocks", "steps": 0}, protocol=protocol
