@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from probes.runs.protocol_tasks import load_run_task
 
 from extract.decoders.spec import DecoderSpec
 from extract.digest import digest_rows
@@ -25,13 +24,14 @@ from extract.masks.plan import MaskPlan, parse_plan
 from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from probes.heads.result import HeadResult
 from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.plan_scores import evaluate_plan
 from probes.plans.plan_search import STRATEGIES, Search, Trial, search_plans
 from probes.plans.plan_space import PlanSpace
-from probes.report.sweeps import selection_score
 from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
-from probes.tasks.table import AnyTask
+from probes.runs.load import load_run_task
+from probes.tasks.base import Task
 
 
 @dataclass
@@ -43,11 +43,11 @@ class Replay:
         task: Its task.
         caches: The cache of every plan, in the order of the grid.
         memory: Scores that are known, by plan and rows per split.
-        keep: Told of the memory whenever it grows.
+        keep: Receives the memory whenever it grows.
     """
 
     config: RunConfig
-    task: AnyTask
+    task: Task
     caches: dict[MaskPlan, LatentCache]
     memory: dict[str, float] = field(default_factory=dict)
     keep: Callable[[dict[str, float]], None] = lambda _: None
@@ -65,7 +65,7 @@ class Replay:
             key = f"{plan.text} on {trial.n_rows}"
             if key not in self.memory:
                 part = draw_rows(self.task.without_test(), trial.n_rows)
-                self.memory[key] = selection_score(self._evaluate(part, plan))
+                self.memory[key] = self._evaluate(part, plan).selection_score
                 self.keep(self.memory)
             found.append(self.memory[key])
         return found
@@ -74,16 +74,14 @@ class Replay:
         """Score a plan on test, fitted on all of train."""
         key = f"{plan.text} on test"
         if key not in self.memory:
-            summary = self._evaluate(self.task, plan)["summary"]["test"]
-            self.memory[key] = float(next(iter(summary.values()))["mean"])
+            self.memory[key] = self._evaluate(self.task, plan).mean("test")
             self.keep(self.memory)
         return self.memory[key]
 
-    def _evaluate(self, task: AnyTask, plan: MaskPlan) -> dict[str, Any]:
+    def _evaluate(self, task: Task, plan: MaskPlan) -> HeadResult:
         with tempfile.TemporaryDirectory() as folder:
             row = evaluate_plan(self.config, task, plan, self.caches[plan], Path(folder))
-        found: dict[str, Any] = row["heads"][next(iter(self.config.heads))]
-        return found
+        return row.heads[next(iter(self.config.heads))]
 
 
 def compare_searches(replay: Replay, *, budgets: tuple[float, ...]) -> dict[str, Any]:

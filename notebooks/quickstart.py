@@ -23,7 +23,6 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 
 from extract import ExtractionSpec, extract_latents, load_decoder
 from probes import RunConfig, load_scorer, load_task
-from probes.report.table import COLUMNS, markdown_table, score_rows
 from probes.runs.config import TaskSpec
 from probes.runs.run import run
 
@@ -125,7 +124,7 @@ siamese = {"bottleneck": 64, "hidden": 128, "batch_size": 32, "max_epochs": 30, 
 fitted = run(
     replace(config, name="siamese", heads={"layer-cosine": {}, "siamese-cosine": siamese}, seeds=(0, 1)), cache=cache
 )
-display(Markdown(markdown_table(score_rows(fitted.scores), COLUMNS)))
+display(Markdown(fitted.table()))
 
 # %% [markdown]
 # The intervals are wide: 40 pairs say little. What each layer contributes, alone and by what is lost without it:

@@ -13,7 +13,9 @@ from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
+from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
+from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
@@ -40,6 +42,11 @@ class RunResult:
         """The content of scores.json."""
         found: dict[str, Any] = self.record.to_dict()
         return found
+
+    def table(self) -> str:
+        """Write the results of a run as a Markdown table: a row per head and metric, scores times 100."""
+        titles, rows = result_rows(self.record, KINDS[self.record.header.kind].report)
+        return markdown_table(rows, titles)
 
 
 def run(

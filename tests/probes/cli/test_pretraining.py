@@ -19,7 +19,7 @@ import probes.runs.obtain
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.heads.pairs.pretraining import FOLDER
-from probes.runs.run import SCORES_SCHEMA
+from probes.report.scores import SCORES_SCHEMA
 from probes.runs.scorer import load_scorer
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
 

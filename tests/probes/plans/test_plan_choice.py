@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probes.runs.class_runs import evaluate_classes
 
 from extract.decoders.spec import DecoderSpec
 from extract.masks.grid import plans_over_k_and_k0
@@ -17,6 +16,7 @@ from probes.plans.plan_rows import draw_rows
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec
+from probes.runs.run import evaluate_heads, make_setting
 from probes.tasks.classes.task import ClassTask
 from tests.probes.worded_classes import write_worded_classes
 
@@ -61,7 +61,7 @@ def write_rows(path: Path, gold: Sequence[str] | None = None) -> TaskSpec:
 def point_of(scores: dict[str, Any]) -> Point:
     """Read what a sweep or a search chose."""
     chosen = scores["chosen"][HEAD]
-    return Point(chosen["plan"], chosen["chosen"]["layer"], chosen["point"]["C"])
+    return Point(chosen["plan"], chosen["chosen"]["layer"], chosen["chosen"]["C"])
 
 
 def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float) -> tuple[str, ...]:
@@ -70,9 +70,8 @@ def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float
     task = alone.task.load()
     assert isinstance(task, ClassTask)
     cache = LatentCache(Path(config.caches) / row["cache"])
-    ids = evaluate_classes(alone, task, cache, device="cpu", folder=Path(config.runs) / "alone")[HEAD].predictions[
-        "test"
-    ]
+    setting = make_setting(alone, task, cache, Path(config.runs) / "alone")
+    ids = evaluate_heads(alone, setting)[HEAD].predictions["test"]
     return tuple(task.class_names[i] for i in ids)
 
 
@@ -139,9 +138,9 @@ def test_a_sweep_chooses_the_winner_of_validation_whatever_test_says(planted: Pl
 
 def test_rows_are_drawn_the_same_whatever_test_says(tmp_path: Path) -> None:
     gold = tuple(("cold", "warm")[i % 2] for i in range(40))
-    plain = without_test(write_rows(tmp_path / "plain.csv", gold).load())
+    plain = write_rows(tmp_path / "plain.csv", gold).load().without_test()
     for name, labels in poisoned(gold).items():
-        task = without_test(write_rows(tmp_path / f"{name}.csv", labels).load())
+        task = write_rows(tmp_path / f"{name}.csv", labels).load().without_test()
         assert task.digest() == plain.digest()
         for n_rows in (16, 30, 40):
             assert draw_rows(task, n_rows).digest() == draw_rows(plain, n_rows).digest()

@@ -1,22 +1,23 @@
 """Choosing among the scores of plans: no plan is chosen by a score that is no number."""
 
 import math
-from typing import Any
 
 import pytest
 
 from extract.errors import ConfigError, HeadError
-from probes.plans.plan_scores import best_row, default_row, describe_choice, require_unread_test
+from probes.heads.result import HeadResult
+from probes.metrics.bootstrap import SeedSummary
+from probes.plans.plan_scores import best_row, default_row, describe_choices, require_unread_test
+from probes.report.scores import PlanScores
 from probes.runs.config import RunConfig
 
 
-def row(plan: str, score: float, test: float = 0.5) -> dict[str, Any]:
-    head = {
-        "selection": "validation",
-        "chosen": {"layer": "block_01", "C": 1.0, "score": score},
-        "summary": {"test": {"accuracy": {"mean": test}}},
-    }
-    return {"plan": plan, "heads": {"probe": head}}
+def row(plan: str, score: float, test: float = 0.5) -> PlanScores:
+    summary = {"test": {"accuracy": SeedSummary(test, 0.0, test, test, 0.95, (test,))}}
+    head = HeadResult(
+        "probe", "mean", ("block_01",), {}, "accuracy", "validation", score, {"layer": "block_01", "C": 1.0}, summary
+    )
+    return PlanScores(plan, "c.h5", {}, {"probe": head})
 
 
 def test_the_first_of_the_best_is_chosen() -> None:
@@ -39,9 +40,10 @@ def test_what_choosing_gained_is_told_over_causal_or_the_first_plan() -> None:
     rows = [row("backward:1", 0.5, test=0.25), row("causal", 0.5, test=0.5), row("backward:2", 0.75, test=0.75)]
     assert default_row(rows) is rows[1]
     assert default_row([rows[0], rows[2]]) is rows[0]
-    told = describe_choice(rows[2], rows[1], "probe")["gain"]
+    choice = describe_choices({"probe": rows[2]}, rows[1])["probe"]
+    told = choice.to_dict()["gain"]
     assert told == {"metric": "accuracy", "over": "causal", "default": 0.5, "chosen": 0.75, "gain": 0.25}
-    assert "gain" not in describe_choice(rows[2], None, "probe")
+    assert describe_choices({"probe": rows[2]}, None)["probe"].gain is None
 
 
 def test_a_protocol_that_chooses_epochs_on_test_leaves_no_test_unread() -> None:

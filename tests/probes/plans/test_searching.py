@@ -16,6 +16,7 @@ from extract.masks.plan import parse_plan
 from extract.store.cache import LatentCache
 from extract.wiring.tree import count_blocks
 from probes.cli.main import main
+from probes.heads.classes.results import fewest_rows
 from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
@@ -180,6 +181,6 @@ def test_rows_are_drawn_nested_and_never_from_test() -> None:
 def test_cross_validation_asks_for_rows_of_every_class_in_every_fold() -> None:
     task = load_any_task("class-sample").without_test()
     alone = type(task)(**{**vars(task), "splits": type(task.splits)({"train": task.splits["train"]})})
-    space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, folds=5)
+    space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, fewest=fewest_rows(alone, 5))
     counts = np.bincount(draw_rows(alone, space.fewest_rows).labels("train"))
     assert counts.min() >= 5

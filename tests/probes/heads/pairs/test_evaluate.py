@@ -11,7 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 import probes.heads.pairs.fitting
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import ignore_epoch
+from probes.fitting.keep_best import ignore_epoch
 from probes.heads.pairs.fitting import FittedHead, fit_seed
 from probes.heads.registry import resolve_head
 from probes.heads.result import Curve, HeadResult
