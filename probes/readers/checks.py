@@ -112,7 +112,7 @@ def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
         raise BadRow("missing text", f"column {column!r} is missing, but a text is needed")
     if not isinstance(value, str):
         raise BadRow(
-            "text is no string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
+            "text is not a string", f"column {column!r} holds {shorten(value)} ({type(value).__name__}), not a string"
         )
     if not value.strip(blank):
         raise BadRow("empty text", f"column {column!r} holds {shorten(value)}, but a text that is not blank is needed")
@@ -120,7 +120,7 @@ def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise BadRow(
-            "text is no Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
+            "text is not Unicode", f"column {column!r} holds {shorten(value)}, which is half a character"
         ) from error
     return value
 
@@ -134,7 +134,7 @@ def check_gold(column: str, value: Any, limits: tuple[float, float]) -> float:
     gold = _as_number(value)
     if gold is None:
         header = "; is this a header row (`header: true`)?" if value == column else ""
-        raise BadRow("gold is no number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
+        raise BadRow("gold is not a number", f"column {column!r} holds {shorten(value)}, {wanted}{header}")
     if not math.isfinite(gold):
         raise BadRow("gold is not finite", f"column {column!r} holds {shorten(value)}, {wanted}")
     if not low <= gold <= high:
@@ -162,7 +162,7 @@ def check_label(column: str, value: Any) -> Label:
         )
     if not isinstance(value, str | int):
         raise BadRow(
-            "label is no class",
+            "label is not a class",
             f"column {column!r} holds {shorten(value)} ({type(value).__name__}), but a class is a text or whole number",
         )
     return value

@@ -33,12 +33,12 @@ class ColumnFormat:
     columns: tuple[str, ...]
     """Names in the order of the file, `word` among them."""
     separator: str = "auto"
-    """`tab` or `space` (any number of them); `whitespace` takes both; `auto` sees what the first line has and refuses
+    """`tab` or `space` (any number of them); `whitespace` takes both; `auto` takes what the first line has and rejects
     lines that have the other."""
     has_comments: bool = False
     """True skips lines that start with #. False takes # for a word, as it is one in tweets."""
     fallback_encoding: str | None = None
-    """Encoding to read a file in that is no UTF-8; None refuses it."""
+    """Encoding to read a file to use for a file that is not UTF-8; None rejects such a file."""
 
     def __post_init__(self) -> None:
         if WORD not in self.columns:

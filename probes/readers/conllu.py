@@ -107,7 +107,7 @@ class _Reader:
         return TaskError(f"{where}: id {fields[0]!r}, but word {due} comes next: fix the sentence.")
 
     # The words of a range are written without a space where they spell it (did + n't), and with one where they do not
-    # (German zu + dem for zum), for then there is no place in the text where each of them stands.
+    # (German zu + dem for zum), because then no stretch of the text belongs to each of them.
     def _join(self, sentence: Sentence, span: _Range) -> None:
         if not span.first < span.last <= len(sentence.words):
             raise TaskError(
@@ -122,7 +122,7 @@ class _Reader:
         sentence.space_after[span.last - 1] = span.has_space
 
     def notes(self) -> tuple[str, ...]:
-        """Say what was skipped, and where the text cannot be rebuilt."""
+        """Count what was skipped, and sentences whose text cannot be rebuilt."""
         found = (
             (self.n_ranges, "range of words (such as 1-2) skipped", "ranges of words (such as 1-2) skipped"),
             (self.n_empty, "empty node (such as 1.1) skipped", "empty nodes (such as 1.1) skipped"),
@@ -144,9 +144,9 @@ def read_conllu(path: Path, tags: str) -> SentenceTable:
         as 1-2 and empty nodes such as 1.1, which are no words, and sentences whose words do not rebuild `# text`.
 
     Raises:
-        TaskError: If the file is missing, empty, not UTF-8, a line is no line of CoNLL-U, or a tag holds a blank; with
+        TaskError: If the file is missing, empty, not UTF-8, a line is not CoNLL-U, or a tag holds a blank; with
             file and line.
-        UnknownNameError: If `tags` is no column of tags.
+        UnknownNameError: `tags` is not a column of tags.
 
     Source:
         The format page of Universal Dependencies, version 2.

@@ -41,7 +41,7 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
         The column names and the rows in file order.
 
     Raises:
-        TaskError: If the file is no readable Parquet file.
+        TaskError: The file is not a readable Parquet file.
     """
     import datasets
 
@@ -53,7 +53,7 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
             return tuple(table.column_names), table.to_list()
         except Exception as error:  # the builders raise a dozen unrelated types, all about this file
             cause = error.__cause__ or error
-            raise TaskError(f"{path} cannot be read as Parquet ({first_line(cause)}): write it anew.") from error
+            raise TaskError(f"{path} cannot be read as Parquet ({first_line(cause)}): write it again.") from error
 
 
 def first_line(error: BaseException) -> str:

@@ -61,7 +61,7 @@ class LocalFolder:
         return {split: read(path) for split, path in paths.items()}, self.source(*paths.values())
 
     def source(self, *files: str | Path) -> str:
-        """Say in one line where files came from."""
+        """Return one line that says where files came from."""
         return f"{', '.join(Path(file).name for file in files)} in {self.called}"
 
 
@@ -87,7 +87,7 @@ def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | Non
 
 
 def need_local(name: str, folder: str | Path | None, *, example: str) -> LocalFolder:
-    """Find a local copy of a dataset that can be had in no other way.
+    """Find a local copy of a dataset that has no other source.
 
     Args:
         name: As for `find_local`.

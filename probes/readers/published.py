@@ -178,7 +178,7 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
 
 
 def rename_labels(table: RawTable, names: Mapping[str, str], *, column: str) -> RawTable:
-    """Give the codes of a label column their names; a code without one stays, to be refused by name later.
+    """Replace the codes of a label column by their names; a code without a name stays, and is rejected later.
 
     Args:
         table: Rows as read.

@@ -21,7 +21,7 @@ class TokenColumns:
     document: str | None = "document"
     """Used where the rows have it; None looks for none."""
     needs_document: bool = False
-    """True refuses rows without that column."""
+    """True rejects rows without that column."""
 
 
 def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:

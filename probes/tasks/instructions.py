@@ -1,7 +1,7 @@
 """Instructions that papers put before the texts of a task, to be copied into `extraction.template.instruction`.
 
-The text of a template is what stands in a config: nothing is looked up behind it. A blank between instruction and text
-has to be written, too.
+A template uses the text in its config as it is, and no name is looked up. Include the blank between instruction and
+text.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Instruction:
 
     Attributes:
         text: The instruction, quoted; empty where the paper uses none.
-        source: Where it stands.
+        source: Table or section of the paper.
         task: The task of `icecore list tasks` that it is for; empty where there is none.
     """
 

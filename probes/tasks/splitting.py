@@ -40,7 +40,7 @@ def split_three_ways(
     """Draw 80/10/10: stratified by class, or with whole groups and classes as even as groups allow.
 
     Stratified parts are drawn class by class, at least one row of each to every part: scikit-learn's own stratified
-    split refuses classes of fewer than ten rows when it is applied twice.
+    split rejects classes of fewer than ten rows when it is applied twice.
 
     Args:
         labels: `(N,)` classes; without groups each class has at least 3 rows.

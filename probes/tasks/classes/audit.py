@@ -32,7 +32,7 @@ def text_keys(rows: Columns) -> list[tuple[str, ...]]:
 
 
 def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tuple[str, ...]:
-    """Say in one line each what a reader should know about a classification task.
+    """Count duplicates, conflicting labels, overlap between splits and thin classes.
 
     Args:
         splits: Split name to its rows, in the order train, validation, test.
@@ -44,7 +44,7 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
     Example:
         >>> rows = {"text": ["a", "a"], "label": [0, 1]}
         >>> class_notes({"test": rows}, ["no", "yes"])[1]
-        'test: 1 texts stand more than once with different labels'
+        'test: 1 texts occur more than once with different labels'
     """
     # one read of the columns: a datasets column decodes again on every access
     tables = {split: {name: list(rows[name]) for name in rows} for split, rows in splits.items()}
@@ -59,7 +59,7 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
 
 
 def why_optimistic(task: "ClassTask") -> str:
-    """Say why a score on the reported split is optimistic whatever was chosen: groups that the splits tear apart.
+    """Say whether a score on the reported split is optimistic because splits share groups.
 
     Args:
         task: The task, cut as its protocol says.
@@ -86,7 +86,7 @@ def _repeats(split: str, rows: Columns) -> list[tuple[int, str]]:
     what = "texts" if "text" in rows else "pairs"
     return [
         (n_rows - len(labels), f"{split}: {n_rows - len(labels)} of {n_rows} rows repeat the {what} of an earlier row"),
-        (n_conflicts, f"{split}: {n_conflicts} {what} stand more than once with different labels"),
+        (n_conflicts, f"{split}: {n_conflicts} {what} occur more than once with different labels"),
     ]
 
 

@@ -82,7 +82,7 @@ def _check_row(table: RawTable, columns: ClassColumns, split: str | None, row: R
 def number_classes(
     examples: Sequence[Example], class_names: Sequence[str] | None = None
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Number the classes, the same way whatever the order of the rows.
+    """Number the classes independently of the order of the rows.
 
     Args:
         examples: Checked rows.

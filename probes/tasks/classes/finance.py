@@ -77,7 +77,7 @@ def load_fiqa(
         One row per sentence and target.
 
     Raises:
-        TaskError: If there are no files and the hub cannot be had, or a row is bad.
+        TaskError: If there are no files and the hub cannot be reached, or a row is bad.
         UnknownNameError: If a label or column is unknown.
     """
     local = find_local("fiqa-sa", folder)

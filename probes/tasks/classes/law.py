@@ -44,7 +44,7 @@ def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, ba
         The official splits, 5,000 / 1,400 / 1,400 as published, scored by micro and macro F1.
 
     Raises:
-        TaskError: If there is no local copy and the hub cannot be had, or a row is bad.
+        TaskError: There is no local copy and the hub cannot be reached, or a row is bad.
     """
     by_name, source = read_hub(_local_or_hub(hub_id), "scotus", revision=revision, help_text=_HELP)
     examples, notes = gather_examples(name_splits(by_name, source), ClassColumns(), bad_rows=bad_rows)
@@ -72,7 +72,7 @@ def load_unfair_tos(
         The official splits, 5,532 / 2,275 / 1,607 as published.
 
     Raises:
-        TaskError: If there is no local copy and the hub cannot be had, or a row is bad.
+        TaskError: There is no local copy and the hub cannot be reached, or a row is bad.
         UnknownNameError: If `target` is unknown.
     """
     if target not in ("type", "any", *UNFAIR_TERMS):

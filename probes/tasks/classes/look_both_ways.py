@@ -59,7 +59,7 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     }
     n_dropped = len(labels) - len(kept)
     dropped = f"; {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({n_dropped} rows) dropped" if rare else ""
-    note = f"split anew as the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
+    note = f"split as by the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
     remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
     class_names = [task.class_names[label] for label in present]
     return replace_rows(replace(task, notes=remarks), columns, note=note, class_names=class_names)

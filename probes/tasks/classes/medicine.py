@@ -39,7 +39,7 @@ def load_pubmedqa(
 ) -> ClassTask:
     """Read PubMedQA's labelled set: does the abstract answer the question with yes, no or maybe.
 
-    The long answer, which gives the decision away, is left out, as in Look Both Ways.
+    The long answer, which reveals the decision, is left out, as in Look Both Ways.
 
     Args:
         folder: Where `ori_pqal.json` and `test_ground_truth.json` are; None is `$ICECORE_DATA/pubmedqa`.
@@ -85,7 +85,7 @@ def load_chemprot(
         The official splits, 4,169 / 2,427 / 3,469 as published.
 
     Raises:
-        TaskError: If a file is missing or broken, or there is none and the hub cannot be had.
+        TaskError: If a file is missing or broken, or there is none and the hub cannot be reached.
         UnknownNameError: If a label is none of the 13.
     """
     local = find_local("chemprot", folder)
@@ -102,7 +102,7 @@ def load_chemprot(
 def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str = "error") -> ClassTask:
     """Read medical question pairs: do two questions ask the same.
 
-    There are no official splits. Each first question stands in a similar and in a different pair, so the split keeps
+    There are no official splits. Each first question is in a similar and in a different pair, so the split keeps
     the pairs of one first question together.
 
     Args:

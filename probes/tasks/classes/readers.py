@@ -135,7 +135,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
 
 
 def load_class_sample() -> ClassTask:
-    """Load the sentences of six topics written for this project and shipped with it: a sample, no benchmark.
+    """Load the sentences of six topics written for this project and shipped with it: a sample, not a benchmark.
 
     Returns:
         Splits train, validation and test, none of which shares a text with another.

@@ -27,7 +27,7 @@ class ClassTask(Task):
     """Texts (or pairs of texts) with one class each, in train and up to two more splits, checked when built.
 
     Raises:
-        TaskError: If there is no training split, a split is empty, training holds one class only, or a label is no
+        TaskError: If there is no training split, a split is empty, training holds one class only, or a label is not a
             class.
         UnknownNameError: If a split, a column or a metric has another name than those below.
 
@@ -57,7 +57,7 @@ class ClassTask(Task):
     licence: str = "unknown"
     """One line: under which terms the rows are published."""
     is_sample: bool = False
-    """True for the small sample shipped with the project, which is no benchmark."""
+    """True for the small sample shipped with the project, not a benchmark."""
     notes: tuple[str, ...] = ()
     """One-line remarks for the reader of a report: rows dropped, duplicates, overlap, thin classes, splits made."""
     look_both_ways_rows: int | None = None
@@ -120,7 +120,7 @@ class ClassTask(Task):
             split: One of the task's splits.
 
         Returns:
-            One name per row, or None when rows stand alone.
+            One name per row, or None where rows are not grouped.
 
         Raises:
             UnknownNameError: If the task has no such split.

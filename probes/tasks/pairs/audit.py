@@ -25,7 +25,7 @@ def pair_keys(rows: Columns) -> list[tuple[str, str]]:
 
 
 def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
-    """Mark the rows whose pair stands in an earlier row of the same split, in either order.
+    """Mark the rows whose pair is also in an earlier row of the same split, in either order.
 
     Args:
         rows: Columns `sentence1` and `sentence2`.
@@ -42,7 +42,7 @@ def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
 
 
 def conflicting_pairs(rows: Columns) -> list[tuple[str, str]]:
-    """List the pairs that stand in one split with more than one gold score.
+    """List the pairs of one split that have more than one gold score.
 
     Args:
         rows: Columns `sentence1`, `sentence2` and `score`.
@@ -105,7 +105,7 @@ def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.nd
 
 
 def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
-    """Say in one line each what a reader should know about duplicates, overlap and final punctuation.
+    """Count duplicates, overlap between splits and final punctuation.
 
     Args:
         splits: Split name to its rows, in the order train, validation, test.
@@ -124,7 +124,7 @@ def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
         repeats = int(repeats_earlier_pair(rows).sum())
         counts.append((repeats, f"{split}: {repeats} of {n_rows} rows repeat an earlier pair (in either order)"))
         n_conflicts = len(conflicting_pairs(rows))
-        counts.append((n_conflicts, f"{split}: {n_conflicts} pairs stand more than once with different gold"))
+        counts.append((n_conflicts, f"{split}: {n_conflicts} pairs occur more than once with different gold"))
         n_differ = int(final_punctuation(rows)[0].sum())
         counts.append((n_differ, f"{split}: the texts of {n_differ} of {n_rows} rows end in different punctuation"))
     names = list(tables)

@@ -1,4 +1,4 @@
-"""Rows of one split that another split gives away: subsets to score apart, and training rows to leave out."""
+"""Overlap between splits: subsets to score apart, and training rows to leave out."""
 
 import numpy as np
 from jaxtyping import Bool
@@ -21,8 +21,8 @@ SUBSETS = {
     "leaked pair": "the very pair is in train",
     "punctuation": "the two texts end in different punctuation, or one of them in none",
     "same but punctuation": "the two texts differ in final punctuation and nothing else",
-    "repeated": "the pair stands in the split more than once, in either order",
-    "conflicting gold": "the pair stands in the split with another gold as well",
+    "repeated": "the pair is in the split more than once, in either order",
+    "conflicting gold": "the pair is also in the split with another gold",
 }
 DROPS = {
     "pairs": "training rows whose pair, in either order, is in validation or test",
@@ -60,7 +60,7 @@ def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
 
 
 def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
-    """Leave out the training rows that validation or test give away.
+    """Leave out the training rows that overlap with validation or test.
 
     Args:
         task: The task; without a training split it stays as it is.

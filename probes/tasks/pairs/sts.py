@@ -87,13 +87,13 @@ def load_stsb() -> PairTask:
         The task, gold 0 to 5 from the local files and 0 to 1 from the hub.
 
     Raises:
-        TaskError: If the local files are broken, or there are none and the hub cannot be had.
+        TaskError: If the local files are broken, or there are none and the hub cannot be reached.
     """
     return load_stsb_hub() if find_local("stsb") is None else load_stsb_local()
 
 
 def load_sample() -> PairTask:
-    """Load the pairs written for this project and shipped with it, gold 0 to 5: a sample, no benchmark.
+    """Load the pairs written for this project and shipped with it, gold 0 to 5: a sample, not a benchmark.
 
     Returns:
         Splits train, validation and test, none of which shares a pair with another.

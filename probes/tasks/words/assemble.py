@@ -41,7 +41,7 @@ def build_task(
         The task; span tags are IOB2.
 
     Raises:
-        TaskError: If schemes are mixed, a tag is no span tag of a span task, `auto` finds span tags among others, a
+        TaskError: If schemes are mixed, a tag of a span task is not a span tag, `auto` finds span tags among others, a
             scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
         UnknownNameError: If the metric or the scheme is unknown.
     """
@@ -82,7 +82,7 @@ def build_task(
 
 
 def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
-    """Tell span tags from others; a few of the one among the other are a slip that would change the metric."""
+    """Tell whether all tags are span tags; a mixture is rejected, because a slip would change the metric."""
     counts = Counter(tag for tags in sentences for tag in tags)
     spans = [tag for tag in counts if _looks_like_span(tag)]
     others = {tag for tag in counts if not is_span_tag(tag)}
@@ -90,9 +90,9 @@ def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
         row, word = next((i, k) for i, tags in enumerate(sentences) for k, tag in enumerate(tags) if tag in others)
         n_others = sum(counts[tag] for tag in others)
         raise TaskError(
-            f"{place(row, word)}: {sentences[row][word]!r} is no span tag, as are {n_others} of {counts.total()} tags "
-            f"({len(others)} different), but {spans[0]!r} and others are: mend them to score spans (`metric: span-f1` "
-            "takes nothing else), or set `metric: accuracy` to score every word."
+            f"{place(row, word)}: {sentences[row][word]!r} is not a span tag ({n_others} of {counts.total()} tags are "
+            f"not, {len(others)} different), but {spans[0]!r} and others are: fix them to score spans (`metric: "
+            "span-f1` takes nothing else), or set `metric: accuracy` to score every word."
         )
     return not others
 

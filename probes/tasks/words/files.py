@@ -41,7 +41,7 @@ def load_word_files(
         columns: Names of the columns in the order of the file, `word` among them; needed for files of columns only.
         words: The list of words in JSON Lines.
         metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag, accuracy if none but O is one.
-        scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and refuses mixtures; a name is taken at its word.
+        scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and rejects mixtures; a name is trusted.
         separator: `tab`, `space`, `whitespace` (both), or `auto`: what the first line of each file has.
         has_comments: True skips lines of column files that start with #.
         name: What reports call the task.
@@ -109,7 +109,7 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
         tags: Column of the lists of tags: texts, or whole numbers whose names the dataset declares.
         document: Column that names the document of a sentence; None where there is none.
         metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag, accuracy if none but O is one.
-        scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and refuses mixtures; a name is taken at its word.
+        scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and rejects mixtures; a name is trusted.
         validation_fraction: Share of the training sentences to hold out where the dataset has no validation split; 0
             holds out none.
         seed: Seed of that draw, by sentence.

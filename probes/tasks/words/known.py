@@ -43,7 +43,7 @@ UD_EWT_FILES = {
 }
 TOLERANCE = 0.05
 """Share of tags that may break the scheme of a published file: its few slips are read as conlleval reads them, since
-nobody may mend the file, and are counted in the notes."""
+published files stay as they are, and are counted in the notes."""
 SAMPLE_FILES = {split: f"words.{split}.conll" for split in ("train", "validation", "test")}
 
 
@@ -65,7 +65,7 @@ def load_conll2003(
         The task; the published files have 14,041 training, 3,250 validation and 3,453 test sentences.
 
     Raises:
-        TaskError: If a file is missing or broken, or there is none and the hub cannot be had.
+        TaskError: If a file is missing or broken, or there is none and the hub cannot be reached.
         UnknownNameError: If `tags` is none of the three.
     """
     _check_tags(tags, CONLL2003_COLUMNS[1:])
@@ -98,7 +98,8 @@ def load_conll2000(
         The task; the published files have 8,936 training and 2,012 test sentences.
 
     Raises:
-        TaskError: If a file is missing or broken, there is none and the hub cannot be had, or nothing can be held out.
+        TaskError: If a file is missing or broken, there is none and the hub cannot be reached, or nothing can be held
+            out.
         UnknownNameError: If `tags` is neither of the two.
     """
     _check_tags(tags, CONLL2000_COLUMNS[1:])
@@ -185,7 +186,7 @@ def load_ud_ewt(tags: str = "upos", *, folder: str | Path | None = None) -> Word
 
 
 def load_words_sample(tags: str = "ner") -> WordTask:
-    """Load the sentences written for this project and shipped with it: a sample, no benchmark.
+    """Load the sentences written for this project and shipped with it: a sample, not a benchmark.
 
     Args:
         tags: `ner`, `chunk` or `pos`.

@@ -1,4 +1,4 @@
-"""The tagging scheme of a whole task: detected, converted to IOB2, recorded; a mixture is refused with its places."""
+"""The tagging scheme of a whole task: detected, converted to IOB2 and recorded. Mixtures are rejected."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class SchemeRecord:
     n_broken: int = 0
     """Tags that break the scheme; they were read by the rules of conlleval."""
     first_break: str = ""
-    """Where the first of them stands."""
+    """Place of the first of them."""
 
     def note(self) -> str:
         """Say it in one line, for the reader of a report."""
@@ -49,7 +49,7 @@ def detect_scheme(
 
     Args:
         sentences: The tags of every sentence of every split: one sentence alone often fits several schemes.
-        tolerance: Share of the tags other than O that may break the scheme; 0 refuses any mixture.
+        tolerance: Share of the tags other than O that may break the scheme; 0 rejects any mixture.
         place: Names the file and line of a word, for errors.
 
     Returns:
@@ -82,7 +82,7 @@ def detect_scheme(
 
 
 def _first_places(sentences: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
-    """Find where each tag stands first; in that order."""
+    """Find the first place of each tag, in order."""
     first: dict[str, tuple[int, int]] = {}
     for row, tags in enumerate(sentences):
         for word, tag in enumerate(tags):
@@ -117,14 +117,14 @@ def _show(sentences: Sequence[Sequence[str]], where: tuple[int, int], place: Pla
 
 def _mixed(what: str) -> TaskError:
     return TaskError(
-        f"{what}: mend the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
+        f"{what}: fix the tags, or name the scheme with `scheme` ({', '.join(SCHEMES)}) to have them read by the "
         "rules of conlleval."
     )
 
 
 def _no_span_tag(tag: str, where: str) -> TaskError:
     return TaskError(
-        f"{where}: {tag!r} is no span tag (O, or one of B I E S L U, a hyphen and a type): name the column of the "
+        f"{where}: {tag!r} is not a span tag (O, or one of B I E S L U, a hyphen and a type): name the column of the "
         "span tags with `tags`, or set `metric: accuracy`."
     )
 
@@ -140,7 +140,7 @@ def to_iob2(
 
     Args:
         sentences: The tags of every sentence of every split.
-        scheme: `auto` detects it and refuses mixtures; a name takes the user's word, and reads tags that break that
+        scheme: `auto` detects it and rejects mixtures; a name is trusted, and reads tags that break that
             scheme by the rules of conlleval.
         tolerance: As for `detect_scheme`.
         place: Names the file and line of a word, for errors.
@@ -181,4 +181,4 @@ def _check_letters(sentences: Sequence[Sequence[str]], scheme: Scheme, place: Pl
             raise _no_span_tag(tag, place(*where))
         if tag != "O" and split_tag(tag)[0] not in LETTERS[scheme]:
             shown = _show(sentences, where, place)
-            raise TaskError(f"{shown} is no tag of the declared scheme {scheme}: declare another, or `auto`.")
+            raise TaskError(f"{shown} is not a tag of the declared scheme {scheme}: declare another, or `auto`.")

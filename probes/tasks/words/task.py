@@ -49,7 +49,7 @@ class WordTask(Task):
     scheme: SchemeRecord | None = None
     """What span tags were before they became IOB2; None for a task scored by accuracy."""
     is_sample: bool = False
-    """True for the small sample shipped with the project, which is no benchmark."""
+    """True for the small sample shipped with the project, not a benchmark."""
     notes: tuple[str, ...] = ()
     """One-line remarks for the reader of a report."""
 
@@ -83,9 +83,9 @@ class WordTask(Task):
         return all(len(set(rows["document"])) > 1 for rows in self.splits.values())
 
     def resampled(self, split: str) -> Literal["documents", "sentences"]:
-        """Say what intervals of a split are drawn from: its documents where it has ten or more, else its sentences.
+        """Return what intervals of a split are drawn from: documents where it has ten or more, else sentences.
 
-        An interval over a handful of documents says next to nothing of the documents that were not drawn.
+        An interval over a handful of documents says little about other documents.
 
         Args:
             split: One of the task's splits.

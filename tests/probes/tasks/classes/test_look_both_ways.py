@@ -36,7 +36,7 @@ def test_it_is_the_released_codes_split(official: bool) -> None:
     assert list(found.splits["train"]["text"]) == train
     assert list(found.splits["test"]["text"]) == test
     assert found.labels("train").tolist() == train_labels
-    assert found.notes == ("split anew as the code released with Look Both Ways does: 200 rows, 80/20, seed 42",)
+    assert found.notes == ("split as by the code released with Look Both Ways does: 200 rows, 80/20, seed 42",)
 
 
 def test_classes_under_three_rows_are_dropped_and_the_rest_numbered_anew() -> None:

@@ -38,7 +38,7 @@ def test_overlap_between_splits() -> None:
 def test_notes_hold_every_count_and_leave_zeros_out() -> None:
     assert audit_notes({"train": TRAIN, "test": TEST}) == (
         "train: 3 of 6 rows repeat an earlier pair (in either order)",
-        "train: 1 pairs stand more than once with different gold",
+        "train: 1 pairs occur more than once with different gold",
         "test: 1 of 3 pairs are also in train",
         "test: 2 of 3 rows share a sentence with train",
     )
@@ -71,12 +71,12 @@ def test_known_facts_about_stsb(icecore_data: Path) -> None:
     task = load_stsb_local(icecore_data / "stsb")
     assert task.notes == (
         "train: 57 of 5749 rows repeat an earlier pair (in either order)",
-        "train: 13 pairs stand more than once with different gold",
+        "train: 13 pairs occur more than once with different gold",
         "train: the texts of 325 of 5749 rows end in different punctuation",
         "validation: 3 of 1500 rows repeat an earlier pair (in either order)",
         "validation: the texts of 129 of 1500 rows end in different punctuation",
         "test: 2 of 1379 rows repeat an earlier pair (in either order)",
-        "test: 1 pairs stand more than once with different gold",
+        "test: 1 pairs occur more than once with different gold",
         "test: the texts of 102 of 1379 rows end in different punctuation",
         "validation: 7 of 1500 pairs are also in train",
         "validation: 252 of 1500 rows share a sentence with train",

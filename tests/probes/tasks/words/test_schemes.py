@@ -48,7 +48,7 @@ def test_a_mixture_of_iob1_and_iob2_is_refused_with_both_places() -> None:
     with pytest.raises(TaskError) as caught:
         detect_scheme([["O", "I-PER", "I-PER"], ["O"], ["I-LOC", "O", "B-ORG"]], place=place)
     assert str(caught.value) == (
-        "eng.train, line 22: 'B-ORG' after 'O' is no IOB1, and eng.train, line 1: 'I-PER' after 'O' is no IOB2: mend "
+        "eng.train, line 22: 'B-ORG' after 'O' is no IOB1, and eng.train, line 1: 'I-PER' after 'O' is no IOB2: fix "
         "the tags, or name the scheme with `scheme` (IOB1, IOB2, IO, BIOES, BILOU) to have them read by the rules of "
         "conlleval."
     )
@@ -92,7 +92,7 @@ def test_a_declared_scheme_is_taken_at_its_word() -> None:
     assert tags == [["O", "B-PER", "I-PER"], ["O", "B-ORG"]]
     assert (record.found, record.is_declared, record.n_changed, record.n_broken) == ("IOB2", True, 1, 1)
     with pytest.raises(
-        TaskError, match=r"line 0: 'S-A' at the start of a sentence is no tag of the declared scheme IOB1"
+        TaskError, match=r"line 0: 'S-A' at the start of a sentence is not a tag of the declared scheme IOB1"
     ):
         to_iob2([["S-A"]], scheme="IOB1", place=place)
     with pytest.raises(UnknownNameError, match=r"unknown tagging scheme 'IOB': did you mean 'IOB\d'\? Allowed: auto, "):
@@ -101,7 +101,7 @@ def test_a_declared_scheme_is_taken_at_its_word() -> None:
 
 @pytest.mark.parametrize("scheme", ["auto", "IOB2"])
 def test_a_tag_of_no_scheme(scheme: str) -> None:
-    with pytest.raises(TaskError, match=r"eng.train, line 11: 'NN' is no span tag \(O, or one of B I E S L U"):
+    with pytest.raises(TaskError, match=r"eng.train, line 11: 'NN' is not a span tag \(O, or one of B I E S L U"):
         to_iob2([["O"], ["B-A", "NN"]], scheme=scheme, place=place)
 
 

@@ -74,7 +74,7 @@ def test_a_metric_and_a_scheme_can_be_declared() -> None:
         build_task({"train": rows}, name="x", source="", metric="f1")
     with pytest.raises(TaskError, match="`scheme` is 'IOB2', but task 'x' is scored by accuracy"):
         build_task({"train": rows}, name="x", source="", metric="accuracy", scheme="IOB2")
-    with pytest.raises(TaskError, match=r"train.txt, line 1: 'NN' is no span tag .* set `metric: accuracy`"):
+    with pytest.raises(TaskError, match=r"train.txt, line 1: 'NN' is not a span tag .* set `metric: accuracy`"):
         build_task({"train": table(sentence("a", "NN"))}, name="x", source="", metric="span-f1")
 
 
@@ -85,13 +85,13 @@ def test_a_slip_in_a_span_tag_does_not_change_the_metric(slip: str) -> None:
     with pytest.raises(TaskError) as caught:
         build_task({"train": train, "test": test}, name="x", source="")
     assert str(caught.value) == (
-        f"test.txt, line 2: {slip!r} is no span tag, as are 2 of 9 tags (1 different), but 'B-LOC' and others are: "
-        "mend them to score spans (`metric: span-f1` takes nothing else), or set `metric: accuracy` to score every "
+        f"test.txt, line 2: {slip!r} is not a span tag (2 of 9 tags are not, 1 different), but 'B-LOC' and others are: "
+        "fix them to score spans (`metric: span-f1` takes nothing else), or set `metric: accuracy` to score every "
         "word."
     )
     splits = {"train": train, "test": test}
     assert build_task(splits, name="x", source="", metric="accuracy").metric == "accuracy"
-    with pytest.raises(TaskError, match=re.escape(f"test.txt, line 2: {slip!r} is no span tag (O, or one of B I E")):
+    with pytest.raises(TaskError, match=re.escape(f"test.txt, line 2: {slip!r} is not a span tag (O, or one of B I E")):
         build_task(splits, name="x", source="", metric="span-f1")
 
 
