@@ -167,7 +167,7 @@ def open_sweep(folder: Path, *, caches: Path, head: str, options: dict[str, Any]
     if not options and (folder / "scores.json").is_file():
         rows = json.loads((folder / "scores.json").read_text(encoding="utf-8"))["plans"]
         n_rows = max(len(part) for part in task.without_test().splits.values())
-        known |= {f"{row['plan']} on {n_rows}": selection_score(row["heads"][head]) for row in rows}
+        known |= {f"{row['plan']} on {n_rows}": row["heads"][head]["selection_score"] for row in rows}
 
     def keep(scores: dict[str, float]) -> None:
         if memory is not None:

@@ -21,7 +21,7 @@ class Header:
         command: The command line; empty when run from Python.
         commit: Commit of the checkout; empty when installed from a wheel.
         versions: Package to version.
-        products: What computed float32 products.
+        products: What computed float32 products, and the CPU capability it was chosen by.
         device: Where heads were fitted.
         n_resamples: Bootstrap resamples behind every interval.
         decoder: The decoder.
@@ -39,7 +39,7 @@ class Header:
     n_resamples: int
     decoder: Mapping[str, Any]
     task: Mapping[str, Any]
-    products: str = ""
+    products: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the serial form."""

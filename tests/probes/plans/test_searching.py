@@ -179,7 +179,7 @@ def test_rows_are_drawn_nested_and_never_from_test() -> None:
 
 
 def test_cross_validation_asks_for_rows_of_every_class_in_every_fold() -> None:
-    task = load_any_task("class-sample").without_test()
+    task: Any = load_any_task("class-sample").without_test()
     alone = type(task)(**{**vars(task), "splits": type(task.splits)({"train": task.splits["train"]})})
     space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, fewest=fewest_rows(alone, 5))
     counts = np.bincount(draw_rows(alone, space.fewest_rows).labels("train"))
