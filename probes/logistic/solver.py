@@ -9,8 +9,7 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from probes.logistic.checks import check_codes, check_finite, check_strengths, check_weights
-from probes.logistic.design import Designs, Moments, build_design, standardise_rows
-from probes.logistic.objective import Targets
+from probes.logistic.design import Designs, Moments, Targets, build_design, standardise_rows
 from probes.logistic.options import SolverOptions
 from probes.logistic.path import Solved, follow_path
 from probes.logistic.result import ConvergenceReport, LogisticFit
