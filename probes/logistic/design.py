@@ -1,4 +1,4 @@
-"""A problem as the solver sees it: the log-loss, and rows centred, scaled and rotated onto the axes of their Gram matrix."""
+"""A problem as the solver sees it: its log-loss, and its rows centred, scaled and rotated onto their Gram matrix."""
 
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ class Targets:
 
     @property
     def n_outputs(self) -> int:
-        """Give `R`, the logits per row."""
+        """Return `R`, the logits per row."""
         return 1 if self.n_classes == 2 else self.n_classes
 
     def class_weights(self) -> Float[Tensor, "G K"]:
@@ -154,7 +154,7 @@ class Designs:
         return multiply_each(turned, [self.rotation[i] for i in self.which])
 
     def gradient_norm(self, gradient: Float[Tensor, "G R P"]) -> Float[Tensor, " G"]:
-        """Give the largest entry of the gradient of the mean loss by standardised weights and intercepts."""
+        """Return the largest entry of the gradient of the mean loss by standardised weights and intercepts."""
         largest = torch.maximum(self.unrotated(gradient).abs().amax((1, 2)), gradient[..., -1].abs().amax(1))
         return largest.double() / self.n_rows
 

@@ -33,7 +33,7 @@ class Rows:
 
     @property
     def n_padded(self) -> int:
-        """Give the rows of the largest fold."""
+        """Return the rows of the largest fold."""
         return int((self.weights > 0).sum(1).max())
 
 
