@@ -60,7 +60,7 @@ class ClassFeatures:
 
 
 def join_pair(a: Float[Tensor, "L N D"], b: Float[Tensor, "L N D"] | None = None) -> Float[Tensor, "L N W"]:
-    """Return latents as they are, or two of them as their absolute difference and product, in any order.
+    """Return latents as they are, or two of them as their absolute difference and product, which are symmetric.
 
     Args:
         a: `(L, N, D)` latents of the first, or only, texts.
