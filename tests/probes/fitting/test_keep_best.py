@@ -1,12 +1,11 @@
 """Each stack keeps its own best epoch, and a finished one is left alone."""
 
-from types import SimpleNamespace
-from typing import Any
-
+import lightning
 import numpy as np
 import torch
 
 from probes.fitting.keep_best import KeepBest, Look
+from probes.fitting.trainer import quiet_lightning
 
 NAN = float("nan")
 
@@ -14,12 +13,13 @@ NAN = float("nan")
 def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.Tensor, int]:
     """Set the weights to the number of the epoch, and score each stack by the script."""
     weights = torch.zeros(len(script[0]), 2)
-    trainer: Any = SimpleNamespace(should_stop=False)
+    with quiet_lightning():
+        trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
+    module = lightning.LightningModule()
     keeper = KeepBest(
         len(script[0]), parts=lambda _: [(weights, range(len(weights)))], patience=patience,
         look=lambda epoch, *_: Look(np.array(script[epoch - 1]), {"epoch": epoch}, {}),
     )  # fmt: skip
-    module: Any = None
     keeper.on_train_start(trainer, module)
     n_epochs = 0
     while not trainer.should_stop and n_epochs < len(script):
