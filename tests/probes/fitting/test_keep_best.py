@@ -18,7 +18,7 @@ def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.T
     module = lightning.LightningModule()
     keeper = KeepBest(
         len(script[0]), parts=lambda _: [(weights, range(len(weights)))], patience=patience,
-        look=lambda epoch, *_: Look(np.array(script[epoch - 1]), {"epoch": epoch}, {}),
+        look=lambda epoch, *_: Look(np.array(script[epoch - 1], dtype=float), {"epoch": epoch}, {}),
     )  # fmt: skip
     keeper.on_train_start(trainer, module)
     n_epochs = 0
