@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import ignore_epoch
+from probes.fitting.keep_best import ignore_epoch
 from probes.heads.registry import head_entry, resolve_head
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
