@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import probes.heads.pairs.fitting
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.saved import SavedHead
 from probes.fitting.keep_best import ignore_epoch
+from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
 from probes.heads.contributions import layer_contributions
 from probes.heads.pairs.fitting import FittedHead, fit_seed
