@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probes.heads.saved import load_head
+    from probes.logistic.estimator import LogisticProbe
     from probes.runs.config import RunConfig
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
     from probes.tasks import load_task
 
 _HOMES = {
+    "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
     "load_head": "probes.heads.saved",
     "load_scorer": "probes.runs.scorer",
@@ -21,7 +23,7 @@ _HOMES = {
     "run": "probes.runs.run",
 }
 
-__all__ = ["RunConfig", "load_head", "load_scorer", "load_task", "run"]
+__all__ = ["LogisticProbe", "RunConfig", "load_head", "load_scorer", "load_task", "run"]
 
 
 def __getattr__(name: str) -> Any:

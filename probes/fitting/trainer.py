@@ -206,7 +206,7 @@ def run_trainer(
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Give Ctrl-C its meaning back: Lightning answers it with `sys.exit(1)` and ignores every further one."""
+    """Make Ctrl-C raise KeyboardInterrupt: Lightning answers it with `sys.exit(1)` and ignores every further one."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -77,5 +77,5 @@ def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = 
     """
     chosen = Channels(split_poolings(pooling), select_from(layers, cache.layers))
     for name in chosen.poolings:
-        cache.layer(chosen.layers[0], name)  # an unknown pooling is told here
+        cache.layer(chosen.layers[0], name)  # rejects an unknown pooling
     return chosen

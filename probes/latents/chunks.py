@@ -88,7 +88,7 @@ def plan_chunks(rows: WordRows, *, chunk_words: int) -> list[Chunk]:
 
 
 def _pieces(rows: WordRows, most_words: int) -> Iterator[NDArray[np.int64]]:
-    """Give the words of every sentence, or of a part of it, by their place in the cache.
+    """Return the words of every sentence, or of a part of it, by their place in the cache.
 
     A sentence is cut where its words do not follow each other in the cache, as at the seams of windows.
     """

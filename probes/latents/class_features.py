@@ -34,7 +34,7 @@ class ClassFeatures:
         return self.cache.width * (2 if self.task.is_pairs else 1)
 
     def rows(self, split: str) -> tuple[Int[Tensor, " N"], ...]:
-        """Give the cache rows of a split, one array per text column."""
+        """Return the cache rows of a split, one array per text column."""
         part = self.task.splits[split]
         return tuple(self.cache.rows_of(list(part[column])) for column in self.task.text_columns)
 
@@ -60,7 +60,7 @@ class ClassFeatures:
 
 
 def join_pair(a: Float[Tensor, "L N D"], b: Float[Tensor, "L N D"] | None = None) -> Float[Tensor, "L N W"]:
-    """Give latents as they are, or two of them as their absolute difference and product, whose order does not count.
+    """Return latents as they are, or two of them as their absolute difference and product, which are symmetric.
 
     Args:
         a: `(L, N, D)` latents of the first, or only, texts.

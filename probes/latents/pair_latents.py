@@ -55,7 +55,7 @@ class PairRows(Dataset[PairBatch]):
         return len(self.gold)
 
     def __getitem__(self, index: int) -> PairBatch:
-        """Give one pair as a batch of one."""
+        """Return one pair as a batch of one."""
         return self.__getitems__([index])
 
     def __getitems__(self, indices: Sequence[int]) -> PairBatch:
@@ -77,7 +77,7 @@ class SimilarityRows(Dataset[SimilarityBatch]):
         return len(self.gold)
 
     def __getitem__(self, index: int) -> SimilarityBatch:
-        """Give one pair as a batch of one."""
+        """Return one pair as a batch of one."""
         return self.__getitems__([index])
 
     def __getitems__(self, indices: Sequence[int]) -> SimilarityBatch:
@@ -145,7 +145,7 @@ class PairLatents(lightning.LightningDataModule):
         return self.channels.pooling
 
     def split(self, name: str) -> PairRows:
-        """Give one split.
+        """Return one split.
 
         Raises:
             TaskError: The task has no such split.

@@ -47,7 +47,7 @@ class Streaming:
                 raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
 
     def buffer_words(self, cache: LatentCache) -> int:
-        """Give how many words are mixed; all layers of the cache count, so that the order hangs on no choice of them.
+        """Return how many words are mixed; computed from all layers of the cache, so that no choice changes the order.
 
         Args:
             cache: The cache.

@@ -177,7 +177,7 @@ class _Batch:
         self.n_words = end
 
     def take(self) -> WordBatch:
-        """Give the batch out, and begin the next one in the same memory."""
+        """Return the batch and begin the next one in the same memory."""
         found = WordBatch(self.memory[:, : self.n_words], torch.from_numpy(np.concatenate(self.words)))
         self.clear()
         return found

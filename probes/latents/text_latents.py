@@ -28,7 +28,7 @@ class TextRows(Dataset[Tensor]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> Float[Tensor, "L 1 D"]:
-        """Give one text as a batch of one."""
+        """Return one text as a batch of one."""
         return self.__getitems__([index])
 
     def __getitems__(self, indices: Sequence[int]) -> Float[Tensor, "L B D"]:

@@ -91,7 +91,7 @@ class WordLatents(lightning.LightningDataModule):
         return found
 
     def split(self, name: str) -> WordRows:
-        """Give the words of one split.
+        """Return the words of one split.
 
         Raises:
             TaskError: The task has no such split.
@@ -101,7 +101,7 @@ class WordLatents(lightning.LightningDataModule):
         return self.rows[name]
 
     def gold(self, split: str) -> GoldTags:
-        """Look at the tags of one split.
+        """Return the gold tags of one split.
 
         Raises:
             TaskError: The task has no such split.

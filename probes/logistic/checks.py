@@ -47,7 +47,7 @@ def check_codes(codes: Int[Tensor, " N"], *, n_classes: int, folds: Bool[Tensor,
         if low < 0 or high >= n_classes:
             wrong = low if low < 0 else high
             raise HeadError(
-                f"label code {wrong} stands in {where}; allowed: 0 to {n_classes - 1}. Encode them with encode_labels."
+                f"label code {wrong} is in {where}; allowed: 0 to {n_classes - 1}. Encode them with encode_labels."
             )
         n_present = len(torch.unique(used))
         if n_present < 2:

@@ -1,4 +1,4 @@
-"""Training rows as the solver wants them: centred, scaled, and turned onto the axes of their Gram matrix."""
+"""A problem as the solver sees it: its log-loss, and its rows centred, scaled and rotated onto their Gram matrix."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,77 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from extract.linear import QuickLinear, is_quick, multiply_each
-from probes.logistic.objective import Targets
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What `G` problems should predict.
+
+    Two classes are one sigmoid (`R = 1`), as in scikit-learn; more are a softmax (`R = K`).
+
+    Attributes:
+        codes: `(G, N)` int64 class codes.
+        weights: `(G, N)` weights of the rows, 0 where a row only fills up; None when all are 1.
+        offset: `(G, R, 1)` added to logits: minus infinity for a class of which a problem has no row; None without.
+        n_classes: Classes `K`.
+    """
+
+    codes: Int[Tensor, "G N"]
+    weights: Float[Tensor, "G N"] | None
+    offset: Float[Tensor, "G R 1"] | None
+    n_classes: int
+
+    @property
+    def n_outputs(self) -> int:
+        """Return `R`, the logits per row."""
+        return 1 if self.n_classes == 2 else self.n_classes
+
+    def class_weights(self) -> Float[Tensor, "G K"]:
+        """Sum the weights of each class, in float64."""
+        weights = torch.ones_like(self.codes) if self.weights is None else self.weights
+        weights = weights.double()
+        return weights.new_zeros(len(self.codes), self.n_classes).scatter_add_(1, self.codes, weights)
+
+    def select(self, index: Int[Tensor, " A"]) -> "Targets":
+        """Take some of the problems."""
+        weights = None if self.weights is None else self.weights[index]
+        offset = None if self.offset is None else self.offset[index]
+        return Targets(self.codes[index], weights, offset, self.n_classes)
+
+    def loss(self, logits: Float[Tensor, "G R N"]) -> tuple[Float[Tensor, " G"], Float[Tensor, "G R N"]]:
+        """Sum the log-loss over the rows of each problem.
+
+        Args:
+            logits: `(G, R, N)`.
+
+        Returns:
+            `(G,)` float64 losses, and their derivatives by the logits.
+
+        Example:
+            >>> targets = Targets(torch.tensor([[0, 1, 2]]), None, None, 3)
+            >>> value, residual = targets.loss(torch.zeros(1, 3, 3))
+            >>> round(float(value), 4), round(float(residual[0, 0, 0]), 4)
+            (3.2958, -0.6667)
+        """
+        losses, residual = self._binary(logits) if self.n_outputs == 1 else self._multinomial(logits)
+        if self.weights is not None:
+            losses = losses * self.weights
+            residual *= self.weights[:, None]
+        return losses.sum(1, dtype=torch.float64), residual
+
+    def _binary(self, logits: Float[Tensor, "G 1 N"]) -> tuple[Float[Tensor, "G N"], Float[Tensor, "G 1 N"]]:
+        sign = (1 - 2 * self.codes).to(logits.dtype)[:, None]
+        against = sign * logits  # one sign for both classes, so that nothing cancels
+        return torch.nn.functional.softplus(against)[:, 0], sign * torch.sigmoid(against)
+
+    def _multinomial(self, logits: Float[Tensor, "G K N"]) -> tuple[Float[Tensor, "G N"], Float[Tensor, "G K N"]]:
+        logits = logits if self.offset is None else logits + self.offset
+        logarithms = torch.log_softmax(logits, 1)
+        gold = self.codes[:, None]
+        losses = -logarithms.gather(1, gold)[:, 0]
+        residual = logarithms.exp_()
+        residual.scatter_add_(1, gold, residual.new_full((), -1.0).expand(gold.shape))
+        return losses, residual
 
 
 @dataclass(frozen=True)
@@ -84,7 +154,7 @@ class Designs:
         return multiply_each(turned, [self.rotation[i] for i in self.which])
 
     def gradient_norm(self, gradient: Float[Tensor, "G R P"]) -> Float[Tensor, " G"]:
-        """Give the largest entry of the gradient of the mean loss by standardised weights and intercepts."""
+        """Return the largest entry of the gradient of the mean loss by standardised weights and intercepts."""
         largest = torch.maximum(self.unrotated(gradient).abs().amax((1, 2)), gradient[..., -1].abs().amax(1))
         return largest.double() / self.n_rows
 

@@ -57,7 +57,7 @@ class History:
         return History(self.limit, [(step, change, weight) for step, change, weight in pairs])
 
     def under(self, change_of_penalty: Float[Tensor, "1 1 P"]) -> "History":
-        """Give the same steps with the gradient changes they would have had under another penalty."""
+        """Return the same steps with the gradient changes they would have had under another penalty."""
         pairs = []
         for step, change, weight in self.pairs:
             changed = torch.addcmul(change, change_of_penalty, step)
@@ -78,7 +78,7 @@ class History:
 
 
 def _inverse_product(step: Float[Tensor, "G R P"], change: Float[Tensor, "G R P"]) -> Float[Tensor, " G"]:
-    """Give 1 over the product, or 0 where rounding is all there is of it."""
+    """Return 1 over the product, or 0 where it is only rounding error."""
     product = dot(step, change)
     floor = torch.finfo(step.dtype).eps * (dot(step, step) * dot(change, change)).sqrt()
     return torch.where(product > floor, 1 / product, torch.zeros_like(product))

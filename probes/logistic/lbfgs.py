@@ -19,7 +19,7 @@ PATIENCE = 15
 COMPACT_SHARE = 0.1
 """Share of finished problems at which the others are gathered: below it the copy costs more than it saves."""
 MARGIN = 0.95
-"""Share of `tol` that is aimed at, so that the gradient computed afresh at the end keeps to `tol` too."""
+"""Share of `tol` to aim at, so that the gradient recomputed at the end keeps to `tol` too."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
 
 
 def penalties(weight: Float[Tensor, "G R P"], ridge: float) -> Float[Tensor, "1 1 P"]:
-    """Give the factor of every column's square in the penalty, doubled."""
+    """Return the factor of every column's square in the penalty, doubled."""
     penalty = torch.full((1, 1, weight.shape[2]), ridge, dtype=weight.dtype, device=weight.device)
     penalty[..., -1] = 0.0  # the intercept is free
     return penalty

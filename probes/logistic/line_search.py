@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from probes.logistic.objective import Targets
+from probes.logistic.design import Targets
 
 SUFFICIENT = 1e-4
 MAX_TRIALS = 25

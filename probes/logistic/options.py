@@ -20,7 +20,7 @@ class SolverOptions:
 
     Raises:
         HeadError: A value outside its range.
-        UnknownNameError: A precision that stands in no table.
+        UnknownNameError: Unknown precision.
     """
 
     tol: float = 3e-5
@@ -59,5 +59,5 @@ class SolverOptions:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Give the torch dtype of the precision."""
+        """Return the torch dtype of the precision."""
         return DTYPES[self.precision]

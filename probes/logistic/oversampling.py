@@ -68,7 +68,7 @@ def oversample(
         The rows and what was added. A class draws from `min(5, rows - 1)` neighbours.
 
     Raises:
-        UnknownNameError: A mode that stands in no table.
+        UnknownNameError: Unknown mode.
         HeadError: imbalanced-learn is missing, or rows that no probe can be fitted on.
 
     Example:
@@ -101,7 +101,7 @@ def oversample(
 
 
 def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: Sequence[str]) -> dict[str, Any]:
-    """Tell what `oversample` does to the rows of some classes, without doing it.
+    """Describe what `oversample` does to the rows of some classes, without doing it.
 
     Args:
         codes: `(N,)` class codes of the training rows.
@@ -128,7 +128,7 @@ def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: S
 
 
 def _wanted(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
-    """Tell rows, new rows and neighbours of each class that gets new rows."""
+    """Count rows, new rows and neighbours of each class that gets new rows."""
     counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
     largest = max(counts.values())
     extra = {code: largest - n if mode == "balance" else (FACTOR - 1) * n for code, n in counts.items()}

@@ -48,7 +48,7 @@ def follow_path(designs: Designs, moments: list[Moments], *, Cs: Sequence[float]
         point = rescale(designs, point, ridge=ridge) if path else point
         start = replace(point, n_iterations=torch.zeros_like(point.n_iterations))
         point, history = minimise(designs, start, history, ridge=ridge, options=options)
-        point = _afresh(designs, point, ridge=ridge)
+        point = _recompute(designs, point, ridge=ridge)
         path[C] = _solution(designs, point, C)
     mean, scale = (torch.stack([getattr(m, name) for m in moments]).cpu() for name in ("mean", "scale"))
     weight, bias, *report = (torch.stack(parts, 1).cpu() for parts in zip(*(path[C] for C in Cs), strict=True))
@@ -63,7 +63,7 @@ def _origin(designs: Designs) -> Point:
     nothing = designs.n_rows.new_zeros(len(weight))
     curvature = features.new_full((len(weight),), 1 / targets.n_classes)
     point = Point(weight, weight, weight, nothing, curvature, nothing.long(), nothing)
-    return _afresh(designs, point, ridge=0.0)
+    return _recompute(designs, point, ridge=0.0)
 
 
 def _priors(designs: Designs) -> Float[Tensor, "G R"]:
@@ -76,13 +76,13 @@ def _priors(designs: Designs) -> Float[Tensor, "G R"]:
 
 
 def _change_ridge(point: Point, *, by: float) -> Point:
-    """Give objective and gradient under another penalty, without a product."""
+    """Return objective and gradient under another penalty, without a product."""
     features = torch.cat([point.weight[..., :-1], torch.zeros_like(point.weight[..., -1:])], -1)
     value = point.value + by / 2 * features.square().sum((1, 2), dtype=torch.float64)
     return replace(point, value=value, gradient=point.gradient + by * features)
 
 
-def _afresh(designs: Designs, point: Point, *, ridge: float) -> Point:
+def _recompute(designs: Designs, point: Point, *, ridge: float) -> Point:
     """Compute logits, objective and gradient from the weights, without what rounding added up on the way."""
     logits = designs.logits(point.weight)
     value, residual = designs.targets.loss(logits)

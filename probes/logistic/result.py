@@ -17,7 +17,7 @@ class ConvergenceReport:
     Attributes:
         objective: `C * summed log-loss + 0.5 * squared weights`, on standardised features: scikit-learn's.
         gradient_norm: Largest entry of the gradient of that objective over `C` and the total weight of the rows, by
-            weights and intercepts: what scikit-learn compares with `tol`. Computed afresh from the returned weights.
+            weights and intercepts: what scikit-learn compares with `tol`. Recomputed from the returned weights.
         gap: Decrease of the objective still expected, as a share of it: half of gradient times quasi-Newton step.
         n_iterations: L-BFGS iterations, from the solution of the next smaller C.
         is_converged: Whether gradient norm and gap are within `tol` and `gap_tol`.
@@ -73,7 +73,7 @@ class LogisticFit:
         return torch.einsum("lbd,lckd->lcbk", rows, weight) + bias[:, :, None]
 
     def raw(self, layer: int, c: int, *, fold: int = 0) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Give one probe's weights and intercepts for raw latents.
+        """Return one probe's weights and intercepts for raw latents.
 
         Args:
             layer: Which layer.
@@ -87,7 +87,7 @@ class LogisticFit:
         return weight, self.bias[layer, c, fold].double() - weight @ self.mean[layer, fold]
 
     def before(self, mean: Float[Tensor, "L D"], scale: Float[Tensor, "L D"]) -> "LogisticFit":
-        """Give the probes of features that were standardised before the fit (as before SMOTE), for raw latents.
+        """Return the probes of features that were standardised before the fit (as before SMOTE), for raw latents.
 
         Args:
             mean: `(L, D)` mean that was taken off.

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from probes.logistic.checks import check_codes, check_finite, check_strengths, check_weights
-from probes.logistic.design import Designs, Moments, build_design, standardise_rows
-from probes.logistic.objective import Targets
+from probes.logistic.design import Designs, Moments, Targets, build_design, standardise_rows
 from probes.logistic.options import SolverOptions
 from probes.logistic.path import Solved, follow_path
 from probes.logistic.result import ConvergenceReport, LogisticFit
@@ -34,7 +33,7 @@ class Rows:
 
     @property
     def n_padded(self) -> int:
-        """Give the rows of the largest fold."""
+        """Return the rows of the largest fold."""
         return int((self.weights > 0).sum(1).max())
 
 

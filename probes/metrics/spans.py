@@ -15,7 +15,7 @@ NO_PREDICTION = -1
 
 @dataclass(frozen=True, eq=False)
 class SpanLabels:
-    """Labels as numbers; what stands at index -1 is `NO_PREDICTION`."""
+    """Labels as numbers; index -1 is `NO_PREDICTION`."""
 
     labels: tuple[str, ...]
     types: tuple[str, ...]

@@ -121,7 +121,7 @@ def convert_tags(tags: Sequence[str], scheme: str = "IOB2") -> list[str]:
 
 
 def is_span_tag(tag: str) -> bool:
-    """Tell `O` and the likes of `B-PER` from any other label.
+    """Return whether a label is `O` or a span tag such as `B-PER`.
 
     Args:
         tag: Any label.

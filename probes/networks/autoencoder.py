@@ -30,7 +30,7 @@ class LayerAutoencoder(lightning.LightningModule):
 
     Raises:
         HeadError: A bottleneck that cannot be read.
-        UnknownNameError: An encoder that stands in no table.
+        UnknownNameError: Unknown encoder.
     """
 
     mean: Tensor
@@ -98,5 +98,5 @@ class LayerAutoencoder(lightning.LightningModule):
         )  # fmt: skip
 
     def arguments(self) -> dict[str, Any]:
-        """Give the constructor's arguments as plain values, to build the module again."""
+        """Return the constructor's arguments as plain values, to build the module again."""
         return dict(self.hparams)

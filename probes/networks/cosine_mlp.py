@@ -12,7 +12,7 @@ from probes.networks.pair_head import PairHead, collect_similarities, cosine
 class CosineMLP(PairHead):
     """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
 
-    The cosines are standardised before the network, and unless told otherwise the latents before the cosine, both by
+    The cosines are standardised before the network, and by default also the latents before the cosine, both by
     the training split. FREEZE takes the cosines of latents as they are: `standardises_latents` off.
 
     Args:
@@ -45,7 +45,7 @@ class CosineMLP(PairHead):
         return True
 
     def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
-        """Give the cosines of latents, standardised or as they are."""
+        """Return the cosines of latents, standardised or as they are."""
         if self.standardises_latents:
             a, b = self.standardised(a), self.standardised(b)
         return cosine(a, b)

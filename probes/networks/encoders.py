@@ -20,7 +20,7 @@ class LayerGroups(nn.Module):
         is_decoder: Whether the maps lead from codes back to latents.
 
     Raises:
-        UnknownNameError: A kind that stands in no table.
+        UnknownNameError: Unknown kind.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LayerGroups(nn.Module):
         return joined if order == sorted(order) else joined[torch.tensor(order, device=joined.device).argsort()]
 
     def stacks(self) -> Iterator[tuple[nn.Parameter, tuple[int, ...]]]:
-        """Give every parameter, whose first axis is the layer, with the layers it holds."""
+        """Return every parameter, whose first axis is the layer, with the layers it holds."""
         for group, layers in zip(self.groups, self.places, strict=True):
             for parameter in group.parameters():
                 yield parameter, layers

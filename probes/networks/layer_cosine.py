@@ -35,11 +35,11 @@ class LayerCosine(PairHead):
         self.register_buffer("chosen", torch.zeros(2, dtype=torch.int64))  # kind, layer
 
     def both(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "2 L B"]:
-        """Give raw and standardised cosines."""
+        """Return raw and standardised cosines."""
         return torch.stack([cosine(a, b), cosine(self.standardised(a), self.standardised(b))])
 
     def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
-        """Give the cosines of the chosen kind."""
+        """Return the cosines of the chosen kind."""
         return self.both(a, b)[self.chosen[0]]
 
     def combine(self, similarities: Float[Tensor, "L B"]) -> Float[Tensor, " B"]:

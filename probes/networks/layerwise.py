@@ -67,7 +67,7 @@ def build_map(kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float
         A module from `(L, B, n_in)` to `(L, B, n_out)`.
 
     Raises:
-        UnknownNameError: A kind that stands in no table.
+        UnknownNameError: Unknown kind.
     """
     if kind not in ENCODERS:
         raise unknown_name("encoder", kind, ENCODERS)

@@ -27,7 +27,7 @@ class PairHead(lightning.LightningModule, ABC):
         weight_decay: AdamW weight decay.
 
     Raises:
-        UnknownNameError: A loss that stands in no table.
+        UnknownNameError: Unknown loss.
     """
 
     is_trained: ClassVar[bool] = True
@@ -94,7 +94,7 @@ class PairHead(lightning.LightningModule, ABC):
         return (latents - self.mean).mul_(self.scale.reciprocal())  # in place: a batch of all layers is large
 
     def identical_similarity(self) -> float | None:
-        """Give the prediction for a text paired with itself: every similarity is 1, so it is one constant.
+        """Return the prediction for a text paired with itself: every similarity is 1, so it is one constant.
 
         Returns:
             The constant; None for a head whose prediction then depends on the text.
@@ -149,7 +149,7 @@ class PairHead(lightning.LightningModule, ABC):
         return adamw(self.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay)
 
     def arguments(self) -> dict[str, Any]:
-        """Give the constructor's arguments as plain values, to build the head again."""
+        """Return the constructor's arguments as plain values, to build the head again."""
         return dict(self.hparams)
 
 

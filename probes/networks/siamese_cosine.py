@@ -47,7 +47,7 @@ class SiameseCosine(PairHead):
 
     Raises:
         HeadError: Widths that cannot be read, or a learning rate for encoders that are frozen.
-        UnknownNameError: An encoder, start or loss that stands in no table.
+        UnknownNameError: Unknown encoder, start or loss.
     """
 
     def __init__(  # noqa: PLR0913 - a head's options are its signature
@@ -121,7 +121,7 @@ class SiameseCosine(PairHead):
             )
 
     def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "C B"]:
-        """Give the cosines of the codes, then the pair features: `(L * (1 + pair_features), B)`."""
+        """Return the cosines of the codes, then the pair features: `(L * (1 + pair_features), B)`."""
         # Both texts in one pass over the encoders: half the calls, and each twice as long.
         codes = self.encoder.encode(self.standardised(torch.cat([a, b], dim=1)))
         of_a, of_b = zip(*(code.chunk(2, dim=1) for code in codes), strict=True)
@@ -141,7 +141,7 @@ class SiameseCosine(PairHead):
         return combined.squeeze(-1)
 
     def identical_similarity(self) -> float | None:
-        """Give the prediction for a text paired with itself; none with pair features, which depend on the text."""
+        """Return the prediction for a text paired with itself; none with pair features, which depend on the text."""
         return None if self.projections else super().identical_similarity()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

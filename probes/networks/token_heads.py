@@ -66,7 +66,7 @@ class TokenHead(lightning.LightningModule, ABC):
 
     Raises:
         HeadError: A dropout outside its range.
-        UnknownNameError: A schedule that stands in no table.
+        UnknownNameError: Unknown schedule.
     """
 
     is_normed: ClassVar[bool] = False
@@ -113,7 +113,7 @@ class TokenHead(lightning.LightningModule, ABC):
 
     @abstractmethod
     def only(self, probe: int) -> "TokenHead":
-        """Give a head of one probe, with the layers that this probe reads."""
+        """Return a head of one probe, with the layers that this probe reads."""
 
     def forward(self, latents: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Score latents as they are in a cache."""
@@ -122,7 +122,7 @@ class TokenHead(lightning.LightningModule, ABC):
         return self.logits(prepared.to(self.weight.device))
 
     def preparation(self) -> Preparation:
-        """Give what is done to latents before `logits`."""
+        """Return what is done to latents before `logits`."""
         mean, scale = self.mean.detach().cpu(), self.scale.detach().cpu()
         if not mean.any() and bool((scale == 1).all()):
             return Preparation(None, None, self.is_normed)
@@ -153,7 +153,7 @@ class TokenHead(lightning.LightningModule, ABC):
         return entropies.view(len(logits), -1).sum(1) / self.class_weights[labels].sum()
 
     def on_fit_start(self) -> None:
-        """Begin the dropout masks of the seed anew."""
+        """Restart the dropout masks of the seed."""
         self._noise = np.random.default_rng([self.seed, 1])
 
     def training_step(self, batch: WordBatch, _: int) -> Tensor:
@@ -165,7 +165,7 @@ class TokenHead(lightning.LightningModule, ABC):
         return losses.sum()
 
     def predict_step(self, batch: WordBatch, _: int) -> Tensor:
-        """Give the `(P, W)` classes of prepared latents."""
+        """Return the `(P, W)` classes of prepared latents."""
         return self.logits(batch.latents).argmax(-1)
 
     def _drop(self, latents: Float[Tensor, "L W D"]) -> Float[Tensor, "L W D"]:
@@ -187,7 +187,7 @@ class TokenHead(lightning.LightningModule, ABC):
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": falling, "interval": "step"}}
 
     def arguments(self) -> dict[str, Any]:
-        """Give the constructor's arguments as plain values, to build the head again."""
+        """Return the constructor's arguments as plain values, to build the head again."""
         keys = ("n_layers", "width", "n_classes", "dropout", "learning_rate", "weight_decay", "schedule", "seed")
         return {key: getattr(self, key) for key in keys}
 
@@ -222,7 +222,7 @@ class TokenClassifier(TokenHead):
         return multiply_layers(prepared, self.weight) + self.bias.unsqueeze(1)
 
     def only(self, probe: int) -> "TokenClassifier":
-        """Give the classifier of one layer."""
+        """Return the classifier of one layer."""
         alone = TokenClassifier(**{**self.arguments(), "n_layers": 1})
         alone._fill(self, slice(probe, probe + 1))
         return alone.train(self.training)
@@ -261,7 +261,7 @@ class TokenMix(TokenHead):
         return torch.einsum("l,lwk->wk", self.weights(), self.parts(prepared)).unsqueeze(0) + self.bias
 
     def only(self, probe: int) -> "TokenMix":
-        """Give the head itself: its one probe reads every layer."""
+        """Return the head itself: its one probe reads every layer."""
         del probe
         return self
 

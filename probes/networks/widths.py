@@ -63,7 +63,7 @@ def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
 
 
 def is_same_rule(one: Widths, other: Widths) -> bool:
-    """Tell whether two rules say the same, whatever the layers and the width they are read for.
+    """Return whether two rules say the same, whatever the layers and the width they are read for.
 
     Example:
         >>> is_same_rule("256", 256), is_same_rule("D/2,upper half D", "D/2, upper half D"), is_same_rule(256, "D")

@@ -52,7 +52,7 @@ def test_more_classes_than_rows() -> None:
 def test_codes_outside_the_classes(code: int, n_classes: int) -> None:
     latents, codes = plant(1, 10, 3, n_classes=3)
     codes[4] = code
-    with pytest.raises(HeadError, match=f"label code {code} stands in the training split; allowed: 0 to 2"):
+    with pytest.raises(HeadError, match=f"label code {code} is in the training split; allowed: 0 to 2"):
         fit_logistic(latents, codes, Cs=[1.0], n_classes=n_classes)
 
 

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from probes.logistic.design import build_design, standardise_rows
+from probes.logistic.design import Targets, build_design, standardise_rows
 from probes.logistic.history import History
 from probes.logistic.line_search import SUFFICIENT, Ray, search
-from probes.logistic.objective import Targets
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
