@@ -1,14 +1,14 @@
-# Every task of the repository. `make` alone lists them. Only the package index is reached, through pip's own settings.
+# Every task of the repository; `make` alone lists them. Only the package index is contacted, through pip's own settings.
 PYTHON ?= python3
-# The torch release that `make constraints` pins; its CPU and CUDA builds share this number.
+# The torch release that `make constraints` pins; CPU and CUDA builds share this number.
 TORCH := 2.13.0
 
 VENV := .venv
-# Processes of the default suite; each computes on one thread.
+# Processes of the default suite, one thread each.
 WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Errors only: an index that lacks a package is no news while another one has it.
+# Errors only: a package that one index lacks may be in another.
 PIP_FLAGS := -qq --disable-pip-version-check --no-input
 
 MAKEFLAGS += --no-print-directory
@@ -28,7 +28,7 @@ help: ## list the targets
 setup: $(STAMP) ## install the pinned packages into .venv (about 2 minutes and 2 GB, once)
 	@echo "$(VENV) is ready"
 
-# The stamp is the last step: a setup that fails or is stopped leaves none, and the next one goes on where it ended.
+# The stamp is written last: after a setup that failed or was stopped, the next one resumes.
 $(STAMP): pyproject.toml constraints.txt
 	$(check_python)
 	@rm -f $(STAMP)
@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@echo "[2/3] installing $$(grep -c == constraints.txt) pinned packages (about 2 minutes and 2 GB)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
-	@echo "[3/3] checking that they fit together"
+	@echo "[3/3] checking that their versions are compatible"
 	@$(BIN)/python -m pip check $(PIP_FLAGS)
 	@touch $(STAMP)
 
@@ -57,17 +57,17 @@ lint: $(STAMP) ## ruff and mypy, changing nothing
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-format: $(STAMP) ## put every file into ruff's form
+format: $(STAMP) ## format every file with ruff
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
 bench: $(STAMP) ## print the table of ratios and write it as JSON
 	@$(BIN)/python -m benchmarks.run
 
-notebook: $(STAMP) ## build the notebooks and execute them
+notebook: $(STAMP) ## build and execute the notebooks
 	@$(BIN)/python notebooks/build.py --execute
 
-constraints: ## pin today's releases anew, from an empty environment
+constraints: ## update the pins to today's releases, from an empty environment
 	$(check_python)
 	@echo "[1/3] creating .venv-constraints"
 	@$(PYTHON) -m venv --clear .venv-constraints
@@ -76,7 +76,7 @@ constraints: ## pin today's releases anew, from an empty environment
 	@echo "[3/3] writing constraints.txt"
 	@.venv-constraints/bin/python -m pip freeze --all --exclude-editable --exclude pip > .venv-constraints/frozen.txt
 	@{ sed -n '/^#/p' constraints.txt; sed 's/^\(torch==[^+]*\)+.*/\1/' .venv-constraints/frozen.txt; } > .venv-constraints/new.txt
-	@! grep -E '://| @ ' .venv-constraints/new.txt || { echo "constraints.txt is left as it was: the lines above name a place and no release" >&2; exit 1; }
+	@! grep -E '://| @ ' .venv-constraints/new.txt || { echo "constraints.txt is unchanged: the lines above name a location instead of a release" >&2; exit 1; }
 	@mv .venv-constraints/new.txt constraints.txt
 	@rm -rf .venv-constraints
 

@@ -22,7 +22,7 @@ MOST_ITERATIONS = 5000
 
 @dataclass(frozen=True, eq=False)
 class ProbeRows:
-    """What probes are fitted on, and what they have not seen.
+    """The rows that probes are fitted on, and held-out rows.
 
     Attributes:
         latents: `(L, N, D)` float32 latents of training rows.
@@ -37,13 +37,13 @@ class ProbeRows:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How the solutions of either side compare, over all problems.
+    """How the solutions of both sides compare, over all problems.
 
     Attributes:
         n_problems: Layers times C.
         n_lower: Problems whose objective is lower at our solution.
         worst_excess: Largest of (our objective - theirs) / theirs; below 0 where ours is lower everywhere.
-        share_equal: Share of held-out rows that both sides give to the same class.
+        share_equal: Share of held-out rows that both sides assign to the same class.
         lowest_equal: The same for the problem with the fewest such rows.
         share_converged: Share of our problems that are reported as converged.
     """
@@ -58,14 +58,14 @@ class Agreement:
 
 @dataclass(frozen=True)
 class TightAgreement:
-    """How the solutions of either side compare where both converge as far as float64 goes.
+    """How the solutions of both sides compare when both converge to float64 precision.
 
     Attributes:
         n_problems: Layers.
         worst_excess: As of `Agreement`.
-        share_equal: Share of held-out rows that both sides give to the same class, for the layer with the fewest.
+        share_equal: Share of held-out rows that both sides assign to the same class, for the layer with the fewest.
         coefficient_difference: Largest difference between two coefficients.
-        largest_coefficient: What to hold it against.
+        largest_coefficient: The scale to compare it with.
         is_converged: Whether every problem of ours is reported as converged.
     """
 
@@ -85,7 +85,7 @@ class _OneProblem:
 
 
 def describe_agreement(facts: dict[str, Any]) -> str:
-    """Tell how the solutions agree, as they come and where both converge tightly."""
+    """Describe how the solutions agree, with default and with tight tolerances."""
     tight = facts["tight"]
     return (
         f"objective lower on {facts['n_lower']} of {facts['n_problems']} problems (worst excess "
@@ -126,14 +126,14 @@ def agreement(
 
 
 def agree_tightly(rows: ProbeRows, *, options: SolverOptions | None = None) -> TightAgreement:
-    """Compare solutions where both sides converge as far as float64 goes, scikit-learn's by another algorithm (Newton).
+    """Compare solutions when both sides converge to float64 precision, scikit-learn's by another algorithm (Newton).
 
     Args:
         rows: What to fit on, and what to compare predictions on.
         options: Where our solver computes; its tolerances and precision are replaced.
 
     Returns:
-        How far the solutions of the lowest, the middle and the highest layer are apart.
+        The differences between the solutions at the lowest, the middle and the highest layer.
     """
     options = replace(options or SolverOptions(), **TIGHT)
     layers = sorted({0, len(rows.latents) // 2, len(rows.latents) - 1})

@@ -27,13 +27,13 @@ SPEC = ExtractionSpec(poolings=POOLINGS)
 
 
 def choose_sentences(n: int = N_SENTENCES) -> tuple[str, list[str]]:
-    """Take sentences of STS-B test evenly over the file, in its order; the shipped sample where STS-B is not at hand.
+    """Take sentences of STS-B test evenly over the file, in its order; the shipped sample if STS-B is not available.
 
     Args:
         n: How many.
 
     Returns:
-        Name of the source, and the sentences, repeats included as they stand.
+        Name of the source, and the sentences, repeats included.
     """
     import os
 
@@ -137,12 +137,12 @@ def matmul_rate(device: torch.device, *, repeats: int = 5, size: int = 1024) -> 
 def matmul_share(decoder: Decoder, batches: list[Batch], *, repeats: int) -> dict[str, float]:
     """Work out the share of the machine's own matmul rate reached on real tokens.
 
-    The rate is that of the products the extraction uses; PyTorch's own rate stands beside it.
+    The rate is that of the products the extraction uses; PyTorch's own rate is reported beside it.
 
     Args:
         decoder: The decoder.
         batches: Batches of an extraction.
-        repeats: Timings of either side, in turn; medians count.
+        repeats: Timings of each side, in turn; medians are used.
 
     Returns:
         `share`, and in GFLOP/s the rate of the products alone, PyTorch's own, and the extraction's.

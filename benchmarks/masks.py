@@ -1,4 +1,4 @@
-"""What a plan costs beside causal, and what a sweep saves against separate passes."""
+"""The cost of a plan relative to causal, and the savings of a sweep over separate passes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,11 +32,11 @@ def compare_plans(decoder: Decoder, batches: list[Batch], *, repeats: int) -> li
 
 
 def compare_sweeps(decoder: Decoder, batches: list[Batch], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
-    """Compare sweeps with separate passes, and say what their trees predict.
+    """Compare sweeps with separate passes, with the ratios that their trees predict.
 
     Args:
         decoder: The decoder.
-        batches: Few batches, large enough that blocks and not Python take the time: every plan goes through all.
+        batches: Few batches, large enough that the blocks and not Python dominate; every plan runs all of them.
         repeats: Timed pairs.
 
     Returns:

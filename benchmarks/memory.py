@@ -42,13 +42,13 @@ print(json.dumps(peak()))
 def peak_bytes(decoder: str, n_rows: int, *, n_made: int, of: str = "texts") -> int:
     """Measure the peak resident memory of an extraction in a process of its own.
 
-    Where the system lets a process forget its peak (Linux), that of loading the decoder does not count.
+    On Linux, where a process can reset its peak, the peak of loading the decoder does not count.
 
     Args:
         decoder: Decoder name.
         n_rows: Texts to extract.
-        n_made: Texts to make and hold, whatever is extracted: they are the caller's.
-        of: What is read of them: `texts`, or `words`.
+        n_made: Texts to create and keep in memory, however many are extracted.
+        of: What to extract: `texts` or `words`.
 
     Returns:
         Bytes.
@@ -61,7 +61,7 @@ def peak_bytes(decoder: str, n_rows: int, *, n_made: int, of: str = "texts") -> 
 def memory_growth(decoder: str, *, n_rows: int = 1500, of: str = "texts") -> dict[str, float]:
     """Compare the peak memory of `n_rows` and ten times as many, of whole texts or of `words`.
 
-    Fewer rows than the default fill neither the largest batch nor the queues between computing and writing.
+    Fewer rows than the default do not fill the largest batch or the queues between computing and writing.
     """
     small, large = (peak_bytes(decoder, n, n_made=10 * n_rows, of=of) for n in (n_rows, 10 * n_rows))
     return {"rows": n_rows, "bytes": small, "bytes_10x": large, "growth": large / small - 1}

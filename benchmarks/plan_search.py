@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan_search RUNS/NAME-sweep --caches CACHES [--layers final_norm] [--budgets 0.1 0.25]
 
-Every plan is scored on all rows (train and validation) for what the grid would choose, and on the rows that a search
-asks for. Regret is what the found plan lacks on validation, in points.
+Every plan is scored on all rows (train and validation), to find what the grid would choose, and on the rows that a
+search asks for. Regret is how far the found plan is below the best on validation, in points.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Replay:
         task: Its task.
         caches: The cache of every plan, in the order of the grid.
         memory: Scores that are known, by plan and rows per split.
-        keep: Receives the memory whenever it grows.
+        keep: Called with the memory whenever it grows.
     """
 
     config: RunConfig
@@ -92,7 +92,7 @@ def compare_searches(replay: Replay, *, budgets: tuple[float, ...]) -> dict[str,
         budgets: Shares of the full grid's cost.
 
     Returns:
-        What the grid chooses, the spread of its scores, and for each search the plan, its regret and its cost.
+        The plan that the grid chooses, the spread of its scores, and for each search its plan, regret and cost.
     """
     space = replay.space
     everything = dict(zip(space.plans, replay.score(Trial(space.plans, space.n_rows)), strict=True))
@@ -131,11 +131,11 @@ def open_sweep(folder: Path, *, caches: Path, head: str, options: dict[str, Any]
     """Open the folder of a sweep and the caches of its plans.
 
     Args:
-        folder: The sweep's run folder, of which config.yaml is read.
+        folder: The sweep's run folder; its config.yaml is read.
         caches: Where its caches are.
         head: The head to choose by.
         options: Options of the head that differ from the sweep's.
-        memory: Where scores are kept from one call to the next; nowhere when absent.
+        memory: File that keeps scores between calls; None keeps none.
 
     Returns:
         The replay.
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print what was compared."""
+    """Print the comparison."""
     grid, causal = found["grid"], found["causal"]
     print(f"{found['task']}, {found['head']} {found['options']}, {found['n_plans']} plans, {found['n_texts']} texts")
     print(f"{'':24} {'plan':44} {'validation':>10} {'regret':>7} {'test':>6} {'cost':>6}")

@@ -32,7 +32,7 @@ TIE = 1e-8
 
 
 def why_skipped() -> str:
-    """Say why the benchmark cannot run; nothing where it can."""
+    """Give the reason why the benchmark cannot run; empty if it can."""
     return "" if find_local(DATASET) else f"ICECORE_DATA names no folder that holds {DATASET}/"
 
 
@@ -59,20 +59,20 @@ def compare_probes(
 ) -> tuple[Comparison, dict[str, Any]]:
     """Compare fitting every layer and C at once with scikit-learn's `LogisticRegression` in a loop.
 
-    Both standardise, and both get float32, in which scikit-learn is the faster one too. Its tolerance is its default,
-    with iterations enough to reach it, and its BLAS gets as many threads as make it fastest: beside its own OpenMP
-    loops, more of them can be several times slower than one.
+    Both standardise, and both get float32, which is faster for scikit-learn too. It runs with its default tolerance,
+    enough iterations to reach it, and the number of BLAS threads that is fastest: next to its own OpenMP loops, more
+    threads can be several times slower than one.
 
     Args:
         rows: What to fit on, and what to compare predictions on.
-        repeats: Timed pairs; only our side is warmed up, for one loop takes minutes.
+        repeats: Timed pairs; only our side is warmed up, because one loop takes minutes.
         options: Options of our solver.
 
     Returns:
-        The comparison, and as plain values how the solutions agree.
+        The comparison, and how the solutions agree, as plain values.
 
     Raises:
-        RuntimeError: An objective of ours that is not at least as low.
+        RuntimeError: One of our objectives is higher than scikit-learn's.
     """
     options = options or SolverOptions()
     x, gold = rows.latents.numpy(), rows.codes.numpy()
@@ -104,7 +104,7 @@ def compare_probes(
 
 
 def _fastest_blas(x: NDArray[np.float32], gold: NDArray[np.int64]) -> int:
-    """Tell with how many BLAS threads scikit-learn is fastest on one problem."""
+    """Find the number of BLAS threads with which scikit-learn is fastest on one problem."""
     scaled = StandardScaler().fit_transform(x)
 
     def fit() -> None:

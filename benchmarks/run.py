@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
-    """Measure what is of words: their extraction, and the heads that read them.
+    """Measure the extraction of words and the heads that read them.
 
     Args:
         decoder: The decoder.

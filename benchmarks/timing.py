@@ -1,4 +1,4 @@
-"""Timing two sides in turn, so that a drift of the machine's speed meets both."""
+"""Timing two sides in turn, so that a drift of the machine's speed affects both."""
 
 import statistics
 import sys
@@ -16,10 +16,10 @@ class Comparison:
 
     Attributes:
         name: What was compared.
-        bar: What DESIGN asks of the ratio, as text.
+        bar: The required ratio, as text.
         ratio: Median over the pairs of slow side / fast side.
         ratios: Every pair's ratio.
-        seconds: Median seconds of either side, by its name.
+        seconds: Median seconds of each side, by name.
     """
 
     name: str
@@ -48,7 +48,7 @@ def compare(
         sides: The two sides with their names; the ratio is first / second.
         bar: What the ratio should be, as text.
         repeats: Pairs.
-        warm_up: Whether both sides run once untimed; a side that takes minutes gains nothing by it.
+        warm_up: Whether both sides run once untimed; not worth it for a side that takes minutes.
 
     Returns:
         The comparison.

@@ -2,7 +2,7 @@
 
 python -m benchmarks.tokens --gigabytes 10 --out FILE
 
-measures the second part on a cache of a size that `make bench` does not ask of anybody's disk.
+measures the second part on a cache that is too large for `make bench`.
 """
 
 import argparse
@@ -70,10 +70,10 @@ def compare_layers(
         epochs: Passes over the training sentences.
 
     Returns:
-        The comparison, one by one / at once; and how far the weights of the two sides are apart at most.
+        The comparison, one by one / at once; and the largest difference between the weights of the two sides.
 
     Raises:
-        RuntimeError: The two sides end differently.
+        RuntimeError: The two sides give different weights.
     """
     task = synthetic_task(sizes)
     cache = write_word_cache(folder / "layers.h5", task, sizes)
@@ -136,7 +136,7 @@ def time_streaming(folder: Path, sizes: Sizes, *, epochs: int = 1) -> dict[str, 
 
 
 def describe_streaming(found: dict[str, Any]) -> str:
-    """Tell in a line how fast a cache was read, and in how much memory."""
+    """Describe in one line how fast a cache was read, and with how much memory."""
     rates = ", ".join(f"{label} {rate:.0f} MB/s" for label, rate in found["mb_per_second"].items())
     return f"a word cache of {found['bytes'] / 1e9:.1f} GB: {rates}; peak memory {found['peak_mb']['after']:.0f} MB"
 
@@ -214,7 +214,7 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Stream a cache of any size: what is not asked for in `make bench`, because it takes that much disk."""
+    """Stream a cache of any size; not part of `make bench`, because it takes that much disk."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the synthetic cache")
     parser.add_argument("--folder", default=None, help="where it is written, and deleted at the end")

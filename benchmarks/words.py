@@ -1,4 +1,4 @@
-"""What words cost beside whole texts: extraction of the same texts, and pooling of the same batches."""
+"""The cost of words relative to whole texts: extraction of the same texts, and pooling of the same batches."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ SPEC = ExtractionSpec(poolings=POOLINGS, words=WordSpec(poolings=POOLINGS), stor
 
 
 def choose_word_texts(n: int = N_SENTENCES) -> tuple[str, list[JoinedText]]:
-    """Take sentences of WNUT-17 evenly over its training split; the shipped sample where WNUT-17 is not at hand.
+    """Take sentences of WNUT-17 evenly over its training split; the shipped sample if WNUT-17 is not available.
 
     Args:
         n: How many.
@@ -79,7 +79,7 @@ def _extraction(decoder: Decoder, texts: Sequence[str | JoinedText], folder: Pat
     numbers = itertools.count()
 
     def run() -> None:
-        # What an earlier one wrote stays until the end: deleting it would count as extracting.
+        # Earlier output stays until the end: deleting it would count as extraction time.
         extract_latents(decoder, texts, spec=SPEC, folder=folder / str(next(numbers)))
 
     return run

@@ -109,7 +109,7 @@ def update(script: Path, *, should_execute: bool, is_check: bool) -> list[str]:
     """Bring one notebook up to date, or only look; where something is wrong, nothing is written.
 
     Args:
-        script: The script; the notebook lies beside it.
+        script: The script; the notebook is beside it.
         should_execute: Run it and keep the outputs.
         is_check: Change nothing.
 

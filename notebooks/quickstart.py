@@ -1,5 +1,5 @@
 # mypy: disable-error-code=no-untyped-call
-# (IPython.display has no annotations; what stands above the first cell is no part of the notebook)
+# (IPython.display has no annotations; lines above the first cell are not part of the notebook)
 
 # %% [markdown]
 # # Quickstart

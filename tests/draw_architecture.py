@@ -1,8 +1,11 @@
 """Draws the folders of the two packages and the arrows between them into docs/architecture.md.
 
-The rows of the table on that page declare the order of the folders; everything else in the block comes from the code:
-the first sentence of each folder's `__init__`, what it imports, and the drawing. Run `python -m tests.draw_architecture`
-after an import between folders or a docstring changed. A new folder gets a row by hand, at its place in the order.
+The rows of the table on that page declare the order of the folders. Everything else in the block comes from the code:
+the first paragraph of each folder's docstring, what it imports, and the drawing. Run it after changing one of them:
+
+    python -m tests.draw_architecture
+
+A new folder gets its row by hand, at its place in the order.
 """
 
 import ast
@@ -44,13 +47,9 @@ def draw(order: Sequence[str], known: dict[str, Path]) -> str:
     graph = {folder: {t: "" for t in folders if t in found.get(folder, {})} for folder in folders}
     lines = ["| folder | what it holds | imports |", "|---|---|---|"]
     for folder in folders:
-        path = known.get(folder)
-        cells = (
-            f"`{folder.replace('.', '/')}/`",
-            first_paragraph(path) if path else "",
-            _imports(folder, graph[folder]),
-        )
-        lines.append("| " + " | ".join(cells).rstrip() + " |")
+        holds = first_paragraph(known[folder]) if folder in known else ""
+        row = f"| `{folder.replace('.', '/')}/` | {holds} | {_imports(folder, graph[folder])}"
+        lines.append(f"{row.rstrip()} |")
     lines += ["", "```mermaid", "graph TD"]
     for package in PACKAGES:
         inside = [folder for folder in folders if folder.startswith(f"{package}.")]

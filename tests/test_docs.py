@@ -1,7 +1,7 @@
 """README and docs: their Python runs, their commands parse, and what they name exists.
 
-A page is read from top to bottom as a reader would do it: its Python blocks share their names and one empty folder, in
-which `configs` and `my-decoder` (a tiny random decoder) lie. Blocks that name the demo's decoder or its run are slow.
+A page is read from top to bottom as a reader would do it: its Python blocks share their names and one folder that holds
+only `configs` and `my-decoder` (a tiny random decoder). Blocks that name the demo's decoder or its run are slow.
 """
 
 import io
@@ -28,6 +28,10 @@ PAGES = sorted(path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md
 PYTHON_PAGES = [page for page in PAGES if page.name != "cache_format.md"]  # that one has a test of its own
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 SHELLS = {"console", "bash", "sh", "shell"}
+FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
+NAMED_FILE = rf"`((?:{FOLDERS})/[\w./-]+\.(?:py|md|yaml|csv|ipynb))`"
+OPTION_IN_PROSE = r"`(--[\w-]+\.[\w.-]+[ =][^`]+)`"
+LINK = r"\]\(([^)\s]+)\)"
 REAL_DECODER = re.compile(r"smollm2|load_decoder\(\)|runs/demo", re.IGNORECASE)
 PLACEHOLDERS = {"CONFIG": "configs/demo.yaml", "PLAN": "backward:2", "DECODER": "smollm2-135m-instruct"}
 STOPS = {"|", "||", "&&", ";", ">", ">>", "2>", "&"}
@@ -87,8 +91,8 @@ def split_commands(line: str) -> Iterator[list[str]]:
             words.append(word)
 
 
-def told_commands(page: Path) -> Iterator[list[str]]:
-    """Yield every command that a page tells the reader to type, from its blocks and from inline code."""
+def shown_commands(page: Path) -> Iterator[list[str]]:
+    """Yield every command that a page shows, from its blocks and from inline code."""
     blocks, prose = read_page(page)
     for block in blocks:
         if block.language in SHELLS or (not block.language and re.match(r"(\$ |make |icecore )", block.text)):
@@ -109,9 +113,9 @@ def header_commands(config: Path) -> Iterator[list[str]]:
 
 def commands_of(program: str) -> list[Any]:
     """Give every command of one program on every page and in every config, as test parameters."""
-    told = [(page, words) for page in PAGES for words in told_commands(page)]
-    told += [(config, words) for config in CONFIGS for words in header_commands(config)]
-    chosen = {(name_of(path), *words[1:]): words[1:] for path, words in told if Path(words[0]).name == program}
+    shown = [(page, words) for page in PAGES for words in shown_commands(page)]
+    shown += [(config, words) for config in CONFIGS for words in header_commands(config)]
+    chosen = {(name_of(path), *words[1:]): words[1:] for path, words in shown if Path(words[0]).name == program}
     return [pytest.param(words, id=" ".join(key)) for key, words in chosen.items()]
 
 
@@ -147,7 +151,7 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "load_decoder", stop)
 
 
-def write_told_configs(folder: Path) -> None:
+def write_shown_configs(folder: Path) -> None:
     """Write the YAML blocks that begin with a comment naming their file, so that commands can name it."""
     for page in PAGES:
         for block in read_page(page)[0]:
@@ -159,7 +163,7 @@ def write_told_configs(folder: Path) -> None:
 @pytest.mark.parametrize("words", commands_of("icecore"))
 @pytest.mark.usefixtures("parse_only")
 def test_commands_parse(words: list[str], desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_told_configs(desk)
+    write_shown_configs(desk)
     arguments = [PLACEHOLDERS.get(word, word) for word in words]
     if arguments[:1] == ["COMMAND"] or (len(arguments) == 1 and arguments[0] in COMMANDS):
         return  # a command that is only mentioned
@@ -175,7 +179,7 @@ def test_commands_parse(words: list[str], desk: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_keys_in_prose_are_keys(page: Path, desk: Path) -> None:
     del desk
-    for code in re.findall(r"`(--[\w-]+\.[\w.-]+[ =][^`]+)`", read_page(page)[1]):
+    for code in re.findall(OPTION_IN_PROSE, read_page(page)[1]):
         read_arguments("run", ["configs/demo.yaml", *shlex.split(code)], description="", flags={})
 
 
@@ -209,11 +213,24 @@ def test_configs_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
     for block in read_page(page)[0]:
         if block.language == "yaml":
             assert isinstance(yaml.safe_load(block.text), dict), block
-            (tmp_path / "told.yaml").write_text(block.text, encoding="utf-8")
+            (tmp_path / "shown.yaml").write_text(block.text, encoding="utf-8")
             try:
-                read_arguments("run", [str(tmp_path / "told.yaml")], description="", flags={})
+                read_arguments("run", [str(tmp_path / "shown.yaml")], description="", flags={})
             except IcecoreError as error:
                 pytest.fail(f"{name_of(page)}:{block.line}: {error}")
+
+
+def test_the_pages_show_something_of_each() -> None:
+    """Otherwise the tests of links, trees, commands and configs would pass because they find nothing."""
+    blocks = [block for page in PAGES for block in read_page(page)[0]]
+    prose = "\n".join(read_page(page)[1] for page in PAGES)
+    assert {"python", "yaml", "console", "text"} <= {block.language for block in blocks}
+    assert any(is_tree(block) and list(tree_paths(block.text)) for block in blocks)
+    assert commands_of("icecore")
+    assert commands_of("make")
+    assert re.search(OPTION_IN_PROSE, prose)
+    assert re.search(LINK, prose)
+    assert re.search(NAMED_FILE, prose)
 
 
 def slug(heading: str) -> str:
@@ -225,7 +242,7 @@ def slug(heading: str) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_relative_links_resolve(page: Path) -> None:
     prose = read_page(page)[1]
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+    for target in re.findall(LINK, prose):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
@@ -238,8 +255,7 @@ def test_relative_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_files_named_in_prose_exist(page: Path) -> None:
-    folders = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
-    named = re.findall(rf"`((?:{folders})/[\w./-]+\.(?:py|md|yaml|csv|ipynb))`", read_page(page)[1])
+    named = re.findall(NAMED_FILE, read_page(page)[1])
     missing = [name for name in named if not (ROOT / name).is_file() and not name.startswith(("runs/", "caches/"))]
     assert not missing, f"{name_of(page)} names {missing}"
 
@@ -261,7 +277,7 @@ def tree_paths(text: str) -> Iterator[str]:
 
 
 def is_tree(block: Block) -> bool:
-    """Tell a file tree from other plain blocks: it draws boxes, or begins with a folder."""
+    """Check whether a plain block is a file tree: it draws boxes, or begins with a folder."""
     is_drawn = re.search("[├└]──", block.text) or re.match(r"[\w.-]+/\s", block.text)
     return block.language in ("", "text") and bool(is_drawn)
 
@@ -308,7 +324,7 @@ def run_python(page: Path) -> None:
             exec(code, names)
         n_lines = block.text.count("\n")
         if after is not None and after.language == "text" and after.line <= block.line + n_lines + 3:
-            # Numbers depend on where the weights came from; what they stand for does not.
+            # Numbers depend on where the weights came from; their labels do not.
             shown = [line.split()[:1] for line in after.text.splitlines()]
             assert [line.split()[:1] for line in printed.getvalue().splitlines()] == shown, name_of(page)
         sys.stdout.write(printed.getvalue())
@@ -331,15 +347,15 @@ def test_python_runs_on_the_real_decoder(page: Path, desk: Path) -> None:
     run_python(page)
 
 
-def test_the_protocol_page_tells_the_counts_of_stsb(icecore_data: Path) -> None:
+def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
     from probes.tasks import load_stsb_local
 
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    told = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]
-    assert told == list(load_stsb_local(icecore_data / "stsb").notes)
+    shown = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]
+    assert shown == list(load_stsb_local(icecore_data / "stsb").notes)
 
 
-def test_the_protocol_page_tells_the_bias_it_computes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_protocol_page_gives_the_bias_it_computes(capsys: pytest.CaptureFixture[str]) -> None:
     page = ROOT / "docs" / "protocol.md"
     run_python(page)
     printed = capsys.readouterr().out.splitlines()

@@ -104,7 +104,7 @@ def test_a_changed_script_is_noticed(
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "sentence"),
     [
         (nbformat.v4.new_output("stream", name="stderr", text="a warning"), "cell 2 writes to stderr .* 'a warning'"),
         (nbformat.v4.new_output("error", ename="E", evalue="boom", traceback=[]), "cell 2 .* 'boom'"),
@@ -113,7 +113,7 @@ def test_a_changed_script_is_noticed(
     ],
 )
 def test_outputs_that_must_not_be_committed(
-    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Any, told: str
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Any, sentence: str
 ) -> None:
     target = write_script(build, tmp_path, monkeypatch)
     notebook = build.build_notebook(SCRIPT)
@@ -122,7 +122,7 @@ def test_outputs_that_must_not_be_committed(
     monkeypatch.setattr(build, "FOLDER", FOLDER)
     problems = build.update(tmp_path / "small.py", should_execute=False, is_check=True)
     assert problems  # a checkout inside the temporary folder is named twice
-    assert all(re.search(told, problem) for problem in problems), problems
+    assert all(re.search(sentence, problem) for problem in problems), problems
 
 
 def test_pictures_shrink_and_stay_pictures(build: Any) -> None:

@@ -9,10 +9,16 @@ from benchmarks.run import show
 from tests.extract.tiny_decoders import save_decoder
 
 
-@pytest.mark.parametrize("of", ["texts", "words"])
-def test_an_extraction_in_another_process_tells_its_peak(tmp_path: Path, of: str) -> None:
-    decoder = save_decoder(tmp_path / "tiny-llama", max_position_embeddings=64)
-    assert 5e7 < memory.peak_bytes(str(decoder), 3, n_made=6, of=of) < 5e9
+def test_the_peak_counts_every_byte_an_extraction_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = str(save_decoder(tmp_path / "tiny-llama", max_position_embeddings=64))
+    bare = memory.peak_bytes(decoder, 3, n_made=6, of="texts")
+    extraction = "    extract_latents("
+    assert extraction in memory.CHILD
+    monkeypatch.setattr(
+        memory, "CHILD", memory.CHILD.replace(extraction, f"    held = b'x' * 400_000_000\n{extraction}")
+    )
+    laden = memory.peak_bytes(decoder, 3, n_made=6, of="words")
+    assert laden - bare == pytest.approx(400e6, rel=0.2)
 
 
 def test_growth_is_of_ten_times_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of logistic probes tells a better solution from a worse one, and why it did not run."""
+"""The benchmark of logistic probes rejects a worse solution, and reports why it did not run."""
 
 from pathlib import Path
 

@@ -16,8 +16,9 @@ def show(progress: ExtractionProgress) -> None:
     progress.finish()
 
 
-def test_silence() -> None:
+def test_silence(capfd: pytest.CaptureFixture[str]) -> None:
     show(SilentProgress())
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_terminal_gets_a_bar() -> None:

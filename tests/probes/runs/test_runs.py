@@ -38,7 +38,9 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
 
 
 def test_figures_show_something(finished: Finished) -> None:
-    for path in (finished.folder / "figures").glob("*.png"):
+    figures = list((finished.folder / "figures").glob("*.png"))
+    assert figures
+    for path in figures:
         with Image.open(path) as image:
             assert min(image.size) > 300
             assert np.ptp(np.asarray(image.convert("L"))) > 100
@@ -121,7 +123,9 @@ def test_the_summary_holds_table_and_figures(finished: Finished) -> None:
     text = (finished.folder / "summary.md").read_text(encoding="utf-8")
     for name in finished.scores["heads"]:
         assert f"| {name}" in text
-    for path in (finished.folder / "figures").glob("*.png"):
+    figures = list((finished.folder / "figures").glob("*.png"))
+    assert figures
+    for path in figures:
         assert f"](figures/{path.name})" in text
     assert finished.scores["command"] in text
 

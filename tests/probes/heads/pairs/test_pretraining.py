@@ -95,10 +95,11 @@ def test_whatever_changes_is_fitted_anew(
 
 
 def test_defaults_that_are_spelled_out_change_nothing(what: Pretraining, monkeypatch: pytest.MonkeyPatch) -> None:
-    obtain_autoencoder(what, pooling="mean")
+    first = obtain_autoencoder(what, pooling="mean")
     forbid(monkeypatch, probes.heads.pairs.pretraining, "fit_layers")
     same = {**OPTIONS, "patience": 5, "batch_size": "40", "learning_rate": "2e-3"}  # as YAML may give them
-    obtain_autoencoder(replace(what, options=same), pooling="mean")
+    again = obtain_autoencoder(replace(what, options=same), pooling="mean")
+    assert again.record == first.record
 
 
 def spoil(folder: Path, how: str) -> None:
