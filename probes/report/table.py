@@ -63,7 +63,7 @@ def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: st
     """Write a number; `-` where it is missing, None or NaN.
 
     Example:
-        >>> number(0.123, times=100), number(0.5, 2, sign="+"), number(float("nan"))
+        >>> number(0.123, times=100.0), number(0.5, 2, sign="+"), number(float("nan"))
         ('12.3', '+0.50', '-')
     """
     return NOTHING if value is None or math.isnan(value) else f"{times * value:{sign}.{digits}f}"
@@ -71,7 +71,7 @@ def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: st
 
 def percent(value: float | None, *, sign: str = "") -> str:
     """Write a score times 100."""
-    return number(value, times=100, sign=sign)
+    return number(value, times=100.0, sign=sign)
 
 
 def spread(summary: SeedSummary | None) -> str:
