@@ -344,6 +344,13 @@ def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:
     assert list(rows[0]) == ["split", "row", *INPUTS[made.kind.name], "gold", *made.scores.heads]
     for split in made.task.splits:
         part = [row for row in rows if row["split"] == split]
+        if made.kind.name != "words":
+            table = made.task.splits[split]
+            assert [int(row["row"]) for row in part] == list(range(len(table)))
+            for column in INPUTS[made.kind.name]:
+                assert [row[column] for row in part] == list(table[column])
+        gold = made.kind.report.gold(made.task, split)
+        assert [row["gold"] for row in part] == [str(value) for value in gold]
         for name, result in made.scores.heads.items():
             found = result.predictions[split]
             assert len(part) == len(found)
