@@ -129,7 +129,7 @@ def opening_lines(header: Header) -> Iterator[str]:
 def machine_line(header: Header) -> str:
     """Write what computed the numbers."""
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
-    products = f", float32 products by {header.products}" if header.products else ""
+    products = f", float32 products by {', '.join(header.products.values())}" if header.products else ""
     return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
 
 

@@ -119,7 +119,7 @@ def test_every_kind_has_the_same_document(made: MadeRun) -> None:
         "Decoder: `planted` (llama, 3 blocks, width 12, float32, weights `wwwwwwwwwwww`, revision `local`)",
         "Plan `causal`, poolings mean", "BOS policy `auto`, instruction ''", "0 truncated",
         "Task: `planted`, made up; train 48, validation 32, test 32",
-        "Commit `not a checkout`, device `cpu`, float32 products by default, torch 2",
+        "Commit `not a checkout`, device `cpu`, float32 products by oneDNN, AVX512, torch 2",
     ):  # fmt: skip
         assert fact in used
     for name, result in made.scores.heads.items():

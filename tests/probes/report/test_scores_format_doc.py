@@ -21,6 +21,7 @@ KEYS = (
     (r"^(.*)heads\.[^.]+", r"\1heads.HEAD"),
     (r"^chosen\.[^.]+", "chosen.HEAD"),
     (r"versions\..+", "versions.PACKAGE"),
+    (r"products\..+", "products.WHAT"),
     (r"subsets\.[^.]+", "subsets.SUBSET"),
     (r"baselines\.[^.]+", "baselines.BASELINE"),
     (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
