@@ -76,6 +76,6 @@ CLASSES_REPORT = KindReport(
     gold=_gold,
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
-    sections=(_defaults, _released_limit),
+    remarks=(_defaults, _released_limit),
     used=(_classes, _convergence, _growth),
 )  # fmt: skip

@@ -24,8 +24,8 @@ class KindReport:
         gold: Gives, for a task and a split, the gold of every prediction: numbers, or names.
         resampled: Says, from the task's description, what intervals are drawn from.
         metrics: Metrics of a head, a row of the results table each.
-        remark: What else there is to say about the numbers.
-        sections: Sections after the results table.
+        remarks: Paragraphs below the results table, without a heading.
+        sections: Sections after them.
         used: Further lines of the section "What was used".
         residuals: Compares, for a task and a split, predicted numbers with gold; None for predicted names.
         zero_shot: Metric of the score that a mask plan has without any head; empty where there is none.
@@ -37,7 +37,7 @@ class KindReport:
     gold: Callable[[Any, str], Sequence[Any]]
     resampled: Callable[[Mapping[str, Any]], str]
     metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
-    remark: Callable[["Context"], str] = lambda _: ""
+    remarks: tuple["Section", ...] = ()
     sections: tuple["Section", ...] = ()
     used: tuple["Section", ...] = ()
     residuals: Callable[[Any, str, NDArray[np.float64]], Residuals] | None = None
@@ -99,7 +99,7 @@ def summary_text(context: Context) -> str:
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
     lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}", *_cautions(context)]
-    for section in (_departures, *report.sections, _used):
+    for section in (*report.remarks, _departures, *report.sections, _used):
         lines += section(context)
     lines += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
@@ -129,7 +129,7 @@ def opening_lines(header: Header) -> Iterator[str]:
 def machine_line(header: Header) -> str:
     """Write what computed the numbers."""
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
-    products = f", float32 products by {header.products}" if header.products else ""
+    products = f", float32 products by {', '.join(header.products.values())}" if header.products else ""
     return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
 
 
@@ -145,14 +145,12 @@ def _numbers(context: Context) -> str:
     has_seeds = any(len(result.seeds) > 1 for _, result in context.results)
     is_honest = not any(result.is_optimistic for _, result in context.results)
     chosen = "; ".join(f"`{name}` {result.selection}" for name, result in context.results)
-    parts = (
+    return (
         f"Scores times 100{', mean ± standard deviation over seeds' * has_seeds}; the interval is a "
-        f"{header.n_resamples}-fold bootstrap over test {context.report.resampled(header.task)}.",
-        context.report.remark(context),
+        f"{header.n_resamples}-fold bootstrap over test {context.report.resampled(header.task)}. "
         f"Chosen on: {chosen}{'; nothing was chosen on test' * is_honest} (protocol `{header.protocol}`, "
-        "docs/protocol.md).",
+        "docs/protocol.md)."
     )
-    return " ".join(filter(None, parts))
 
 
 def _cautions(context: Context) -> Iterator[str]:

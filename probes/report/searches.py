@@ -6,8 +6,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from extract.masks.grid import k_and_k0
+from probes.report import style
 from probes.report.scores import PlansScores
-from probes.report.style import panels
 from probes.report.sweeps import plans_text
 from probes.report.table import NOTHING, markdown_table, percent
 
@@ -23,7 +23,7 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
         scores: The search.
     """
     search = scores.search
-    (axes,) = panels(figure)
+    (axes,) = style.panels(figure)
     places = {text: k_and_k0(text) for trial in search["trials"] for text in trial["scores"]}
     points = {text: place for text, place in places.items() if place is not None}
     if len(points) < len(places):
@@ -36,13 +36,14 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
         for trial in search["trials"]:
             ranked = sorted(trial["scores"], key=lambda text: trial["scores"][text])
             size = 20 + 180 * trial["n_texts"] / search["n_texts"]
-            ranks = [place / max(1, len(ranked) - 1) for place in range(len(ranked))]
+            ranks = [(place + 1) / len(ranked) for place in range(len(ranked))]
             ks, k0s = zip(*(points[text] for text in ranked), strict=True)
             dots = axes.scatter(ks, k0s, s=size, c=ranks, cmap="viridis", vmin=0, vmax=1)
         figure.colorbar(dots, ax=axes, label="rank in its trial, 1 is best")
         axes.plot(*points[scores.plans[0].plan], "x", color="tab:red", markersize=12, label="chosen")
         axes.set_xlabel("k, converted blocks from the top")
         axes.set_ylabel("k0, of these nosink-bidirectional")
+    style.count_whole(axes, "both" if len(points) == len(places) else "x")
     axes.legend(fontsize=8, frameon=False)
 
 

@@ -11,7 +11,7 @@ from extract.masks.grid import k_and_k0
 from extract.masks.plan import MaskPlan, parse_plan
 from probes.report.document import KindReport, join_lines, machine_line, opening_lines
 from probes.report.scores import PlanChoice, PlanScores, PlansScores
-from probes.report.style import BLUE, COLOURS, GREY, panels
+from probes.report.style import BLUE, COLOURS, GREY, count_whole, panels
 from probes.report.table import NOTHING, describe_point, interval, markdown_table, metric_label, percent
 
 CAUSAL = "causal"
@@ -71,6 +71,7 @@ def draw_sweep(figure: Figure, points: Sequence[Point], *, metric: str) -> None:
             axes.axhline(causal, color=GREY, linestyle=":", label=CAUSAL)
         axes.set_xlabel("last converted block of the window" if windows else "k, converted blocks from the top")
         axes.set_ylabel(label)
+        count_whole(axes)
         axes.legend(fontsize=8, frameon=False)
     else:
         figure.set_figheight(max(4.2, 1.2 + 0.15 * len(points)))

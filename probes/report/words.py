@@ -17,15 +17,16 @@ def _metric(row: table.Row) -> str:
     return row.metric + (" (strict)" if row.result.options["is_strict"] and row.metric == "span-f1" else "")
 
 
-def without_latent(context: Context) -> str:
+def without_latent(context: Context) -> Iterator[str]:
     """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
     names = [f"`{name}`" for name, result in context.results if result.options["leaves_out_cut"]]
-    rules = "Spans are counted by the rules of conlleval, unless marked strict. "
     if not names:
-        return f"{rules}A word without a latent is an error."
-    if len(names) == len(context.scores.heads):
-        return f"{rules}Words without a latent are left out of the scores."
-    return f"{rules}A word without a latent is an error; {', '.join(names)} leaves such words out of its scores."
+        missing = "A word without a latent is an error."
+    elif len(names) == len(context.scores.heads):
+        missing = "Words without a latent are left out of the scores."
+    else:
+        missing = f"A word without a latent is an error; {', '.join(names)} leaves such words out of its scores."
+    yield f"\nSpans are counted by the rules of conlleval, unless marked strict. {missing}"
 
 
 def _decoding(context: Context) -> Iterator[str]:
@@ -131,7 +132,7 @@ WORDS_REPORT = KindReport(
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
     resampled=lambda task: str(task["resampled"].get("test", "sentences")),
-    remark=without_latent,
+    remarks=(without_latent,),
     sections=(_decoding, _types, _errors, _layers, _mix),
     used=(_words,),
     writers=(write_conll,),

@@ -1,10 +1,7 @@
 """Where a head is wrong: its residuals, by size, by length, by lexical overlap, and against the gold."""
 
-import csv
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -122,20 +119,3 @@ def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"])
         np.array([len({*a} & {*b}) / max(len({*a} | {*b}), 1) for a, b in words]),
         texts,
     )
-
-
-def write_predictions(path: Path, task: PairTask, predictions: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    """Write every head's calibrated prediction for every row.
-
-    Args:
-        path: The CSV file: `split,row,sentence1,sentence2,gold`, then a column per head.
-        task: The task.
-        predictions: Head to split to `(N,)` predictions.
-    """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["split", "row", "sentence1", "sentence2", "gold", *predictions])
-        for split, rows in task.splits.items():
-            columns = [predictions[head][split] for head in predictions]
-            for i, row in enumerate(zip(rows["sentence1"], rows["sentence2"], rows["score"], strict=True)):
-                writer.writerow([split, i, *row, *(f"{column[i]:.4f}" for column in columns)])

@@ -80,7 +80,8 @@ def make_header(kind: str, task: dict[str, Any], what: str = "run") -> Header:
     """Make a header; its commit is that of an installed package."""
     return Header(
         what=what, kind=kind, protocol="icecore", name="made", command="icecore run made.yaml", commit="",
-        versions={"torch": "2"}, device="cpu", n_resamples=100, decoder=DECODER, task=task, products="default",
+        versions={"torch": "2"}, device="cpu", n_resamples=100, decoder=DECODER, task=task,
+        products={"linear": "oneDNN", "cpu": "AVX512"},
     )  # fmt: skip
 
 

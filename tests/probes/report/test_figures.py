@@ -59,9 +59,9 @@ def test_curves_show_every_line_of_the_metric_its_spread_and_the_majority() -> N
     np.testing.assert_allclose(labels["C 0.1, validation"], [40, 50])
     np.testing.assert_allclose(labels["C 1, validation"], [30, NAN])
     assert labels["majority, validation"] == [25, 25]
-    assert list(axes.lines[3].get_xdata()) == [1, 1]  # the chosen final_norm
+    assert np.asarray(axes.lines[3].get_xdata()).tolist() == [1, 1]  # the chosen final_norm
     [band] = axes.collections
-    assert np.ptp(band.get_paths()[0].vertices[:, 1]) == pytest.approx(40)  # 30 to 70
+    assert np.ptp(np.asarray(band.get_paths()[0].vertices)[:, 1]) == pytest.approx(40)  # 30 to 70
     assert axes.get_ylabel() == "accuracy x 100"
 
 
@@ -114,7 +114,7 @@ def test_a_confusion_counts_gold_against_predicted() -> None:
     assert confusion(missing).tolist() == [[1, 0, 1], [0, 2, 0]]
     axes = drawn(draw_confusion, missing).axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["O", "B-X", "none"]
-    np.testing.assert_allclose(axes.images[0].get_array(), [[0.5, 0, 0.5], [0, 1, 0]])
+    np.testing.assert_allclose(np.asarray(axes.images[0].get_array()), np.array([[0.5, 0, 0.5], [0, 1, 0]]))
 
 
 def test_names_that_do_not_fit_are_left_out() -> None:

@@ -136,7 +136,7 @@ def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callabl
     assert (
         f"`logistic-probe` may take 100 iterations, the released code's limit; it took {took} and converged" in summary
     )
-    assert "SMOTE (`times-5`) put 384 rows to 96" in summary
+    assert "SMOTE (`times-5`) added 384 rows to 96" in summary
     assert "protocol `look-both-ways`" in summary
 
 

@@ -132,5 +132,5 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     assert "| cosine-mlp (optimistic) |" in text
     assert "| layer-cosine (" in text
     assert "| layer-cosine (optimistic)" not in text
-    assert "**Optimistic**: protocol `freeze-released` chooses the epoch" in text
+    assert "> `cosine-mlp` is **optimistic**: the epoch of every trained head is chosen on the test split" in text
     assert "nothing was chosen on test" not in text

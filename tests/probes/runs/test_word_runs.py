@@ -96,7 +96,8 @@ def test_a_run_writes_everything(finished: WordRun, listing: Callable[[Path], li
         *(f"figures/token_classifier_{kind}.png" for kind in ("confusion", "history", "layers")),
         *(f"figures/token_mix_{kind}.png" for kind in ("confusion", "history", "weights")),
     ]
-    files = ["config.yaml", "scores.json", "summary.md", *(f"predictions/{split}.conll" for split in SPLITS)]
+    files = ["config.yaml", "scores.json", "summary.md", "predictions.csv"]
+    files += [f"predictions/{split}.conll" for split in SPLITS]
     manifest = f"manifests/{finished.cache.path.stem}.json"
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
     for path in (finished.folder / "figures").glob("*.png"):

@@ -1,16 +1,12 @@
-"""Residuals of a few rows, worked out by hand; the table of every prediction."""
+"""Residuals of a few rows, worked out by hand."""
 
-import csv
 import math
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy.stats import pearsonr
 
-from probes.heads.pairs.residuals import Residuals, residuals_of, write_predictions
+from probes.heads.pairs.residuals import Residuals, residuals_of
 from probes.tasks import PairTask
 from probes.tasks.pairs.task import build_splits
 
@@ -127,20 +123,3 @@ def test_a_calibration_curve_has_no_more_points_than_rows(found: Residuals) -> N
 def test_predictions_that_hit_lie_on_the_diagonal(task: PairTask) -> None:
     x, y = residuals_of(task, "test", np.array(GOLD)).calibration_curve(3)
     np.testing.assert_allclose(x, y)
-
-
-def test_every_prediction_is_written_with_its_texts(
-    task: PairTask, tmp_path: Path, listing: Callable[[Path], list[str]]
-) -> None:
-    first: dict[str, NDArray[np.float64]] = {"validation": np.array(GOLD), "test": np.array(PREDICTED)}
-    second = {split: values / 3 for split, values in first.items()}
-    write_predictions(tmp_path / "p.csv", task, {"layer-cosine": first, "cosine-mlp": second})
-    assert listing(tmp_path) == ["p.csv"]
-    with (tmp_path / "p.csv").open(encoding="utf-8", newline="") as file:
-        header, *rows = list(csv.reader(file))
-    assert header == ["split", "row", "sentence1", "sentence2", "gold", "layer-cosine", "cosine-mlp"]
-    assert [(row[0], row[1]) for row in rows] == [(split, str(i)) for split in task.splits for i in range(8)]
-    assert [(row[2], row[3]) for row in rows] == TEXTS * 2
-    assert [float(row[4]) for row in rows] == GOLD * 2
-    assert [float(row[5]) for row in rows] == [*GOLD, *PREDICTED]
-    assert [float(row[6]) for row in rows] == pytest.approx([value / 3 for value in [*GOLD, *PREDICTED]], abs=5e-5)
