@@ -1,5 +1,6 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -7,11 +8,12 @@ import numpy as np
 from jaxtyping import Float
 
 from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
+from extract.digest import digest_json
 from extract.errors import ConfigError
+from probes.fitting.fit_or_load import fit_or_load
 from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.picking import pick_probe, predict_split, score_splits
 from probes.heads.classes.results import class_result, require_rows, training_names
-from probes.heads.classes.saved import save_probe
 from probes.heads.classes.solving import ChunkSolver, Part, training_codes
 from probes.heads.entries import Purpose
 from probes.heads.options import HeadOptions
@@ -22,13 +24,15 @@ from probes.latents.class_features import ClassFeatures
 from probes.logistic.checks import check_codes
 from probes.logistic.labels import check_folds, stratified_folds
 from probes.logistic.oversampling import describe_oversampling
+from probes.logistic.probe import LinearProbe
 from probes.tasks.classes.task import ClassTask
 
 
 def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Fit a probe for every layer and C on train, choose on validation, and read test once.
 
-    Without a validation split, layer and C are chosen by cross-validation on train.
+    Without a validation split, layer and C are chosen by cross-validation on train. A probe that was kept under the
+    very same circumstances is loaded, with the scores of all layers and Cs, instead of fitted again.
 
     Args:
         resolved: Its options.
@@ -48,35 +52,74 @@ def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
     names = features.channels.names
     selection = selection_of(task, options, has_choice=len(names) * len(options.Cs) > 1)
-    parts = _fit_all(features, task, options, selection=selection, device=setting.device)
-    surface = np.concatenate([part.surface for part in parts])
-    fits = [part.fit for part in parts]
-    place = _best(surface, options.Cs)
-    fit, converged = pick_probe(fits, place)
-    chosen = {"layer": names[place[0]], "C": options.Cs[place[1]], "score": float(surface[place])}
-    facts = {"pooling": features.channels.pooling, "layer": chosen["layer"], "convergence": converged["chosen"]}
-    save_probe(setting.folder / resolved.name, fit, task, facts)
-    default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
-    default_scores = score_splits(features, pick_probe(fits, default)[0], layer=default[0])
+    saved = fit_or_load(
+        setting.folder / resolved.name, _identify(resolved, setting, features),
+        lambda: _fit(features, options, selection=selection, device=setting.device),
+        lambda record: LinearProbe(**record["arguments"]),
+    )  # fmt: skip
+    surface = np.array(saved.record["surface"], dtype=np.float64)  # null, where nothing is to choose, is NaN
+    layer, c = _best(surface, options.Cs)
     return class_result(
         resolved, setting,
-        {split: predict_split(features, fit, layer=place[0], split=split) for split in task.splits},
+        {split: predict_split(features, saved.head, layer=layer, split=split) for split in task.splits},
         pooling=features.channels.pooling,
         layers=names,
         options=asdict(options),
         selection=selection,
-        chosen=chosen,
+        chosen={"layer": names[layer], "C": options.Cs[c], "score": float(surface[layer, c])},
         curves=tuple(
             Curve(f"C {C:g}", selection, task.metric, tuple(column))
             for C, column in zip(options.Cs, surface.T.tolist(), strict=True)
         ),
         extras={
             "Cs": list(options.Cs),
-            "default": {"layer": names[default[0]], "C": options.Cs[default[1]], "scores": default_scores},
+            "default": saved.record["default"],
             **_describe_growth(task, options),
-            "convergence": converged,
+            "convergence": saved.record["all_convergence"],
         },
     )  # fmt: skip
+
+
+def _identify(resolved: HeadOptions, setting: Setting, features: ClassFeatures) -> str:
+    """Digest everything the kept probe and its record depend on."""
+    cache, task = setting.cache, setting.task
+    return digest_json(
+        [
+            resolved.name, asdict(_options(resolved)), features.channels.pooling, list(features.channels.names),
+            cache.manifest.id, task.digest(), list(task.metrics), cache.identity["versions"], setting.device,
+        ]
+    )  # fmt: skip
+
+
+def _fit(
+    features: ClassFeatures, options: ProbeOptions, *, selection: str, device: str
+) -> tuple[LinearProbe, dict[str, Any]]:
+    """Fit every layer and C, and give the chosen probe with the scores of all of them."""
+    task, names = features.task, features.channels.names
+    parts = _fit_all(features, task, options, selection=selection, device=device)
+    surface = np.concatenate([part.surface for part in parts])
+    fits = [part.fit for part in parts]
+    place = _best(surface, options.Cs)
+    fit, convergence = pick_probe(fits, place)
+    default = (len(names) - 1, int(np.argmin(np.abs(np.log(options.Cs)))))
+    classes = training_names(task)
+    default_probe = LinearProbe.of(pick_probe(fits, default)[0], classes)
+    return LinearProbe.of(fit, classes), {
+        "name": "logistic-probe",
+        "pooling": features.channels.pooling,
+        "layers": [names[place[0]]],
+        "C": options.Cs[place[1]],
+        "is_pairs": task.is_pairs,
+        "task": {"name": task.name, "digest": task.digest()},
+        "convergence": convergence["chosen"],
+        "all_convergence": convergence,
+        "surface": [[None if math.isnan(score) else score for score in row] for row in surface.tolist()],
+        "default": {
+            "layer": names[default[0]],
+            "C": options.Cs[default[1]],
+            "scores": score_splits(features, default_probe, layer=default[0]),
+        },
+    }
 
 
 def _options(resolved: HeadOptions) -> ProbeOptions:

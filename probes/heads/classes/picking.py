@@ -11,6 +11,7 @@ from extract.errors import HeadError
 from probes.heads.classes.solving import check_features
 from probes.latents.channels import Channels
 from probes.latents.class_features import ClassFeatures
+from probes.logistic.probe import LinearProbe
 from probes.logistic.result import ConvergenceReport, LogisticFit
 from probes.metrics.class_metrics import score_classes
 
@@ -52,12 +53,12 @@ def pick_probe(fits: list[LogisticFit], place: tuple[int, int]) -> tuple[Logisti
     raise HeadError(f"layer {place[0]} is none of the fitted ones.")
 
 
-def predict_split(features: ClassFeatures, fit: LogisticFit, *, layer: int, split: str) -> Int[np.ndarray, " N"]:
+def predict_split(features: ClassFeatures, probe: LinearProbe, *, layer: int, split: str) -> Int[np.ndarray, " N"]:
     """Predict a split by one probe, of which only one layer is read.
 
     Args:
         features: Features of every layer.
-        fit: The probe alone.
+        probe: The probe.
         layer: Place of its layer.
         split: The split.
 
@@ -72,15 +73,15 @@ def predict_split(features: ClassFeatures, fit: LogisticFit, *, layer: int, spli
     one = ClassFeatures(features.cache, features.task, Channels((pooling,), (name,)))
     (chunk,) = one.chunks([split])
     check_features(chunk[split], split=split, first_layer=layer)
-    return np.asarray(features.task.training_classes[fit.logits(chunk[split])[0, 0].argmax(-1).numpy()])
+    return np.asarray(features.task.training_classes[probe(chunk[split][0]).argmax(-1).numpy()])
 
 
-def score_splits(features: ClassFeatures, fit: LogisticFit, *, layer: int) -> dict[str, float]:
+def score_splits(features: ClassFeatures, probe: LinearProbe, *, layer: int) -> dict[str, float]:
     """Score one probe on every split by the metric to choose by.
 
     Args:
         features: Features of every layer.
-        fit: The probe alone.
+        probe: The probe.
         layer: Place of its layer.
 
     Returns:
@@ -90,7 +91,7 @@ def score_splits(features: ClassFeatures, fit: LogisticFit, *, layer: int) -> di
     return {
         split: float(
             score_classes(
-                predict_split(features, fit, layer=layer, split=split), task.labels(split), metric=task.metric
+                predict_split(features, probe, layer=layer, split=split), task.labels(split), metric=task.metric
             )
         )
         for split in task.splits
