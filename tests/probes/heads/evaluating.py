@@ -12,12 +12,16 @@ from probes.heads.setting import Setting, Watch
 from probes.tasks.base import Task
 
 
-def make_setting(cache: LatentCache, task: Task, folder: Path, *, seeds: tuple[int, ...] = (0,), **more: Any) -> Setting:
+def make_setting(
+    cache: LatentCache, task: Task, folder: Path, *, seeds: tuple[int, ...] = (0,), **more: Any
+) -> Setting:
     """Share a cache and a task among heads that are kept under a folder; few resamples."""
     return Setting(cache, task, seeds, more.pop("n_resamples", 100), "cpu", folder, **more)
 
 
-def evaluate(name: str, options: dict[str, Any], setting: Setting, *, watch: Watch = lambda _: ignore_epoch) -> HeadResult:
+def evaluate(
+    name: str, options: dict[str, Any], setting: Setting, *, watch: Watch = lambda _: ignore_epoch
+) -> HeadResult:
     """Resolve the options of a head for the task of a setting, and evaluate it."""
     task = setting.task
     resolved = resolve_head(name, options, protocol=setting.protocol, kind=task.kind, task=task.name)

@@ -41,7 +41,9 @@ def test_look_both_ways_is_what_its_script_says() -> None:
     assert (options.is_standardised, found.layers) == (False, ("final_norm",))
 
 
-@pytest.mark.parametrize("protocol", [name for name, protocol in PROTOCOLS.items() if "token-classifier" in protocol.heads])
+@pytest.mark.parametrize(
+    "protocol", [name for name, protocol in PROTOCOLS.items() if "token-classifier" in protocol.heads]
+)
 def test_the_config_counts_before_the_protocol(protocol: str) -> None:
     found = resolve_head(
         "token-classifier", {"learning_rate": "2e-3", "layers": "blocks", "steps": 0}, protocol=protocol
@@ -89,8 +91,8 @@ def test_an_unknown_head_is_refused() -> None:
 
 def test_a_head_for_another_kind_of_task_is_refused() -> None:
     sentence = (
-        r"unknown head 'cosine-mlp': Allowed: token-classifier, token-mix\. These are the heads for tasks of words, such "
-        "as 'ner'"
+        r"unknown head 'cosine-mlp': Allowed: token-classifier, token-mix\. These are the heads for tasks of words, "
+        "such as 'ner'"
     )
     with pytest.raises(UnknownNameError, match=sentence):
         resolve_head("cosine-mlp", {}, kind="words", task="ner")

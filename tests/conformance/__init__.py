@@ -1,0 +1,1 @@
+"""One suite for everything that is registered: a new row of a table is tested with no edit here."""
