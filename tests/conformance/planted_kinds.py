@@ -57,8 +57,8 @@ def fingerprint(cache: LatentCache) -> str:
 
 
 def _predict_pairs(saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]) -> NDArray[Any]:
-    data = PairLatents(setting.cache, setting.task, pooling="mean", batch_size=1000)
-    [batch] = data.loader(split)
+    data = PairLatents(setting.cache, setting.task, pooling="mean")
+    [batch] = data.loader(split)  # whole splits are read at once, as in an evaluation
     with torch.no_grad():
         found = [read_calibration(each.record["calibration"])(each.head(batch.a, batch.b).numpy()) for each in saved]
     return np.asarray(np.mean(found, axis=0))
@@ -107,11 +107,11 @@ PLANTED: dict[str, PlantedKind] = {
     ),
     "words": PlantedKind(
         lambda shuffled: (words.make_task(shuffled=shuffled),),
-        # The gold of the cache is that of the unshuffled task; a few words have no latent.
+        # A few words have no latent. Most tags begin a span of one of two types, so that chance is high.
         lambda _, task: words.plant(task, noise=0.8, cut=(1, 5)),
         {"learning_rate": 1e-2, "max_epochs": 4, "epoch_steps": 1, "batch_size": 8, "chunk_words": 60,
          "pooling": "mean"},
-        _predict_words, (0.0, 0.35), lambda task, split: sum(map(len, task.splits[split]["words"])),
+        _predict_words, (0.0, 0.47), lambda task, split: sum(map(len, task.splits[split]["words"])),
     ),
 }  # fmt: skip
 """Kind of task to how its heads are tried. A new kind needs a row here; a new head of a known kind needs none."""
