@@ -106,7 +106,7 @@ def test_options_resolve_from_nothing_and_from_text(name: str) -> None:
     found = resolve_head(name, None)
     assert (found.name, found.pooling, found.layers) == (name, "", ("all",))
     for source, value in zip(entry.sources, found.own, strict=True):
-        expected = {} if not is_dataclass(source) else source() if isinstance(source, type) else source
+        expected: Any = {} if not is_dataclass(source) else source() if isinstance(source, type) else source
         assert value == expected
         if not is_dataclass(value):
             continue
