@@ -152,9 +152,7 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
             if not any(isinstance(item, bool) for item in items):
                 yield tuple(float(item) for item in items)
         elif isinstance(value, bool) or kind is bool or kind is str:
-            if isinstance(value, kind) and isinstance(value, bool) == (
-                kind is bool
-            ):  # True is a whole number to Python
+            if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):  # to Python, True is an int
                 yield value
         elif kind is float or float(value).is_integer():
             yield kind(float(value))
