@@ -60,7 +60,7 @@ class CosineThreshold(nn.Module):
         """Compare raw latents."""
         if self.kind == "standardised":
             a, b = (a - self.mean) / self.scale, (b - self.mean) / self.scale
-        return cosine(a, b)
+        return cosine(a[None], b[None])[0]
 
     def predict(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> list[str]:
         """Classify pairs by their raw latents.
