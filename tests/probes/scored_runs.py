@@ -12,7 +12,7 @@ from probes.runs.config import RunConfig, TaskSpec
 from probes.runs.run import run
 from tests.probes.worded_classes import OTHERS, write_worded_classes
 
-QUICK: dict[str, Any] = {"max_epochs": 2, "epoch_steps": 1, "learning_rate": 1e-2}
+QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 20, "learning_rate": 3e-2}
 
 
 def _run(base: Path, decoder: Path, **fields: Any) -> Path:

@@ -34,7 +34,7 @@ def test_score_two_texts(finished: Finished, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(("source", "option"), [("file", "--pairs"), ("stdin", "--pairs"), ("file", "--file")])
-def test_score_many_pairs(  # noqa: PLR0913
+def test_score_many_pairs(
     finished: Finished,
     source: str,
     option: str,
