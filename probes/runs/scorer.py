@@ -85,7 +85,7 @@ class Scorer:
             rows: As for `score`.
 
         Returns:
-            `(N, K)` probabilities, in the order of `seeds[0].head.class_names`.
+            `(N, K)` probabilities, in the order of `seeds[0].head.arguments()["class_names"]`.
 
         Raises:
             InputError: As by `score`.

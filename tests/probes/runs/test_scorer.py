@@ -87,7 +87,7 @@ def test_texts_get_the_classes_of_the_run(classes: Path) -> None:
     assert len(set(names)) == 2
     shares = scorer.probabilities(texts)
     assert shares.sum(1).tolist() == pytest.approx([1.0] * len(texts))
-    known = scorer.seeds[0].head.class_names
+    known = scorer.seeds[0].head.arguments()["class_names"]
     assert [known[k] for k in shares.argmax(1).tolist()] == names
 
 
@@ -148,7 +148,8 @@ def test_a_run_on_every_token_gives_a_word_the_tag_of_its_first_token(
         tmp_path_factory.mktemp("every-token"), decoder_folder, protocol="look-both-ways",
         extraction=ExtractionSpec(), seeds=(0,), heads={"token-classifier": {**QUICK, "layers": "block_02"}},
     )  # fmt: skip
-    sentences = TaskSpec("words-sample", {"tags": "pos"}, pairs=24).load().joined("test")
+    task: Any = TaskSpec("words-sample", {"tags": "pos"}, pairs=24).load()
+    sentences = task.joined("test")
     pieces, tags = by_sentence(folder, "word"), by_sentence(folder, "token-classifier")
     expected = []
     for text, cut, told in zip(sentences, pieces, tags, strict=True):
