@@ -1,18 +1,50 @@
-"""Latents of a few texts in memory, without a cache."""
+"""Latents of a few texts, or of their words, in memory: no cache is written."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
+from extract.inputs.alignment import WORD_CUT, WORD_LOST
 from extract.inputs.batching import collate, group_by_length
-from extract.inputs.template import TextEncoder
+from extract.inputs.joined import JoinedText
+from extract.inputs.tokenised import EncodedText
+from extract.poolings.word_pooling import select_word_poolings
 from extract.run.spec import ExtractionSpec, batch_limits
+from extract.run.word_encoder import make_encoder
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedWords:
+    """Latents of the words of some texts.
+
+    Attributes:
+        latents: `(L, P, W, D)` float32 on the CPU, texts one after the other, words in text order; zeros where a word
+            has no latent.
+        offsets: `(N + 1,)` int64 where the words of each text start.
+        flags: `(W,)` bits of `extract.inputs.alignment`.
+    """
+
+    latents: Float[Tensor, "L P W D"]
+    offsets: NDArray[np.int64]
+    flags: UInt8[np.ndarray, " W"]
+
+    @property
+    def has_latent(self) -> Bool[np.ndarray, " W"]:
+        """`(W,)` whether the word has a latent: it was neither truncated nor lost."""
+        return np.asarray((self.flags & (WORD_CUT | WORD_LOST)) == 0)
+
+    def of(self, text: int) -> Float[Tensor, "L P w D"]:
+        """Give the latents of the words of one text, by its position."""
+        return self.latents[:, :, self.offsets[text] : self.offsets[text + 1]]
 
 
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
@@ -29,15 +61,50 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     Raises:
         InputError: A text that cannot be pooled; names it.
     """
-    layers = select_layers(spec.layers, len(decoder.blocks))
-    encoder = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=False)
+    return _embed(decoder, encoder(texts), spec, spec.poolings)
+
+
+def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
+    """Compute the latents of words in memory, exactly as an extraction does.
+
+    Args:
+        decoder: The frozen decoder.
+        texts: `N` texts with their words; a long one is cut or read in windows, as the template says.
+        spec: What to extract; storage dtype does not matter here.
+
+    Returns:
+        The latents, `L` layers and `P` word poolings as in a cache, and the flags of the words.
+
+    Raises:
+        InputError: A text that cannot be read, or a word without tokens under the policy `error`; names it.
+    """
+    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=True)
     encoded = encoder(texts)
-    most, fewest = batch_limits(spec, decoder.device)
-    shape = (len(layers), len(spec.poolings), len(texts), decoder.description.width)
-    latents = torch.empty(shape, dtype=torch.float32)
+    poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
+    return EmbeddedWords(
+        latents=_embed(decoder, encoded, spec, poolings),
+        offsets=np.cumsum([0, *(len(text.spans) for text in texts)], dtype=np.int64),
+        flags=np.concatenate([item.words.flags for item in encoded if item.words is not None]),
+    )
+
+
+def _embed(
+    decoder: Decoder, encoded: Sequence[EncodedText], spec: ExtractionSpec, poolings: Sequence[str]
+) -> Float[Tensor, "L P N D"]:
+    """Compute the latents of rows of tokens; each row brings one text, or the words that it holds."""
+    layers = select_layers(spec.layers, len(decoder.blocks))
+    has_words = any(item.words is not None for item in encoded)
+    counts = [1 if item.words is None else len(item.words.flags) for item in encoded]
+    starts = np.cumsum([0, *counts])
+    width = decoder.description.width
+    token_bytes = len(layers) * len(poolings) * width * 4 if has_words else 0
+    most, fewest = batch_limits(spec, decoder.device, token_bytes=token_bytes)
     groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+    latents = torch.empty(len(layers), len(poolings), int(starts[-1]), width)
     with plan_in_force(decoder, spec.mask_plan):
         for group in groups:
             batch = collate([encoded[i] for i in group], group)
-            latents[:, :, group] = pool_batch(decoder, batch, poolings=spec.poolings, layers=layers).cpu()
+            places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group])
+            latents[:, :, places] = pool_batch(decoder, batch, poolings=poolings, layers=layers).cpu()
     return latents

@@ -13,7 +13,7 @@ COMMANDS = {
     "verify": ("probes.cli.verify", "verify_command", "prove a mask plan on a decoder: influence matrix per layer"),
     "attention": ("probes.cli.verify", "attention_command", "attention maps and sink mass under a plan"),
     "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
-    "score": ("probes.cli.score", "score_command", "score new pairs of texts with a finished run"),
+    "score": ("probes.cli.score", "score_command", "score new pairs, texts or words with a finished run"),
     "inspect": ("probes.cli.inspect", "inspect_command", "say what a cache is and how complete"),
     "list": ("probes.cli.listing", "list_command", "list decoders, plans, tasks, heads and all else that can be named"),
     "fetch": ("probes.cli.fetch", "fetch_command", "obtain a known decoder"),

@@ -1,53 +1,101 @@
-"""`icecore score`: new pairs through a finished run."""
+"""`icecore score`: new rows through a finished run."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
 from extract.errors import ConfigError, InputError
-from probes.runs.scorer import load_scorer
+from probes.runs.scorer import Scorer, load_scorer
+
+CHUNK_ROWS = 4096
+"""Rows scored at a time; bounds memory."""
+COUNTS = {1: "one text", 2: "two texts"}
 
 
 def score_command(argv: Sequence[str]) -> int:
-    """Score new pairs of texts with a finished run; prints a tab-separated score per pair."""
+    """Score new rows with a finished run: a score per pair, a class per text, a tag per word."""
     parser = ArgumentParser(prog="icecore score", description=score_command.__doc__, exit_on_error=False)
     parser.add_argument("run", type=str, help="run folder, as runs/demo")
-    parser.add_argument("texts", type=str, nargs="*", help="two texts")
-    parser.add_argument("--pairs", type=str, default="", help="tab-separated file, two texts a line; '-' reads stdin")
+    parser.add_argument("texts", type=str, nargs="*", help="the texts of one row: two for pairs, else one")
+    parser.add_argument(
+        "--file", "--pairs", type=str, default="",
+        help="file of rows, a line each, the two texts of a pair with a tab between them; '-' reads standard input; "
+        "for words also .conll: a word a line, a blank line after each sentence",
+    )  # fmt: skip
     parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
+    parser.add_argument("--jsonl", action="store_true", help="print a JSON object per row")
     try:
         found = parser.parse_args(list(argv))
     except ArgumentError as error:
         text = " ".join(str(error).split())
-        raise ConfigError(f"score cannot be done: {text}. Usage: icecore score RUN TEXT TEXT.") from error
-    pairs = _read_pairs(found.pairs) if found.pairs else [_two(found.texts)]
+        raise ConfigError(f"score cannot be done: {text}. Usage: icecore score RUN TEXT [TEXT].") from error
+    lines = _read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
     scorer = load_scorer(found.run, head=found.head or None)
+    rows = _read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
     Console(stderr=True, markup=False).print(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds", highlight=False)
-    for score, (left, right) in zip(scorer.score(pairs), pairs, strict=True):
-        sys.stdout.write(f"{score:.3f}\t{left}\t{right}\n")
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = rows[start : start + CHUNK_ROWS]
+        for row, prediction in zip(chunk, scorer.score(chunk), strict=True):
+            fields = scorer.fields(row, prediction)
+            sys.stdout.write(json.dumps(fields, ensure_ascii=False) + "\n" if found.jsonl else _lines(fields))
     return 0
 
 
-def _two(texts: Sequence[str]) -> tuple[str, str]:
-    if len(texts) != 2:
-        raise InputError(f"{len(texts)} texts were given; allowed: two texts, or a file of pairs with --pairs FILE.")
-    return texts[0], texts[1]
+def _lines(fields: dict[str, Any]) -> str:
+    """Write a scored row as one line, or where it holds lists as a line per word and a blank one."""
+    is_list = any(isinstance(value, list) for value in fields.values())
+    columns = [value if is_list else [value] for value in fields.values()]
+    lines = ["\t".join(_cell(value) for value in cells) + "\n" for cells in zip(*columns, strict=True)]
+    return "".join([*lines, "\n"] if is_list else lines)
 
 
-def _read_pairs(name: str) -> list[tuple[str, str]]:
+def _cell(value: str | float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else value
+
+
+def _one_row(texts: Sequence[str], scorer: Scorer) -> Any:
+    if len(texts) != scorer.n_texts:
+        raise InputError(
+            f"{len(texts)} texts were given; allowed: {COUNTS[scorer.n_texts]} for a run on {scorer.kind}, or a file "
+            "of rows with --file FILE."
+        )
+    return texts[0] if scorer.n_texts == 1 else tuple(texts)
+
+
+def _read_lines(name: str) -> list[str]:
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"pairs file {name!r} cannot be read ({error}); give a tab-separated UTF-8 file.") from error
-    pairs = []
-    for number, line in enumerate(text.split("\n"), start=1):  # splitlines would also break inside a text
-        if not line:
-            continue
-        row = line.split("\t")
-        if len(row) != 2 or not all(cell.strip() for cell in row):
-            raise InputError(f"line {number} of {name!r} is {row!r}; allowed: two texts with one tab between them.")
-        pairs.append((row[0], row[1]))
-    return pairs
+        raise InputError(f"file {name!r} cannot be read ({error}); give a UTF-8 text file.") from error
+    return text.split("\n")  # splitlines would also break inside a text
+
+
+def _read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Any]:
+    if name.endswith(".conll") and scorer.reads_words:
+        return list(_sentences(lines))
+    return [_read_row(line, number, name, scorer.n_texts) for number, line in enumerate(lines, start=1) if line]
+
+
+def _read_row(line: str, number: int, name: str, n_texts: int) -> Any:
+    cells = line.split("\t") if n_texts > 1 else [line]
+    if len(cells) != n_texts or not all(cell.strip() for cell in cells):
+        tab = " with one tab between them" if n_texts > 1 else ""
+        raise InputError(f"line {number} of {name!r} is {cells!r}; allowed: {COUNTS[n_texts]}{tab}.")
+    return cells[0] if n_texts == 1 else tuple(cells)
+
+
+def _sentences(lines: Sequence[str]) -> Iterator[list[str]]:
+    """Read the first column of lines of words; a blank line ends a sentence, -DOCSTART- is no word."""
+    words: list[str] = []
+    for line in [*lines, ""]:
+        cells = line.split("\t" if "\t" in line else None) if line.strip() else []
+        if cells and cells[0].strip() != "-DOCSTART-":
+            words.append(cells[0].strip())
+        elif words and not cells:
+            yield words
+            words = []

@@ -6,7 +6,12 @@ from typing import Any
 from extract.errors import unknown_name
 from probes.fitting.protocols import find_protocol
 from probes.fitting.trainer import FitOptions
-from probes.heads.classes.cosine_threshold import ThresholdOptions, check_threshold, evaluate_threshold
+from probes.heads.classes.cosine_threshold import (
+    CosineThreshold,
+    ThresholdOptions,
+    check_threshold,
+    evaluate_threshold,
+)
 from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.entries import HeadEntry
@@ -38,7 +43,8 @@ _ENTRIES = (
     ),
     HeadEntry(
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
-        (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=None,
+        (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=CosineThreshold,
+        oldest_schema=3,
     ),
     token_head(
         "token-classifier", TokenClassifier,

@@ -1,4 +1,4 @@
-"""Scoring new pairs with a saved run."""
+"""Scoring new rows with a finished run, whatever kind of task it is on."""
 
 import json
 import math
@@ -7,138 +7,197 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 import yaml
-from jaxtyping import Float
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.layers import select_layers
 from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
-from extract.errors import HeadError, InputError, unknown_name
+from extract.errors import CacheIdentityError, HeadError, InputError, unknown_name
 from extract.inputs.template import InputTemplate
-from extract.run.embed import embed_texts
-from extract.run.runner import unique_texts
-from extract.run.spec import ExtractionSpec
-from extract.store.manifest import require_same
+from extract.masks.plan import parse_plan
+from extract.run.spec import ExtractionSpec, WordSpec
+from extract.store.manifest import differences
 from probes.fitting.saved import FittedModule, SavedHead
+from probes.heads.classes.scoring import CLASSES_SCORING
+from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.saved import load_head
-from probes.latents.channels import split_poolings
-from probes.metrics.calibration import read_calibration
+from probes.heads.scoring import KindScoring, narrow_spec, only_chosen
+from probes.heads.words.scoring import WORDS_SCORING
+from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
+
+SCORERS: dict[str, KindScoring] = {"pairs": PAIRS_SCORING, "classes": CLASSES_SCORING, "words": WORDS_SCORING}
+"""Kind of task to how its rows are scored."""
 
 
 @dataclass(frozen=True, eq=False)
-class PairScorer:
-    """Scores pairs of texts with one head of a run, all of its seeds averaged.
+class Scorer:
+    """Scores rows with one head of a run, the mean of its seeds.
 
     Attributes:
+        kind: Kind of task of the run, a key of `SCORERS`.
         name: The head.
-        seeds: The fitted heads, one per seed.
+        seeds: The fitted heads, one per seed, each reduced to the layers that it needs.
         decoder: The decoder whose latents they read.
-        spec: How latents are extracted.
+        spec: What they read: no other layer or pooling is computed.
     """
 
+    kind: str
     name: str
     seeds: tuple[SavedHead[FittedModule], ...]
     decoder: Decoder
     spec: ExtractionSpec
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " N"]:
-        """Score pairs in the units of the task's gold, calibrated on its validation split.
+    @property
+    def n_texts(self) -> int:
+        """Texts in a row."""
+        return SCORERS[self.kind].n_texts(self.seeds[0].record)
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether a row is a sentence of words."""
+        return SCORERS[self.kind].reads_words
+
+    def score(self, rows: Sequence[Any]) -> Any:
+        """Score rows.
 
         Args:
-            pairs: `N` pairs of texts, in any order within a pair.
+            rows: `N` pairs of texts (in any order within a pair), texts, or sentences: a text whose words are parted by
+                white space, a list of words, or a `JoinedText`.
 
         Returns:
-            `(N,)` scores.
+            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for words a list of
+            tags per sentence, None for a word without a latent.
 
         Raises:
-            InputError: No pairs, or an empty text.
+            InputError: No rows, or a text that cannot be read.
+
+        Example:
+            >>> load_scorer("runs/words-sample").score(["Oslo is cold ."])  # doctest: +SKIP
+            [['B-LOC', 'O', 'O', 'O']]
         """
-        if not pairs:
-            raise InputError("there are no pairs to score; give at least one.")
-        texts = unique_texts(text for pair in pairs for text in pair)
-        spot = {text: i for i, text in enumerate(texts)}
-        latents = embed_texts(self.decoder, texts, spec=self.spec)
-        names = select_layers(self.spec.layers, len(self.decoder.blocks))
-        left, right = ([spot[pair[k]] for pair in pairs] for k in (0, 1))
-        scores = []
-        for saved in self.seeds:
-            layers = [names.index(layer) for layer in saved.record["layers"]]
-            poolings = split_poolings(saved.record["pooling"])
-            chosen = torch.cat([latents[layers, self.spec.poolings.index(pooling)] for pooling in poolings])
-            with torch.no_grad():
-                predicted = saved.head(chosen[:, left], chosen[:, right])
-            scores.append(read_calibration(saved.record["calibration"])(predicted.numpy()))
-        return np.asarray(np.mean(scores, axis=0))
+        self._require_rows(rows)
+        return SCORERS[self.kind].score(self.seeds, rows, self.decoder, self.spec)
+
+    def probabilities(self, rows: Sequence[Any]) -> Any:
+        """Give the probability of every class, for the heads of classes that have them.
+
+        Args:
+            rows: As for `score`.
+
+        Returns:
+            `(N, K)` probabilities, in the order of `seeds[0].head.arguments()["class_names"]`.
+
+        Raises:
+            InputError: As by `score`.
+            HeadError: A head without probabilities.
+        """
+        self._require_rows(rows)
+        return SCORERS[self.kind].probabilities(self.seeds, rows, self.decoder, self.spec)
+
+    def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
+        """Name what a scored row holds: a value by name, or for words a list of one value per word."""
+        return SCORERS[self.kind].fields(row, prediction)
+
+    def _require_rows(self, rows: Sequence[Any]) -> None:
+        if not len(rows):
+            raise InputError(f"there are no {self.kind} to score; give at least one row.")
 
 
-def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | None = None) -> PairScorer:
-    """Load a saved run to score new pairs.
+def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | None = None) -> Scorer:
+    """Load a saved run to score new rows.
 
     Args:
         run: A run folder.
-        head: Which head; the one with the best validation Pearson when absent.
+        head: Which head; the one with the best selection score, on validation as a rule, when absent.
         decoder: The run's decoder, if it is in memory already.
 
     Returns:
         The scorer.
 
     Raises:
-        HeadError: No run folder, a run on words or classes, or no such head in it.
-        CacheIdentityError: The decoder is not the one the run was made with.
+        HeadError: No finished run there, or one of an earlier version.
+        UnknownNameError: No such head in it.
+        CacheIdentityError: The decoder, the plan or the template is not what the heads were fitted on.
 
     Example:
         >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
     folder = Path(run)
+    scores, spec, decoder_spec = _read_folder(folder)
+    name = head or max(scores.heads, key=lambda key: _selection_score(scores, key))
+    if name not in scores.heads:
+        raise unknown_name("head of this run", name, scores.heads)
+    result, place = scores.heads[name], folder / "heads" / name
+    folders = [place / f"seed_{seed['seed']}" for seed in result.seeds] or [place]  # a head without seeds has one
+    seeds = tuple(only_chosen(load_head(each), result.chosen.get("layer", "")) for each in folders)
+    decoder = decoder or load_decoder(decoder_spec)
+    _require_same(folder, scores, decoder, spec)
+    kind = scores.header.kind
+    spec = narrow_spec(spec, seeds, decoder, reads_words=SCORERS[kind].reads_words)
+    return Scorer(kind, name, seeds, decoder, spec)
+
+
+def _read_folder(folder: Path) -> tuple[RunScores, ExtractionSpec, DecoderSpec]:
     try:
-        scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+        values = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        _require_pairs(folder, scores["task"])
-        best = max(scores["heads"], key=lambda key: _validation(scores, key))
-        spec, decoder_spec = _spec_from(config["extraction"]), DecoderSpec(**config["decoder"])
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        schema = values["schema"]
+        if schema == SCORES_SCHEMA:
+            return read_run(values), read_spec(config["extraction"]), DecoderSpec(**config["decoder"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
         raise HeadError(
             f"folder {str(folder)!r} holds no finished run; allowed: a folder made by `icecore run`, as runs/demo."
         ) from error
-    name = head or best
-    if name not in scores["heads"]:
-        raise unknown_name("head of this run", name, scores["heads"])
-    seeds = tuple(load_head(folder / "heads" / name / f"seed_{e['seed']}") for e in scores["heads"][name]["seeds"])
-    decoder = decoder or load_decoder(decoder_spec)
-    _require_decoder(folder, scores, decoder)
-    return PairScorer(name, seeds, decoder, spec)
+    raise HeadError(
+        f"folder {str(folder)!r} holds a run of another version (schema {schema}, this one reads {SCORES_SCHEMA}); run "
+        f"it again: icecore run {folder / 'config.yaml'}."
+    )
 
 
-def _require_pairs(folder: Path, task: dict[str, Any]) -> None:
-    """Refuse runs whose heads read something else than pairs, and say what reads those heads."""
-    kinds = {
-        "class_names": ("classes", "probes.load_head", "heads/NAME"),
-        "tags": ("words", "probes.load_head", "heads/NAME/seed_0"),
-    }
-    for key, (what, loader, place) in kinds.items():
-        if key in task:
-            raise HeadError(
-                f"folder {str(folder)!r} holds a run on {what} (task {task.get('name')!r}), which scores no pairs; "
-                f"allowed: a run on pairs of texts; a head of this one is read back with {loader}('{folder}/{place}')."
-            )
+def read_spec(values: dict[str, Any]) -> ExtractionSpec:
+    """Read an extraction back from the config of a run.
+
+    Args:
+        values: The `extraction` of its config.yaml.
+
+    Returns:
+        The extraction.
+
+    Raises:
+        TypeError: An unknown key.
+        IcecoreError: A value that is not allowed.
+    """
+    parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
+    return ExtractionSpec(**{**_tuples(values), **parts})
 
 
-def _spec_from(values: dict[str, Any]) -> ExtractionSpec:
-    """Read an extraction back from a config that was written by a run."""
-    found: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
-    found.pop("words", None)  # pairs have none
-    return ExtractionSpec(**{**found, "template": InputTemplate(**found["template"])})
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
 
 
-def _validation(scores: dict[str, Any], head: str) -> float:
-    mean = scores["heads"][head]["summary"]["validation"]["pearson"]["mean"]
-    return -math.inf if mean is None else float(mean)
+def _selection_score(scores: RunScores, head: str) -> float:
+    score = scores.heads[head].selection_score
+    return -math.inf if math.isnan(score) else score
 
 
-def _require_decoder(folder: Path, scores: dict[str, Any], decoder: Decoder) -> None:
+def _require_same(folder: Path, scores: RunScores, decoder: Decoder, spec: ExtractionSpec) -> None:
+    """Refuse latents that are not like those that the heads were fitted on."""
     keys = ("weight_digest", "tokenizer_digest", "dtype")
-    found, now = scores["decoder"], decoder.description.to_dict()
-    require_same({k: now[k] for k in keys}, {k: found[k] for k in keys}, where=f"of the decoder for {str(folder)!r}")
+    described, window = decoder.description.to_dict(), decoder.description.window
+    now = {
+        "decoder": {key: described[key] for key in keys},
+        "plan": parse_plan(spec.plan).text,
+        "template": {**spec.template.to_dict(), "window": window},
+    }
+    fitted_on = {
+        "decoder": {key: scores.header.decoder[key] for key in keys},
+        "plan": scores.cache["plan"],
+        "template": scores.cache["template"],
+    }
+    unequal = differences(now, fitted_on)
+    if unequal:
+        listing = "; ".join(f"{key} is {found!r}, the run has {wanted!r}" for key, (found, wanted) in unequal.items())
+        raise CacheIdentityError(
+            f"the heads of {str(folder)!r} were fitted on something else: {listing}. Score with the decoder and the "
+            "config.yaml of the run, or run it again."
+        )

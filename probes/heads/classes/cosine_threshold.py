@@ -1,13 +1,17 @@
 """Two classes of text pairs by a threshold on a cosine: no training but the choice of layer, kind and threshold."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from extract.errors import ConfigError, HeadError
-from probes.heads.classes.results import class_result, require_rows
+from probes.fitting.saved import save_fitted
+from probes.heads.classes.results import class_result, require_rows, training_names
 from probes.heads.classes.solving import check_features
 from probes.heads.entries import Purpose
 from probes.heads.options import HeadOptions
@@ -15,7 +19,7 @@ from probes.heads.result import Curve, HeadResult
 from probes.heads.setting import Setting, Watch
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
-from probes.latents.standardise import fit_standardiser
+from probes.latents.standardise import Standardiser, fit_standardiser
 from probes.metrics.class_metrics import score_classes
 from probes.networks.pair_head import cosine
 from probes.tasks.classes.task import ClassTask
@@ -29,6 +33,62 @@ class ThresholdOptions:
 
     choose_on: str = "validation"
     """The split that decides layer, kind and threshold; `test` is what LBW's released code does, and optimistic."""
+
+
+class CosineThreshold(nn.Module):
+    """Two classes of text pairs by a threshold on the cosine of one layer.
+
+    Args:
+        width: Dimension `D` of a latent.
+        class_names: Names of the two classes.
+        kind: A name from `KINDS`: whether latents are standardised first.
+        above: Position in `class_names` of the class of the higher cosines.
+        threshold: The highest cosine of the other class.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int, class_names: Sequence[str], *, kind: str, above: int, threshold: float) -> None:
+        super().__init__()
+        self.width, self.class_names = width, tuple(class_names)
+        self.kind, self.above, self.threshold = kind, above, threshold
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+
+    def forward(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        """Compare raw latents."""
+        if self.kind == "standardised":
+            a, b = (a - self.mean) / self.scale, (b - self.mean) / self.scale
+        return cosine(a[None], b[None])[0]
+
+    def predict(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> list[str]:
+        """Classify pairs by their raw latents.
+
+        Args:
+            a: `(N, D)` latents of the first texts, of the head's layer and pooling.
+            b: `(N, D)` latents of the second texts.
+
+        Returns:
+            `N` class names.
+
+        Raises:
+            HeadError: A latent that is NaN or infinite.
+        """
+        for side in (a, b):
+            check_features(side[None], split="to predict", first_layer=0)
+        is_above: list[bool] = (self(a, b) > self.threshold).tolist()
+        return [self.class_names[self.above if above else 1 - self.above] for above in is_above]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+        return {
+            "width": self.width,
+            "class_names": list(self.class_names),
+            "kind": self.kind,
+            "above": self.above,
+            "threshold": self.threshold,
+        }
 
 
 def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
@@ -51,7 +111,8 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     task, cache, choose_on = setting.task, setting.cache, resolved.own[0].choose_on
     check_threshold(task, resolved, Purpose(setting.protocol))
     features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
-    cosines = {split: _cosines(features, split) for split in task.splits}
+    standardiser = fit_standardiser(cache, torch.cat(features.rows("train")), channels=features.channels)
+    cosines = {split: _cosines(features, split, standardiser) for split in task.splits}
     gold, classes = task.labels(choose_on), task.training_classes
     found = [
         [_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows] for rows in cosines[choose_on]
@@ -60,6 +121,14 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
     score, threshold, above = found[kind][layer]
     names = features.channels.names
+    head = CosineThreshold(cache.width, training_names(task), kind=KINDS[kind], above=above, threshold=threshold)
+    head.mean.copy_(standardiser.mean[layer])
+    head.scale.copy_(standardiser.scale[layer])
+    record = {
+        "name": resolved.name, "pooling": features.channels.pooling, "layers": [names[layer]], "is_pairs": True,
+        "task": {"name": task.name, "digest": task.digest()},
+    }  # fmt: skip
+    save_fitted(setting.folder / resolved.name, head, record)
     return class_result(
         resolved, setting,
         {split: classes[np.where(rows[kind, layer] > threshold, above, 1 - above)] for split, rows in cosines.items()},
@@ -106,10 +175,8 @@ def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) ->
         )
 
 
-def _cosines(features: ClassFeatures, split: str) -> Float[np.ndarray, "2 L N"]:
-    """Compute raw and standardised cosines of every layer, standardised by the training texts."""
-    training = torch.cat(features.rows("train"))
-    standardiser = fit_standardiser(features.cache, training, channels=features.channels)
+def _cosines(features: ClassFeatures, split: str, standardiser: Standardiser) -> Float[np.ndarray, "2 L N"]:
+    """Compute raw and standardised cosines of every layer."""
     mean, scale = standardiser.mean.unsqueeze(1), standardiser.scale.unsqueeze(1)
     a, b = (features.channels.gather(features.cache, rows) for rows in features.rows(split))
     for side in (a, b):

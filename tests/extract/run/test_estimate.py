@@ -9,7 +9,7 @@ from extract.errors import InputError
 from extract.inputs.batching import Batch
 from extract.inputs.joined import join_words
 from extract.inputs.template import InputTemplate
-from extract.run.embed import embed_texts
+from extract.run.embed import embed_texts, embed_words
 from extract.run.estimate import _work, estimate_extraction
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, ExtractionSpec, WordSpec, batch_limits
@@ -61,6 +61,27 @@ def test_latents_in_memory_keep_the_order_of_the_texts(decoder: Decoder, texts: 
     forward = embed_texts(decoder, texts[:9], spec=ExtractionSpec())
     backward = embed_texts(decoder, texts[:9][::-1], spec=ExtractionSpec())
     torch.testing.assert_close(forward, backward.flip(2), atol=1e-5, rtol=0)
+
+
+LONG = InputTemplate(max_tokens=9, on_long="windows")
+CUT = InputTemplate(max_tokens=9)
+
+
+@pytest.mark.parametrize("template", [InputTemplate(), LONG, CUT])
+def test_words_in_memory_equal_those_of_a_cache(
+    decoder: Decoder, texts: list[str], tmp_path: Path, template: InputTemplate
+) -> None:
+    joined = [join_words(text.split(), [True] * len(text.split())) for text in texts]
+    spec = ExtractionSpec(template=template, words=WordSpec(("auto", "mean")), layers=("block_01", "final_norm"))
+    cache = extract_latents(decoder, joined, spec=spec, folder=tmp_path)
+    places = cache.words_of(joined)
+    found = embed_words(decoder, joined, spec=spec)
+    assert found.offsets.tolist() == places.offsets.tolist()
+    assert found.flags.tolist() == places.flags.tolist()
+    assert found.has_latent.all() != (template is CUT)
+    for p, pooling in enumerate(("last", "mean")):
+        torch.testing.assert_close(found.latents[:, p], cache.gather(places.positions, pooling), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.of(3), found.latents[:, :, places.offsets[3] : places.offsets[4]])
 
 
 def test_the_limits_of_a_batch_follow_the_device_unless_they_are_given() -> None:

@@ -1,12 +1,24 @@
-"""`icecore score`: two texts, a file, standard input, and a line that is no pair."""
+"""`icecore score`: texts, files and standard input for every kind of task, and lines that are no row."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 
 from probes.cli.main import main
 from tests.probes.finished_run import Finished
+from tests.probes.scored_runs import by_sentence, predicted, run_classes, run_words
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)
 
 
 def test_score_two_texts(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,9 +33,14 @@ def test_score_two_texts(finished: Finished, capsys: pytest.CaptureFixture[str])
     assert captured.err.startswith(f"head {best}, mean of ")
 
 
-@pytest.mark.parametrize("source", ["file", "stdin"])
+@pytest.mark.parametrize(("source", "option"), [("file", "--pairs"), ("stdin", "--pairs"), ("file", "--file")])
 def test_score_many_pairs(
-    finished: Finished, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished: Finished,
+    source: str,
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = 'One "quote.\tTwo.\n\nA line\u2028inside a text.\tAnother.\nTwo.\tOne "quote.\n'
     file = "-"
@@ -32,7 +49,7 @@ def test_score_many_pairs(
         Path(file).write_text("\ufeff" + lines, encoding="utf-8")
     else:
         monkeypatch.setattr("sys.stdin", io.StringIO(lines))
-    assert main(["score", str(finished.folder), "--pairs", file, "--head", "siamese-cosine"]) == 0
+    assert main(["score", str(finished.folder), option, file, "--head", "siamese-cosine"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.rstrip("\n").split("\n")]
     assert [row[1:] for row in rows] == [line.split("\t") for line in lines.split("\n") if line]
     assert rows[0][0] == rows[2][0]  # the same pair the other way round
@@ -53,4 +70,60 @@ def test_a_wrong_line_is_named(
 
 def test_a_pairs_file_that_cannot_be_read(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["score", str(finished.folder), "--pairs", "no.tsv"]) == 1
-    assert "pairs file 'no.tsv' cannot be read" in capsys.readouterr().err
+    assert "file 'no.tsv' cannot be read" in capsys.readouterr().err
+
+
+def test_a_text_gets_its_class(classes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = predicted(classes)[:3]
+    assert main(["score", str(classes), rows[0]["text"]]) == 0
+    assert capsys.readouterr().out == f"{rows[0]['logistic-probe']}\t{rows[0]['text']}\n"
+
+
+def test_texts_of_standard_input_are_a_line_each(
+    classes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = predicted(classes)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(row["text"] for row in rows)))
+    monkeypatch.setattr("probes.cli.score.CHUNK_ROWS", 7)
+    assert main(["score", str(classes), "--file", "-", "--jsonl"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == [{"class": row["logistic-probe"], "text": row["text"]} for row in rows]
+
+
+def test_the_words_of_a_sentence_get_a_line_each(words: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence, tags = (by_sentence(words, column)[0] for column in ("word", "token-mix"))
+    assert main(["score", str(words), " ".join(sentence), "--head", "token-mix"]) == 0
+    expected = [f"{word}\t{tag or '-'}\n" for word, tag in zip(sentence, tags, strict=True)]
+    assert capsys.readouterr().out == "".join([*expected, "\n"])
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".conll"])
+def test_sentences_of_a_file(words: Path, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentences, tags = (by_sentence(words, column) for column in ("word", "token-classifier"))
+    path = words / "predictions" / "test.conll"  # a run's own, with lines -DOCSTART-
+    if suffix == ".txt":
+        path = tmp_path / "sentences.txt"
+        path.write_text("\n".join(" ".join(sentence) for sentence in sentences), encoding="utf-8")
+    assert main(["score", str(words), "--file", str(path), "--head", "token-classifier", "--jsonl"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["word"] for row in found] == sentences
+    assert [[tag or "" for tag in row["tag"]] for row in found] == tags
+
+
+def test_too_few_or_too_many_texts_are_refused(
+    finished: Finished, classes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, texts, message in (
+        (finished.folder, ["a"], "1 texts were given; allowed: two texts for a run on pairs, or a file of rows"),
+        (classes, ["a", "b"], "2 texts were given; allowed: one text for a run on classes, or a file of rows"),
+        (classes, [], "0 texts were given; allowed: one text for a run on classes"),
+    ):
+        assert main(["score", str(folder), *texts]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_blank_text_is_named_by_its_line(classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.txt").write_text("one\n\n  \n", encoding="utf-8")
+    assert main(["score", str(classes), "--file", str(tmp_path / "t.txt")]) == 1
+    assert "line 3 of" in (err := capsys.readouterr().err)
+    assert "is ['  ']; allowed: one text.\n" in err
