@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from extract.inputs.template import cut_at_tokens
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.template import cut_at_tokens
 from extract.run.embed import embed_words
 from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
