@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from extract.store.cache import LatentCache
 from probes.fitting.saved import SavedHead
+from probes.heads.classes.scoring import INPUTS
 from probes.heads.setting import Setting
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
@@ -69,8 +70,9 @@ def _predict_classes(
 ) -> NDArray[Any]:
     [each] = saved
     channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
-    [chunk] = ClassFeatures(setting.cache, setting.task, channels).chunks([split])
-    return np.array([setting.task.class_names.index(name) for name in each.head.predict(chunk[split][0])])
+    rows = ClassFeatures(setting.cache, setting.task, channels).rows(split)
+    inputs = INPUTS[each.record["name"]](*(channels.gather(setting.cache, side) for side in rows))
+    return np.array([setting.task.class_names.index(name) for name in each.head.predict(*inputs)])
 
 
 def _predict_words(

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from extract.digest import digest_json
 from extract.errors import ConfigError, HeadError
-from probes.fitting.saved import save_fitted
+from probes.fitting.fit_or_load import fit_or_load
 from probes.heads.classes.results import class_result, require_rows, training_names
 from probes.heads.classes.solving import check_features
 from probes.heads.entries import Purpose
@@ -113,35 +114,59 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
     standardiser = fit_standardiser(cache, torch.cat(features.rows("train")), channels=features.channels)
     cosines = {split: _cosines(features, split, standardiser) for split in task.splits}
-    gold, classes = task.labels(choose_on), task.training_classes
-    found = [
-        [_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows] for rows in cosines[choose_on]
-    ]
-    curve = np.array([[best[0] for best in rows] for rows in found])
-    kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
-    score, threshold, above = found[kind][layer]
-    names = features.channels.names
-    head = CosineThreshold(cache.width, training_names(task), kind=KINDS[kind], above=above, threshold=threshold)
-    head.mean.copy_(standardiser.mean[layer])
-    head.scale.copy_(standardiser.scale[layer])
-    record = {
-        "name": resolved.name, "pooling": features.channels.pooling, "layers": [names[layer]], "is_pairs": True,
-        "task": {"name": task.name, "digest": task.digest()},
-    }  # fmt: skip
-    save_fitted(setting.folder / resolved.name, head, record)
+    reads_test = choose_on == "test"
+    identity = [
+        resolved.name, choose_on, features.channels.pooling, list(features.channels.names), cache.manifest.id,
+        (task if reads_test else task.without_test()).digest(), cache.identity["versions"],
+    ]  # fmt: skip
+    kept = fit_or_load(
+        setting.folder / resolved.name, digest_json(identity),
+        lambda: _choose(features, cosines[choose_on], choose_on, standardiser, resolved.name),
+        lambda record: CosineThreshold(**record["arguments"]),
+    )  # fmt: skip
+    head, (kind, layer) = kept.head, kept.record["place"]
+    names, classes = features.channels.names, task.training_classes
+    predictions = {
+        split: classes[np.where(rows[kind, layer] > head.threshold, head.above, 1 - head.above)]
+        for split, rows in cosines.items()
+    }
     return class_result(
-        resolved, setting,
-        {split: classes[np.where(rows[kind, layer] > threshold, above, 1 - above)] for split, rows in cosines.items()},
+        resolved, setting, predictions,
         pooling=features.channels.pooling,
         layers=names,
         options=asdict(resolved.own[0]),
         selection=choose_on,
-        optimistic_because="layer, kind and threshold are chosen on test" if choose_on == "test" else "",
-        chosen={"layer": names[layer], "kind": KINDS[kind], "threshold": threshold, "score": score},
+        optimistic_because="layer, kind and threshold are chosen on test" if reads_test else "",
+        chosen={
+            "layer": names[layer], "kind": head.kind, "threshold": head.threshold,
+            "score": kept.record["curve"][kind][layer],
+        },
         curves=tuple(
-            Curve(name, choose_on, task.metric, tuple(row)) for name, row in zip(KINDS, curve.tolist(), strict=True)
+            Curve(name, choose_on, task.metric, tuple(row))
+            for name, row in zip(KINDS, kept.record["curve"], strict=True)
         ),
     )  # fmt: skip
+
+
+def _choose(
+    features: ClassFeatures, cosines: Float[np.ndarray, "2 L N"], split: str, standardiser: Standardiser, name: str
+) -> tuple[CosineThreshold, dict[str, Any]]:
+    """Choose layer, kind and threshold on a split; gives the head and its record."""
+    task, channels = features.task, features.channels
+    gold, classes = task.labels(split), task.training_classes
+    found = [[_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows] for rows in cosines]
+    curve = np.array([[best[0] for best in rows] for rows in found])
+    kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
+    _, threshold, above = found[kind][layer]
+    head = CosineThreshold(
+        features.cache.width, training_names(task), kind=KINDS[kind], above=above, threshold=threshold
+    )
+    head.mean.copy_(standardiser.mean[layer])
+    head.scale.copy_(standardiser.scale[layer])
+    return head, {
+        "name": name, "pooling": channels.pooling, "layers": [channels.names[layer]], "is_pairs": True,
+        "task": {"name": task.name, "digest": task.digest()}, "place": [kind, layer], "curve": curve.tolist(),
+    }  # fmt: skip
 
 
 def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:

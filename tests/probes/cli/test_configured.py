@@ -156,7 +156,7 @@ def test_one_head_of_a_classification_task_alone_can_be_fitted(
     assert main(["fit", *argv, "--head", "cosine-mlp"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("icecore: unknown head 'cosine-mlp'")
-    assert "These are the heads of classification tasks, as 'class-sample' is." in err
+    assert "These are the heads for tasks of classes, such as 'class-sample'." in err
 
 
 def test_a_run_folder_that_cannot_be_written_is_named(

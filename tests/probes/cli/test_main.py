@@ -100,7 +100,7 @@ def test_help_tells_every_key_with_its_docstring(command: str, capsys: pytest.Ca
         (["inspect", "no.h5"], "icecore: "),
         (["score"], "icecore: score cannot be done: "),
         (["score", "runs/none", "a", "b"], "icecore: folder 'runs/none' holds no finished run; allowed: "),
-        (["score", "runs/none", "a"], "icecore: 1 texts were given; allowed: two texts"),
+        (["score", "runs/none", "a"], "icecore: folder 'runs/none' holds no finished run; allowed: "),
         (["score", "runs/none", "a", "b", "--sede", "3"], "icecore: score cannot be done: "),
         (["fetch"], "icecore: fetch cannot be done: "),
         (["fetch", "smolm2"], "icecore: unknown decoder 'smolm2'"),

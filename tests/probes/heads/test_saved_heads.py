@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "token-classifier": ((L, D, K), {"dropout": 0.2, "seed": 3}),
     "token-mix": ((L, D, K), {"dropout": 0.2, "seed": 3}),
     "logistic-probe": ((D, ["a", "b", "c"]), {"precision": "float64"}),
+    "cosine-threshold": ((D, ["a", "b"]), {"kind": "standardised", "above": 1, "threshold": 0.25}),
 }
 
 
@@ -40,8 +41,10 @@ def make_head(name: str) -> Any:
 
 def score(name: str, head: FittedModule) -> torch.Tensor:
     a, b = torch.randn(2, L, B, D, generator=torch.Generator().manual_seed(5))
-    inputs = (a, b) if name in ("cosine-mlp", "siamese-cosine", "layer-cosine") else (a,)
-    found: torch.Tensor = head(*inputs) if name != "logistic-probe" else head(a[0])
+    reads_pairs = name in ("cosine-mlp", "siamese-cosine", "layer-cosine", "cosine-threshold")
+    sides = (a, b) if reads_pairs else (a,)
+    of_one_layer = name in ("logistic-probe", "cosine-threshold")
+    found: torch.Tensor = head(*(side[0] if of_one_layer else side for side in sides))
     return found
 
 

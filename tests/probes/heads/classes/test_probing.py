@@ -193,15 +193,15 @@ def test_float64_reaches_tolerances_that_float32_does_not(
 ) -> None:
     fits: list[LogisticFit] = []
 
-    def spy(fit: LogisticFit, names: Sequence[str]) -> LinearProbe:
+    def spy(fit: LogisticFit, names: Sequence[str], **more: Any) -> LinearProbe:
         fits.append(fit)
-        return real(fit, names)
+        return real(fit, names, **more)
 
     real = LinearProbe.of
     monkeypatch.setattr(LinearProbe, "of", spy)
     found = probe(cache, task, tmp_path, Cs=[1.0], tol=1e-10, precision="float64", layers=PLANTED)
     assert found.result.extras["convergence"]["largest_gradient_norm"] < 1e-10
-    *_, fit = fits  # the chosen one is taken last
+    fit, *_ = fits
     assert fit.weight.dtype is torch.float64
     assert torch.equal(found.saved.head.state_dict()["weight"], fit.weight[0, 0, 0])
     with pytest.raises(UnknownNameError, match="unknown precision 'float16': did you mean"):
