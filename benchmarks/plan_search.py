@@ -54,7 +54,7 @@ class Replay:
 
     @property
     def space(self) -> PlanSpace:
-        """What the searches choose from."""
+        """The plans and rows that searches choose from."""
         n_blocks = int(next(iter(self.caches.values())).identity["decoder"]["n_layers"])
         return space_of(self.task.without_test(), tuple(self.caches), n_blocks=n_blocks)
 
