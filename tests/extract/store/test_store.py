@@ -165,7 +165,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
 def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     write_cache(tmp_path / "a.h5", TEXTS)
     os.truncate(tmp_path / "a.h5", int((tmp_path / "a.h5").stat().st_size * share))
-    with pytest.raises(CacheError, match=r"a\.h5' is (no readable HDF5 file|truncated)"):
+    with pytest.raises(CacheError, match=r"a\.h5' is (not a readable HDF5 file|truncated)"):
         LatentCache(tmp_path / "a.h5")
 
 
