@@ -1,8 +1,10 @@
 """Entry point of the command `icecore`: finds the command, runs it, and turns errors into sentences."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from extract.errors import IcecoreError, unknown_name
 
@@ -43,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[0] not in COMMANDS:
             raise unknown_name("command", arguments[0], COMMANDS)
         module, function, _ = COMMANDS[arguments[0]]
-        code: int = getattr(import_module(module), function)(arguments[1:])
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code: int = getattr(import_module(module), function)(arguments[1:])
     except IcecoreError as error:
         sys.stderr.write(f"icecore: {error}\n")
         return USAGE_ERROR if arguments[0] not in COMMANDS else FAILURE
@@ -55,6 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     return code
+
+
+_default_showwarning = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Show a renamed option in one line; other warnings as Python does."""
+    if category is FutureWarning and not isinstance(message, str):
+        sys.stderr.write(f"icecore: {message}\n")
+    else:
+        _default_showwarning(message, category, *where, **more)
 
 
 def usage() -> str:

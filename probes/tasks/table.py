@@ -1,6 +1,7 @@
 """The table of tasks, and loading one of them with its options checked. A new task is one loader and one row here."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,10 @@ TASKS: dict[str, TaskEntry] = {
 """Every task, by name."""
 
 
+RENAMED = {"validation_share": "validation_fraction"}
+"""Old names of task options that are still read."""
+
+
 def load_task(name: str, /, **options: object) -> Task:
     """Load a task of any kind.
 
@@ -122,8 +127,25 @@ def load_task(name: str, /, **options: object) -> Task:
     if name not in TASKS:
         raise unknown_name("task", name, TASKS)
     entry = TASKS[name]
-    check_options("task", name, entry.load, options)
-    return entry.load(**options)
+    found = rename_options(options)
+    check_options("task", name, entry.load, found)
+    return entry.load(**found)
+
+
+def rename_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Replace old names of options by today's, with a one-line warning for each.
+
+    Args:
+        options: Options by name; where both names are given, today's wins.
+
+    Returns:
+        Options by today's names.
+    """
+    found = {key: value for key, value in options.items() if key not in RENAMED}
+    for old in options.keys() & RENAMED.keys():
+        warnings.warn(f"task option {old!r} is now {RENAMED[old]!r}; use the new name.", FutureWarning, stacklevel=3)
+        found.setdefault(RENAMED[old], options[old])
+    return found
 
 
 def check_options(what: str, name: str, load: Callable[..., object], options: Mapping[str, object]) -> None:

@@ -37,7 +37,7 @@ class SplitRule:
 
     seed: int = 0
     """Seed of the draw."""
-    validation_share: float = 0.1
+    validation_fraction: float = 0.1
     """Part of the training rows that becomes validation when there is a test split and no validation split."""
     rare: str = "error"
     """What to do with classes of fewer than 3 rows when all splits are drawn: `error` or `drop`."""
@@ -45,9 +45,9 @@ class SplitRule:
     def __post_init__(self) -> None:
         if self.rare not in RARE:
             raise TaskError(f"`rare` is {self.rare!r}, but one of {', '.join(RARE)} is needed.")
-        if not 0 < self.validation_share <= 0.5:
+        if not 0 < self.validation_fraction <= 0.5:
             raise TaskError(
-                f"`validation_share` is {self.validation_share:g}, but a number above 0 and at most 0.5 is needed."
+                f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is needed."
             )
 
 
@@ -153,7 +153,7 @@ def _keep_official(
     groups = _groups([examples[row] for row in train])
     # Numbered by train alone: a class that only test has would move the numbers, and with them the draw.
     _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
-    marked = hold_out(codes, share=rule.validation_share, seed=rule.seed, groups=groups)
+    marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups)
     how = "stratified by class" if groups is None else "groups kept whole"
     note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {how}"
     return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note

@@ -111,14 +111,14 @@ def _fiqa_files(local: LocalFolder) -> list[Path]:
 
 
 def load_banking77(
-    folder: str | Path | None = None, *, validation_share: float = 0.1, seed: int = 0, bad_rows: str = "error"
+    folder: str | Path | None = None, *, validation_fraction: float = 0.1, seed: int = 0, bad_rows: str = "error"
 ) -> ClassTask:
     """Read Banking77: which of 77 intents a bank customer's question has.
 
     Args:
         folder: Where `train.csv` and `test.csv` (columns `text` and `category`) are; None is
             `$ICECORE_DATA/banking77`.
-        validation_share: Part of the training rows that becomes validation.
+        validation_fraction: Part of the training rows that becomes validation.
         seed: Seed of that draw.
         bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
 
@@ -132,4 +132,4 @@ def load_banking77(
     tables, source = local.read(BANKING77_FILES, partial(read_raw, file_format=FileFormat()))
     examples, notes = gather_examples(tables, ClassColumns(label="category"), bad_rows=bad_rows)
     card = TaskCard("banking77", source, ("accuracy",), licence="CC BY 4.0")
-    return assemble_task(examples, card, rule=SplitRule(seed, validation_share), notes=notes)
+    return assemble_task(examples, card, rule=SplitRule(seed, validation_fraction), notes=notes)

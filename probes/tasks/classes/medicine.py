@@ -33,7 +33,7 @@ def load_pubmedqa(
     folder: str | Path | None = None,
     *,
     text_form: str = "look-both-ways",
-    validation_share: float = 0.2,
+    validation_fraction: float = 0.2,
     seed: int = 0,
     bad_rows: str = "error",
 ) -> ClassTask:
@@ -44,7 +44,7 @@ def load_pubmedqa(
     Args:
         folder: Where `ori_pqal.json` and `test_ground_truth.json` are; None is `$ICECORE_DATA/pubmedqa`.
         text_form: `look-both-ways` (question and contexts glued as by the released code) or `plain` (spaces between).
-        validation_share: Part of the training half that becomes validation.
+        validation_fraction: Part of the training half that becomes validation.
         seed: Seed of that draw.
         bad_rows: `error` stops at a record that cannot be used, `drop` leaves it out and says so in the notes.
 
@@ -62,7 +62,7 @@ def load_pubmedqa(
     table = pubmedqa_table(records, test_ids, text_form=text_form)
     examples, notes = gather_examples({None: table}, ClassColumns(split="split"), bad_rows=bad_rows)
     card = TaskCard("pubmedqa", local.source(*PUBMEDQA_FILES), licence="MIT", class_names=PUBMEDQA_CLASSES)
-    return assemble_task(examples, card, rule=SplitRule(seed, validation_share), notes=notes)
+    return assemble_task(examples, card, rule=SplitRule(seed, validation_fraction), notes=notes)
 
 
 def load_chemprot(

@@ -33,7 +33,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     quoting: bool = True,
     bad_rows: str = "error",
     seed: int = 0,
-    validation_share: float = 0.1,
+    validation_fraction: float = 0.1,
     rare: str = "error",
 ) -> ClassTask:
     r"""Read a classification task from one file per split, or from one file with or without a split column.
@@ -55,7 +55,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         quoting: False takes quotes for plain characters (TSV with unbalanced quotes).
         bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
         seed: Seed of splits that the files lack.
-        validation_share: Part of the training rows that becomes validation when only that split is missing.
+        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
 
     Returns:
@@ -74,7 +74,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         >>> read_class_files(path).class_names
         ('even', 'odd')
     """
-    rule = SplitRule(seed, validation_share, rare)
+    rule = SplitRule(seed, validation_fraction, rare)
     file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
     names = ClassColumns(text, label, text2, group, None if isinstance(files, Mapping) else split_column)
     paths = files_or_file(files)
@@ -98,7 +98,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     metric: str = "accuracy",
     bad_rows: str = "error",
     seed: int = 0,
-    validation_share: float = 0.1,
+    validation_fraction: float = 0.1,
     rare: str = "error",
 ) -> ClassTask:
     """Load a classification dataset by its column names through `datasets`.
@@ -115,7 +115,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
         metric: The metric to choose by, a key of `CLASS_METRICS`.
         bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
         seed: Seed of splits that the dataset lacks.
-        validation_share: Part of the training rows that becomes validation when only that split is missing.
+        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
 
     Returns:
@@ -125,7 +125,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
         TaskError: If the hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
         UnknownNameError: If a configuration, column, class, metric or `bad_rows` is unknown.
     """
-    rule = SplitRule(seed, validation_share, rare)
+    rule = SplitRule(seed, validation_fraction, rare)
     tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
     columns = ClassColumns(text, label, text2, group)
     examples, notes = gather_examples(name_splits(tables, source), columns, bad_rows=bad_rows)

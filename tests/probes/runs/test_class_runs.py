@@ -198,7 +198,7 @@ def test_what_is_knowable_is_refused_before_anything_is_extracted(
     base: Path, tmp_path: Path, name: str, options: dict[str, Any], message: str
 ) -> None:
     """Without validation, five folds of train would decide, and the thin class has three rows there."""
-    files = {"files": str(tmp_path / "thin.csv"), "split_column": "split", "validation_share": 0.1}
+    files = {"files": str(tmp_path / "thin.csv"), "split_column": "split", "validation_fraction": 0.1}
     write_texts(tmp_path / "thin.csv", {"hot": 16, "cold": 4})
     config = config_of(base, task=TaskSpec("class-files", options=files), heads={name: options})
     whole = config.task.load()

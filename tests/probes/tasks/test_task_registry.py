@@ -86,7 +86,7 @@ def test_a_missing_option_is_named() -> None:
         ("seed", True, "a whole number of at least 0"),
         ("seed", 1.5, "a whole number of at least 0"),
         ("seed", -1, "a whole number of at least 0"),
-        ("validation_share", "0.1", "a number"),
+        ("validation_fraction", "0.1", "a number"),
         ("bad_rows", True, "a text"),
     ],
 )
@@ -116,3 +116,15 @@ def test_importing_the_tasks_is_light(module: str) -> None:
     code = f"import sys, {module}; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
     run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_an_old_option_is_read_with_a_one_line_warning(tmp_path: Path) -> None:
+    rows = "".join(f"sentence {i},{'hot' if i % 2 else 'cold'}\n" for i in range(60))
+    (tmp_path / "all.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    options = {"files": str(tmp_path / "all.csv"), "seed": 3}
+    with pytest.warns(
+        FutureWarning, match=r"^task option 'validation_share' is now 'validation_fraction'; use the new"
+    ):
+        old = load_task("class-files", **options, validation_share=0.2)
+    new = load_task("class-files", **options, validation_fraction=0.2)
+    assert old.digest() == new.digest() != load_task("class-files", **options).digest()

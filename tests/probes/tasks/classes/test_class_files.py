@@ -65,7 +65,7 @@ def test_a_missing_validation_split_is_drawn_from_train(tmp_path: Path) -> None:
         "train": save(tmp_path / "train.csv", [HEADER, *GOOD]),
         "test": save(tmp_path / "test.csv", [HEADER, "x,even", "y,odd"]),
     }
-    task = read_class_files(files, validation_share=0.2, seed=5)
+    task = read_class_files(files, validation_fraction=0.2, seed=5)
     assert counts(task) == {"train": 32, "validation": 8, "test": 2}
     assert task.labels("validation").sum() == 4
     note = "splits drawn: 8 of 40 training rows to validation with seed 5, stratified by class"
@@ -239,6 +239,6 @@ def test_unknown_options(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", [HEADER, *GOOD])
     assert "unknown bad_rows 'dorp': did you mean 'drop'?" in fails(path, bad_rows="dorp")
     assert "`rare` is 'keep', but one of error, drop is needed" in fails(path, rare="keep")
-    assert "`validation_share` is 0.9, but a number above 0 and at most 0.5" in fails(path, validation_share=0.9)
+    assert "`validation_fraction` is 0.9, but a number above 0 and at most 0.5" in fails(path, validation_fraction=0.9)
     assert "unknown metric 'f2': Allowed: f1-weighted" in fails(path, metric="f2")
     assert "task 'class-files' has no training split (its splits: test)" in fails({"test": path})
