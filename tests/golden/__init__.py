@@ -1,0 +1,1 @@
+"""The golden record: numbers of every kind of run on tiny decoders."""
