@@ -32,7 +32,7 @@ class Setting:
         calibration: A key of `CALIBRATIONS`; how predictions of pair heads become scores.
         anchor_identical: Whether a text paired with itself gets the highest score.
         autoencoders: Finds or fits the autoencoders of a pooling, for heads that start from them.
-        has_subsets: Whether subsets of test are scored as well.
+        has_details: Whether subsets of test and residuals are described too; sweeps leave them out.
     """
 
     cache: LatentCache
@@ -45,7 +45,7 @@ class Setting:
     calibration: str = "linear"
     anchor_identical: bool = False
     autoencoders: Callable[[str], SavedHead[LayerAutoencoder]] | None = None
-    has_subsets: bool = True
+    has_details: bool = True
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is fitted."""

@@ -72,7 +72,7 @@ def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCa
         first = {kind.zero_shot_head: config.heads.get(kind.zero_shot_head)}
         config = replace(config, heads={**first, **config.heads})
     place = folder / "heads" / cache.manifest.short_id
-    heads = evaluate_heads(config, make_setting(config, task, cache, place, has_subsets=False))
+    heads = evaluate_heads(config, make_setting(config, task, cache, place, has_details=False))
     zero_shot = kind.zero_shot(heads[kind.zero_shot_head]) if kind.zero_shot_head else {}
     return PlanScores(plan.text, cache.path.name, cache.certificate, heads, zero_shot)
 

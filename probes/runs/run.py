@@ -104,7 +104,7 @@ def run(
 
 def make_setting(
     config: RunConfig, task: Task, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
-    has_subsets: bool = True,
+    has_details: bool = True,
 ) -> Setting:  # fmt: skip
     """Collect what all heads of a run share.
 
@@ -114,7 +114,7 @@ def make_setting(
         cache: Latents of every text of the task.
         folder: Where fitted heads are kept.
         autoencoders: Finds or fits the autoencoders of a pooling.
-        has_subsets: Whether subsets of test are scored as well.
+        has_details: Whether subsets of test and residuals are described too.
 
     Returns:
         The setting.
@@ -122,7 +122,7 @@ def make_setting(
     return Setting(
         cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), folder,
         protocol=config.protocol, calibration=config.calibration, anchor_identical=config.anchor_identical,
-        autoencoders=autoencoders, has_subsets=has_subsets,
+        autoencoders=autoencoders, has_details=has_details,
     )  # fmt: skip
 
 

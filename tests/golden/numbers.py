@@ -23,24 +23,25 @@ from typing import Any
 Numbers = dict[str, Any]
 """Name to a number, text, truth value or None, or to a list (of lists) of them."""
 
-HEAD_TAKEN = (
-    "pooling", "layers", "is_optimistic", "chosen", "contributions", "residuals", "Cs", "surface", "default",
-    "majority", "convergence", "oversampled", "metric", "decoding", "coverage", "mix",
-)  # fmt: skip
-HEAD_TURNED = ("summary", "seeds", "subsets", "curve", "curves", "by_type", "errors")
-HEAD_LEFT = ("options", "selection", "optimistic_because", "departures")
-"""Settings, and sentences."""
+HEAD_TAKEN = ("pooling", "layers", "is_optimistic", "chosen")
+HEAD_TURNED = ("summary", "seeds", "curves", "baselines", "extras")
+HEAD_LEFT = ("options", "metric", "selection", "selection_score", "optimistic_because", "departures")
+"""Settings, sentences, and what stands elsewhere too."""
+EXTRAS_TURNED = ("subsets", "by_type", "errors")
 TASK_TAKEN = (
     "n_pairs", "n_rows", "n_classes", "class_names", "has_groups", "metrics", "score_range", "tags", "scheme",
     "has_documents", "resampled", "n_sentences", "n_words", "words_in_cache", "is_sample",
 )  # fmt: skip
-TASK_LEFT = ("name", "source", "digest", "notes", "licence")
+TASK_LEFT = ("kind", "name", "source", "digest", "notes", "licence")
+TASK_COMMON = {"pairs": ("n_rows", "metrics"), "words": ("n_rows",)}
+"""Keys that every kind of task has since schema 3, and the golden files of these kinds do not."""
 CACHE_TAKEN = ("plan", "poolings", "storage_dtype", "n_rows", "n_truncated", "certificate")
 CACHE_LEFT = ("file", "id", "template")
 TOP_TURNED = (
-    "task", "cache", "heads", "pretraining", "plans", "chosen", "search", "cost", "test_read", "protocol", "n_resamples"
+    "what", "kind", "task", "cache", "heads", "pretraining", "plans", "chosen", "search", "cost", "test_read",
+    "protocol", "n_resamples",
 )  # fmt: skip
-TOP_LEFT = ("schema", "name", "command", "commit", "versions", "device", "decoder", "seconds")
+TOP_LEFT = ("schema", "name", "command", "commit", "versions", "products", "device", "decoder", "seconds")
 
 
 def numbers_of(folder: Path) -> Numbers:
@@ -54,35 +55,61 @@ def numbers_of(folder: Path) -> Numbers:
     """
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     _require_known(scores, TOP_TURNED + TOP_LEFT, "scores.json")
-    found: Numbers = {key: scores[key] for key in ("protocol", "n_resamples") if key in scores}
-    if "task" in scores:
-        found |= _taken("task", scores["task"], TASK_TAKEN, TASK_LEFT)
+    is_run = scores["what"] == "run"
+    found: Numbers = {key: scores[key] for key in ("protocol", "n_resamples") if is_run}
+    task = {key: value for key, value in scores["task"].items() if key not in TASK_COMMON.get(scores["kind"], ())}
+    found |= _taken("task", task, TASK_TAKEN, TASK_LEFT)
     if "cache" in scores:
         found |= _taken("cache", scores["cache"], CACHE_TAKEN, CACHE_LEFT)
-    found |= _heads("", scores.get("heads", {}))
+    found |= _heads("", scores.get("heads", {}), scores["kind"])
     found |= _autoencoders(scores.get("pretraining", {}))
     found |= _plans(scores) if "plans" in scores else {}
     found |= _predictions(folder)
     return found
 
 
-def _heads(prefix: str, heads: Mapping[str, Any]) -> Numbers:
+def _heads(prefix: str, heads: Mapping[str, Any], kind: str) -> Numbers:
     found: Numbers = {}
     for name, result in heads.items():
-        place = f"{prefix}{name}"
+        place, extras = f"{prefix}{name}", result["extras"]
         found |= _taken(place, result, HEAD_TAKEN, HEAD_TURNED + HEAD_LEFT)
+        found |= {f"{place}/metric": result["metric"]} if kind == "words" else {}
         found |= _flat(place, result["summary"])
-        for seed in result.get("seeds", []):
+        for seed in result["seeds"]:
             found |= _seed(f"{place}/seed_{seed['seed']}", seed)
-        found |= _flat(f"{place}/subset", result.get("subsets", {}))
-        found |= _flat(f"{place}/curve", result.get("curve") or result.get("curves") or {})
-        for split, rows in result.get("by_type", {}).items():
+        found |= _flat(place, result["baselines"])
+        found |= _flat(place, {key: value for key, value in extras.items() if key not in EXTRAS_TURNED})
+        found |= _flat(f"{place}/subset", extras.get("subsets", {}))
+        found |= _curves(place, result, extras)
+        for split, rows in extras.get("by_type", {}).items():
             for row in rows:
                 counts = {key: value for key, value in row.items() if key != "type"}
                 found |= _flat(f"{place}/{split}/type {row['type']}", counts)
-        for split, rows in result.get("errors", {}).items():
+        for split, rows in extras.get("errors", {}).items():
             found |= _columns(f"{place}/{split}/errors", rows)
     return found
+
+
+def _curves(place: str, result: Mapping[str, Any], extras: Mapping[str, Any]) -> Numbers:
+    """Give curves over layers the names of the golden files: by split, metric and kind, by kind, or as a surface."""
+    curves = result["curves"]
+    if not curves:
+        return {}
+    if "Cs" in extras:
+        columns = [curve["values"] for curve in curves]
+        return {f"{place}/surface": [list(row) for row in zip(*columns, strict=True)]}
+    if curves[0]["by_seed"]:
+        [curve] = curves
+        by_layer = {
+            "split": curve["split"],
+            "mean": curve["values"],
+            "std": curve["spread"],
+            "values": curve["by_seed"],
+        }
+        return _flat(f"{place}/curve", by_layer)
+    if "threshold" in result["chosen"]:
+        return {f"{place}/curve/{curve['name']}": curve["values"] for curve in curves}
+    return {f"{place}/curve/{curve['split']}/{curve['metric']}/{curve['name']}": curve["values"] for curve in curves}
 
 
 def _seed(place: str, seed: Mapping[str, Any]) -> Numbers:
@@ -113,9 +140,10 @@ def _plans(scores: Mapping[str, Any]) -> Numbers:
     for row in rows:
         place = f"plans/{row['plan']}"
         found |= _taken(place, row, ("certificate", "zero_shot"), ("plan", "cache", "heads"))
-        found |= _heads(f"{place}/", row["heads"])
+        found |= _heads(f"{place}/", row["heads"], scores["kind"])
     for name, choice in scores["chosen"].items():
-        found |= _taken(f"chosen/{name}", choice, ("plan", "point", "gain", "summary"), ())
+        told = {"point" if key == "chosen" else key: value for key, value in choice.items()}
+        found |= _taken(f"chosen/{name}", told, ("plan", "point", "gain", "summary"), ())
     found |= _flat("cost", scores.get("cost", {}))
     if "search" in scores:
         search = scores["search"]
@@ -130,8 +158,8 @@ def _plans(scores: Mapping[str, Any]) -> Numbers:
 
 def _predictions(folder: Path) -> Numbers:
     found: Numbers = {}
-    table = folder / "predictions.csv"
-    if table.exists():
+    table, columns = folder / "predictions.csv", sorted((folder / "predictions").glob("*.conll"))
+    if table.exists() and not columns:
         with table.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         names = list(rows[0])
@@ -139,7 +167,7 @@ def _predictions(folder: Path) -> Numbers:
             for name in names[names.index("gold") :]:
                 found.setdefault(f"predictions/{row['split']}/{name}", []).append(_number(row[name]))
     heads = [path.name for path in sorted((folder / "heads").iterdir())] if (folder / "heads").is_dir() else []
-    for path in sorted((folder / "predictions").glob("*.conll")):
+    for path in columns:
         lines = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n")]
         tags = [line[1:] for line in lines if len(line) > 1 and line[0] != "-DOCSTART-"]
         for k, name in enumerate(["gold", *heads]):

@@ -65,7 +65,9 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
         optimistic_because=setting.rules.optimistic_because if network.is_trained else "",
         extras={
             "subsets": _subset_scores(stacked, setting),
-            "residuals": {split: each.to_dict() for split, each in residuals.items() if split != "train"},
+            "residuals": {
+                split: each.to_dict() for split, each in residuals.items() if split != "train" and setting.has_details
+            },
             **extras,
         },
         predictions=calibrated,
@@ -102,7 +104,7 @@ def _summarise(
 def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
     """Score the subsets of test that its training split gives away, or that final punctuation distinguishes."""
     splits = setting.task.splits
-    if not setting.has_subsets or not {"train", "test"} <= set(splits):
+    if not setting.has_details or not {"train", "test"} <= set(splits):
         return {}
     tables = {
         split: {column: list(splits[split][column]) for column in ("sentence1", "sentence2", "score")}

@@ -47,7 +47,8 @@ class SplitRule:
             raise TaskError(f"`rare` is {self.rare!r}, but one of {', '.join(RARE)} is needed.")
         if not 0 < self.validation_fraction <= 0.5:
             raise TaskError(
-                f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is needed."
+                f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is "
+                "needed."
             )
 
 

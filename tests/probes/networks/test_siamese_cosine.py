@@ -56,7 +56,7 @@ def autoencoders() -> Encoders:
 @pytest.fixture
 def setting(cache: LatentCache, task: PairTask, tmp_path: Path, autoencoders: Encoders) -> Setting:
     """A run with one seed and autoencoders at hand."""
-    return make_setting(cache, task, tmp_path / "heads", autoencoders=lambda _: autoencoders, has_subsets=False)
+    return make_setting(cache, task, tmp_path / "heads", autoencoders=lambda _: autoencoders, has_details=False)
 
 
 def fit(setting: Setting, **options: Any) -> FittedHead:

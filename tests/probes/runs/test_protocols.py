@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def setting(cache: LatentCache, task: PairTask, folder: Path) -> Setting:
     """One seed under FREEZE's released protocol."""
-    return Setting(cache, task, (0,), 100, "cpu", folder, protocol="freeze-released", has_subsets=False)
+    return Setting(cache, task, (0,), 100, "cpu", folder, protocol="freeze-released", has_details=False)
 
 
 @pytest.fixture(scope="module")

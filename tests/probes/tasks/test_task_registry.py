@@ -119,9 +119,9 @@ def test_importing_the_tasks_is_light(module: str) -> None:
 
 
 def test_an_old_option_is_read_with_a_one_line_warning(tmp_path: Path) -> None:
-    rows = "".join(f"sentence {i},{'hot' if i % 2 else 'cold'}\n" for i in range(60))
-    (tmp_path / "all.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
-    options = {"files": str(tmp_path / "all.csv"), "seed": 3}
+    rows = [f"sentence {i},{'hot' if i % 2 else 'cold'},{'test' if i < 10 else 'train'}" for i in range(60)]
+    (tmp_path / "all.csv").write_text("\n".join(["text,label,split", *rows]), encoding="utf-8")
+    options = {"files": str(tmp_path / "all.csv"), "split_column": "split"}
     with pytest.warns(
         FutureWarning, match=r"^task option 'validation_share' is now 'validation_fraction'; use the new"
     ):

@@ -225,7 +225,7 @@ def test_a_subset_that_is_everything_has_its_size_alone(setting: Setting) -> Non
 
 
 def test_subsets_may_be_left_out(setting: Setting, tmp_path: Path) -> None:
-    assert evaluate("layer-cosine", {}, replace(setting, has_subsets=False)).extras["subsets"] == {}
+    assert evaluate("layer-cosine", {}, replace(setting, has_details=False)).extras["subsets"] == {}
     without_test = make_task(sizes={"train": 60, "validation": 40})
     assert evaluate("layer-cosine", {}, setting_of(without_test, tmp_path)).extras["subsets"] == {}
 
