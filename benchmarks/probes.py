@@ -32,7 +32,7 @@ TIE = 1e-8
 
 
 def why_skipped() -> str:
-    """Give the reason why the benchmark cannot run; empty if it can."""
+    """Return the reason why the benchmark cannot run; empty if it can."""
     return "" if find_local(DATASET) else f"ICECORE_DATA names no folder that holds {DATASET}/"
 
 

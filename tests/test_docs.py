@@ -60,7 +60,7 @@ def read_blocks(text: str) -> Iterator[Block]:
 
 
 def read_page(page: Path) -> tuple[list[Block], str]:
-    """Give the fenced blocks of a page, and its prose without them."""
+    """Return the fenced blocks of a page, and its prose without them."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"^( *)```.*?^\1```[ ]*$", "", text, flags=re.MULTILINE | re.DOTALL)
     return list(read_blocks(text)), prose
@@ -112,7 +112,7 @@ def header_commands(config: Path) -> Iterator[list[str]]:
 
 
 def commands_of(program: str) -> list[Any]:
-    """Give every command of one program on every page and in every config, as test parameters."""
+    """Return every command of one program on every page and in every config, as test parameters."""
     shown = [(page, words) for page in PAGES for words in shown_commands(page)]
     shown += [(config, words) for config in CONFIGS for words in header_commands(config)]
     chosen = {(name_of(path), *words[1:]): words[1:] for path, words in shown if Path(words[0]).name == program}

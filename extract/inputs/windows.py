@@ -82,7 +82,7 @@ def _best_windows(
 
 
 def _with_neighbours(best: Int[np.ndarray, " W"], is_word: Bool[np.ndarray, " W"]) -> Int[np.ndarray, " W"]:
-    """Give words without a window the one of the word before, or of the first that has one; keep windows upwards."""
+    """Assign words without a window the one of the word before, or of the first that has one; keep windows upwards."""
     if not is_word.any():
         return np.zeros_like(best)
     leading = best[is_word][0]

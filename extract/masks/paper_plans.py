@@ -14,7 +14,7 @@ class PaperPlan:
 
     Attributes:
         form: Text form of the plan, with `{k}`, `{k0}`, `{below}` for `k - k0`, and `{m}` where tokens are hidden.
-        n_hidden: First tokens it hides unless told otherwise; 0 where it hides none.
+        n_hidden: First tokens it hides by default; 0 where it hides none.
         is_fixed: Whether its name says how many tokens it hides.
     """
 

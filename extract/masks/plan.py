@@ -105,7 +105,7 @@ class MaskPlan:
         return self.segments[0].kind, self.segments[0].first or 0
 
     def kinds(self, n_blocks: int) -> tuple[str, ...]:
-        """Give the kind of every block.
+        """Return the kind of every block.
 
         Args:
             n_blocks: Blocks of the decoder.

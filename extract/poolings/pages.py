@@ -39,7 +39,7 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 
 
 def trim_heap() -> None:
-    """Give free pages of the heap back to the system if the C library can (glibc); takes milliseconds."""
+    """Hand free pages of the heap back to the system if the C library can (glibc); takes milliseconds."""
     trim = _find_trim()
     if trim is not None:
         trim(0)

@@ -43,7 +43,7 @@ class EmbeddedWords:
         return np.asarray((self.flags & (WORD_CUT | WORD_LOST)) == 0)
 
     def of(self, text: int) -> Float[Tensor, "L P w D"]:
-        """Give the latents of the words of one text, by its position."""
+        """Return the latents of the words of one text, by its position."""
         return self.latents[:, :, self.offsets[text] : self.offsets[text + 1]]
 
 

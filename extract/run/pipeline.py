@@ -88,7 +88,7 @@ class Ahead(Iterator[T]):
         return False
 
     def __next__(self) -> T:
-        """Give the next item, waiting for it."""
+        """Return the next item, waiting for it."""
         is_item, value = self._queue.get()
         if is_item:
             item: T = value

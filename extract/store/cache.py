@@ -130,7 +130,7 @@ class LatentCache:
         return self._file.map("/rows/is_truncated").astype(np.bool_)
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
-        """Give one layer as a view of the file.
+        """Return one layer as a view of the file.
 
         Args:
             layer: One of `layers`.

@@ -70,7 +70,7 @@ def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Ten
 
 
 def probe_spans(n_tokens: int) -> Int[Tensor, " T"]:
-    """Give the probe row one span over its third and fourth token, so that a hybrid mask shows itself."""
+    """Put one span over the third and fourth token of the probe row, so that a hybrid mask shows itself."""
     spans = torch.full((n_tokens,), CONTEXT)
     spans[2:4] = 0
     return spans

@@ -48,7 +48,7 @@ class Wiring:
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
 
     def set_kinds(self, kinds: Sequence[str]) -> None:
-        """Give every block its kind, bottom up; masks that were built stay."""
+        """Set the kind of every block, bottom up; masks that were built stay."""
         self.kinds = [parse_kind(kind) for kind in kinds]
 
     @contextmanager
@@ -67,7 +67,7 @@ class Wiring:
 
     @contextmanager
     def converted(self, block: int, kind: str) -> Iterator[None]:
-        """Give one block another kind until the `with` block ends."""
+        """Set another kind for one block until the `with` block ends."""
         before = self.kinds[block]
         self.kinds[block] = parse_kind(kind)
         try:

@@ -70,7 +70,7 @@ def fit_command(argv: Sequence[str]) -> int:
         result = pretrain(config, cache, watcher=watcher, command=command_line())
         Console(markup=False).print(f"{result.folder}/summary.md holds the losses of every layer.", soft_wrap=True)
         return 0
-    if head:  # one that tasks of this kind do not have is told as such
+    if head:  # a head for another kind of task is refused by name
         config = replace(config, heads={head: config.heads.get(head)})
     cache = LatentCache(name) if name else find_cache_of(config, load_run_task(config))
     corpus = obtain_corpus(config)
@@ -90,7 +90,7 @@ def _corpus(config: RunConfig) -> Corpus:
 
 
 def _sources(config: RunConfig) -> list[Task | Corpus]:
-    """Give everything whose texts a run extracts: its task, and the corpus that its heads start from."""
+    """Return everything whose texts a run extracts: its task, and the corpus that its heads start from."""
     task, corpus = load_run_task(config), obtain_corpus(config)
     return [task] if corpus is None else [task, corpus]
 

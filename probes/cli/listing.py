@@ -41,11 +41,10 @@ def _poolings() -> list[tuple[str, str]]:
 
 
 def _tasks() -> list[tuple[str, str]]:
-    from probes.tasks.table import ALL_TASKS
+    from probes.tasks.table import TASKS
 
     return [
-        (name, _with_options(f"{entry.kind}: {entry.description}", entry.options()))
-        for name, entry in ALL_TASKS.items()
+        (name, _with_options(f"{entry.kind}: {entry.description}", entry.options())) for name, entry in TASKS.items()
     ]
 
 

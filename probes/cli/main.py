@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments after the program's name; this process's own when absent.
 
     Returns:
-        0 when it went well, 1 for an error told in a sentence, 2 for wrong usage, 130 for Ctrl-C.
+        0 when it went well, 1 for an error, told in one sentence, 2 for wrong usage, 130 for Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -73,7 +73,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 
 def usage() -> str:
-    """Give the text of `icecore --help`."""
+    """Return the text of `icecore --help`."""
     lines = [f"  {name:9} {text}" for name, (_, _, text) in COMMANDS.items()]
     return (
         "usage: icecore COMMAND [options]\n\n"

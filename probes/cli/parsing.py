@@ -42,7 +42,7 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
 
     Raises:
         ConfigError: An unreadable file, an unknown key (with the nearest match) or a value of the wrong kind.
-        IcecoreError: A value that stands in no table.
+        IcecoreError: An unknown name as a value.
     """
     arguments = list(argv)
     if arguments and not arguments[0].startswith("-"):

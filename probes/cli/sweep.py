@@ -82,7 +82,7 @@ def choose_plans(flags: dict[str, str]) -> list[MaskPlan]:
 
     Raises:
         ConfigError: Flags that do not say which plans, or contradict each other.
-        UnknownNameError: A kind or plan that stands in no table.
+        UnknownNameError: An unknown kind or plan.
     """
     kinds = [kind.strip() for kind in flags["kinds"].split(",") if kind.strip()]
     if flags["plans"]:

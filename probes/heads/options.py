@@ -33,7 +33,7 @@ class HeadOptions:
     layers: tuple[str, ...]
 
     def pooling_of(self, poolings: Sequence[str]) -> str:
-        """Give the pooling that is read from a cache."""
+        """Return the pooling that is read from a cache."""
         return self.pooling or poolings[0]
 
 

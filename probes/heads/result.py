@@ -86,12 +86,12 @@ class HeadResult:
         return tuple(self.summary)
 
     def mean(self, split: str, metric: str | None = None) -> float:
-        """Give the mean over seeds of a metric on a split; NaN where the split was not scored."""
+        """Return the mean over seeds of a metric on a split; NaN where the split was not scored."""
         found = self.summary.get(split, {}).get(metric or self.metric)
         return float("nan") if found is None else found.mean
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form, without predictions and row scores (docs/scores_format.md)."""
+        """Return the serial form, without predictions and row scores (docs/scores_format.md)."""
         return {
             "pooling": self.pooling,
             "layers": list(self.layers),

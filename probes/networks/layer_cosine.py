@@ -47,7 +47,7 @@ class LayerCosine(PairHead):
         return similarities[self.chosen[1]]
 
     def only(self, layer: int) -> "LayerCosine":
-        """Give the head that reads one of the layers, as it would if that one were chosen."""
+        """Return the head that reads one of the layers, as it would if that one were chosen."""
         alone = LayerCosine(1, self.width)
         alone._set_standardiser(Standardiser(self.mean[layer], self.scale[layer]))
         alone.chosen[0] = self.chosen[0]

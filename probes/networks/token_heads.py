@@ -253,7 +253,7 @@ class TokenMix(TokenHead):
         return self.preference[0].softmax(0)
 
     def parts(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "L W K"]:
-        """Give what each layer adds to the logits, before it is weighed and the bias is added."""
+        """Return what each layer adds to the logits, before it is weighed and the bias is added."""
         return self.gamma * multiply_layers(prepared, self.weight.expand(self.n_layers, -1, -1))
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:

@@ -28,7 +28,7 @@ class GrowingCaches:
     Attributes:
         decoder: The frozen decoder.
         config: The run; its own plan does not count.
-        watcher: Is told what happens.
+        watcher: Receives what happens.
         latest: The last cache of every plan, with its texts.
     """
 

@@ -94,7 +94,7 @@ def best_row(rows: Sequence[PlanScores], head: str) -> PlanScores:
 
 
 def finite_score(row: PlanScores, head: str) -> float:
-    """Give the validation score of a plan, which must be one that plans can be compared by.
+    """Return the validation score of a plan, which must be one that plans can be compared by.
 
     Args:
         row: The plan with its scores.
@@ -116,7 +116,7 @@ def finite_score(row: PlanScores, head: str) -> float:
 
 
 def default_row(rows: Sequence[PlanScores]) -> PlanScores:
-    """Give the plan that one would take without choosing: causal, or the first where causal is not among them."""
+    """Return the plan that one would take without choosing: causal, or the first where causal is not among them."""
     return next((row for row in rows if row.plan == CAUSAL_PLAN), rows[0])
 
 
@@ -143,7 +143,7 @@ def _gain(result: HeadResult, head: str, default: PlanScores | None) -> PlanGain
 
 
 def headline(row: PlanScores) -> str:
-    """Give the validation scores of a plan in one line."""
+    """Return the validation scores of a plan in one line."""
     parts = []
     if row.zero_shot:
         parts.append(f"zero-shot validation Spearman {100 * row.zero_shot['validation']['spearman']:.1f}")

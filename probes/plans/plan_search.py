@@ -161,7 +161,7 @@ def require_search(strategy: str, budget: float) -> None:
         budget: A share.
 
     Raises:
-        UnknownNameError: A strategy that stands in no table.
+        UnknownNameError: An unknown strategy.
         ConfigError: A budget outside (0, 1].
     """
     if strategy not in STRATEGIES:
@@ -184,7 +184,7 @@ def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float
         What was found, and how.
 
     Raises:
-        UnknownNameError: A strategy that stands in no table.
+        UnknownNameError: An unknown strategy.
         ConfigError: A budget outside (0, 1], or too small for the strategy.
 
     Example:

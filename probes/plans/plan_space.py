@@ -60,7 +60,7 @@ class PlanSpace:
         return count_blocks([plan.kinds(self.n_blocks) for plan in plans])
 
     def rows_within(self, n_texts: float) -> int:
-        """Give the most rows per split that need no more texts; 0 where even one row needs more."""
+        """Return the most rows per split that need no more texts; 0 where even one row needs more."""
         low, high = 0, self.n_rows
         while low < high:
             middle = (low + high + 1) // 2
@@ -101,7 +101,7 @@ class Ledger:
         return sum(self.space.block_passes(group) * (n_texts - kept) for kept, group in alike.items())
 
     def _kept(self, plan: MaskPlan, n_texts: int) -> int:
-        """Tell how many of some texts need not be computed again."""
+        """Return how many of some texts need not be computed again."""
         known = self.known.get(plan, 0)
         return min(known, n_texts) if self.space.keeps_rows or known >= n_texts else 0
 

@@ -190,7 +190,7 @@ def _used(context: Context) -> Iterator[str]:
 
 
 def text_inputs(task: Task, split: str, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Give the inputs of predictions for kinds that predict one thing per row: the row number and columns of texts."""
+    """Return the inputs of kinds that predict one thing per row: the row number and the columns of texts."""
     rows = task.rows(split)
     return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
 

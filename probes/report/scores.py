@@ -42,7 +42,7 @@ class Header:
     products: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         return {"schema": SCORES_SCHEMA, **asdict(self)}
 
 
@@ -65,7 +65,7 @@ class RunScores:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         return {
             **self.header.to_dict(),
             "cache": dict(self.cache),
@@ -94,7 +94,7 @@ class PlanScores:
     zero_shot: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         return {
             "plan": self.plan, "cache": self.cache, "certificate": dict(self.certificate),
@@ -124,7 +124,7 @@ class PlanGain:
         return self.chosen - self.default
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         return {**asdict(self), "gain": self.gain}
 
 
@@ -143,7 +143,7 @@ class PlanChoice:
     gain: PlanGain | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         summary = self.result.to_dict()["summary"]
         gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
         return {"plan": self.plan, "chosen": dict(self.result.chosen), "summary": summary, **gain}
@@ -170,7 +170,7 @@ class PlansScores:
     search: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         return {
             **self.header.to_dict(),
             **({"cost": dict(self.cost)} if self.cost else {}),
@@ -196,7 +196,7 @@ class PretrainingScores:
     pretraining: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the serial form."""
+        """Return the serial form."""
         return {**self.header.to_dict(), "cache": dict(self.cache), "pretraining": dict(self.pretraining)}
 
 

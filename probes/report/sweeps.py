@@ -31,7 +31,7 @@ class Point:
 
 
 def points_of(scores: PlansScores, report: KindReport) -> tuple[Point, ...]:
-    """Give every plan with its validation score: zero-shot where the kind has one, else of the first head."""
+    """Return every plan with its validation score: zero-shot where the kind has one, else of the first head."""
     return tuple(Point(parse_plan(row.plan), 100 * _validation(row, report)) for row in scores.plans)
 
 

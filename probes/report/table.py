@@ -30,7 +30,7 @@ class Row:
     metric: str
 
     def summary(self, split: str) -> SeedSummary | None:
-        """Give the score on a split; None where the split was not scored."""
+        """Return the score on a split; None where the split was not scored."""
         return self.result.summary.get(split, {}).get(self.metric)
 
     @property

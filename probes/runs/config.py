@@ -12,7 +12,7 @@ from probes.fitting.protocols import find_protocol
 from probes.latents.channels import split_poolings
 from probes.tasks.base import Task
 from probes.tasks.pairs.leakage import drop_leaked_rows
-from probes.tasks.table import ALL_TASKS, load_any_task
+from probes.tasks.table import TASKS, load_task
 
 if TYPE_CHECKING:
     from probes.heads.options import HeadOptions
@@ -32,10 +32,10 @@ class TaskSpec:
     """Training rows to leave out: those whose pair, or any of whose sentences, is in validation or test."""
 
     def __post_init__(self) -> None:
-        """Refuse a task that stands in no table."""
+        """Refuse an unknown task."""
         _check_choices(self, "task.")
-        if self.name not in ALL_TASKS:
-            raise unknown_name("task", self.name, ALL_TASKS)
+        if self.name not in TASKS:
+            raise unknown_name("task", self.name, TASKS)
         if self.pairs < 0:
             raise ConfigError(f"task.pairs is {self.pairs}; allowed: a whole number of pairs per split, or 0 for all.")
         if self.drop_leaked != "none" and self.kind != "pairs":
@@ -46,7 +46,7 @@ class TaskSpec:
     @property
     def kind(self) -> str:
         """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
-        return ALL_TASKS[self.name].kind
+        return TASKS[self.name].kind
 
     def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> Task:
         """Load the task, drawn down to `pairs` per split.
@@ -61,9 +61,9 @@ class TaskSpec:
             TaskError: Rows that cannot be used.
             UnknownNameError: An option the task does not have.
         """
-        known = ALL_TASKS[self.name].options()
+        known = TASKS[self.name].options()
         options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
-        task: Any = load_any_task(self.name, **options)
+        task: Any = load_task(self.name, **options)
         if self.drop_leaked != "none":
             task = drop_leaked_rows(task, by=self.drop_leaked)
         found: Task = task.subset(self.pairs) if self.pairs else task
@@ -86,11 +86,11 @@ class PretrainingSpec:
     """Seed of the autoencoders; one set of them serves every seed of a head."""
 
     def __post_init__(self) -> None:
-        """Refuse what stands in no table."""
+        """Refuse unknown names."""
         from probes.tasks.corpus import CORPORA
 
-        if self.corpus and self.corpus not in (*CORPORA, *ALL_TASKS):
-            raise unknown_name("corpus", self.corpus, [*CORPORA, *ALL_TASKS])
+        if self.corpus and self.corpus not in (*CORPORA, *TASKS):
+            raise unknown_name("corpus", self.corpus, [*CORPORA, *TASKS])
         if self.texts < 1:
             raise ConfigError(f"pretraining.texts is {self.texts}; allowed: a whole number of at least 1.")
         if self.autoencoder:

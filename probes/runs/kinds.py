@@ -72,7 +72,7 @@ def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
 
 
 def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
-    """Give the correlation of the raw cosine at the final norm, or at the highest layer there is."""
+    """Return the correlation of the raw cosine at the final norm, or at the highest layer there is."""
     place = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
     found: dict[str, dict[str, float]] = {}
     for curve in result.curves:

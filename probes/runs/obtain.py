@@ -28,7 +28,7 @@ class Watcher:
     Attributes:
         say: Receives one-line remarks.
         extraction: Makes the progress of an extraction from its title; silent when absent.
-        epochs: Makes, for a head and a seed, the function told of every epoch; silent when absent.
+        epochs: Makes, for a head and a seed, the function that receives every epoch; silent when absent.
     """
 
     say: Callable[[str], None] = lambda _: None
@@ -45,7 +45,7 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
     Args:
         config: The run.
         task: Its task, of which every text of every split is extracted, or its corpus.
-        watcher: Is told what happens.
+        watcher: Receives what happens.
 
     Returns:
         The whole cache.
@@ -70,7 +70,7 @@ class EncoderShelf:
         self.found: dict[str, SavedHead[LayerAutoencoder]] = {}
 
     def __call__(self, pooling: str) -> SavedHead[LayerAutoencoder]:
-        """Give the autoencoders of a pooling."""
+        """Return the autoencoders of a pooling."""
         if self.cache is None:
             raise TaskError("there is no corpus to fit autoencoders on; set `pretraining.corpus`.")
         if pooling not in self.found:
@@ -83,7 +83,7 @@ class EncoderShelf:
         return self.found[pooling]
 
     def describe(self, corpus: Corpus | None) -> dict[str, Any]:
-        """Give what scores.json tells of them."""
+        """Describe them for scores.json."""
         keys = ("layers", "codes", "seed", "best_epochs", "seconds", "history", "held_out_losses", "n_texts")
         return {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},

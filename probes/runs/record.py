@@ -81,5 +81,5 @@ def _commit() -> str:
 
 
 def command_line() -> str:
-    """Give this process's command line, the program by its name alone."""
+    """Return this process's command line, the program by its name alone."""
     return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -79,7 +79,7 @@ class Scorer:
         return SCORERS[self.kind].score(self.seeds, rows, self.decoder, self.spec)
 
     def probabilities(self, rows: Sequence[Any]) -> Any:
-        """Give the probability of every class, for the heads of classes that have them.
+        """Return the probability of every class, for the heads of classes that have them.
 
         Args:
             rows: As for `score`.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any, cast
+from typing import Any
 
 from extract.errors import TaskError, unknown_name
 from probes.tasks.base import Kind, Task
@@ -14,10 +14,8 @@ from probes.tasks.classes.finance import load_banking77, load_fiqa, load_phraseb
 from probes.tasks.classes.law import load_scotus, load_unfair_tos
 from probes.tasks.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
 from probes.tasks.classes.readers import load_class_hub, load_class_sample, read_class_files
-from probes.tasks.classes.task import ClassTask
 from probes.tasks.pairs.files import read_pair_files
 from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
-from probes.tasks.pairs.task import PairTask
 from probes.tasks.words.files import load_word_files, load_word_hub
 from probes.tasks.words.known import (
     load_conll2000,
@@ -27,7 +25,6 @@ from probes.tasks.words.known import (
     load_wnut17,
     load_words_sample,
 )
-from probes.tasks.words.task import WordTask
 
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
@@ -181,12 +178,3 @@ def _wrong_type(annotation: Any, value: object) -> str:
     if annotation is int and is_right:
         is_right = int(str(value)) >= 0
     return "" if is_right else noun
-
-
-AnyTask = PairTask | ClassTask | WordTask
-ALL_TASKS = TASKS
-
-
-def load_any_task(name: str, /, **options: object) -> AnyTask:
-    """Load a task; the older name of `load_task`."""
-    return cast("AnyTask", load_task(name, **options))

@@ -45,7 +45,7 @@ def accepts(entry: HeadEntry, task: Task) -> bool:
 
 
 def task_of(case: str, shuffled: tuple[str, ...] = ()) -> Task:
-    """Give the first sample task that the head takes."""
+    """Return the first sample task that the head takes."""
     entry = HEADS[CASES[case][0]]
     return next(task for task in PLANTED[entry.kind].tasks(shuffled) if accepts(entry, task))
 

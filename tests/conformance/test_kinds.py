@@ -7,9 +7,9 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.heads.registry import HEADS
 from probes.tasks.base import Task
-from probes.tasks.table import ALL_TASKS, load_any_task
+from probes.tasks.table import TASKS, load_task
 
-KINDS = sorted({entry.kind for entry in HEADS.values()} | {entry.kind for entry in ALL_TASKS.values()})
+KINDS = sorted({entry.kind for entry in HEADS.values()} | {entry.kind for entry in TASKS.values()})
 COMMON = {"kind", "name", "source", "is_sample", "metrics", "n_rows", "digest", "notes"}
 
 
@@ -21,13 +21,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def task(kind: str) -> Task:
     """The sample that ships with the project: the first task of the kind that needs no option and no file."""
-    name = next(name for name, entry in ALL_TASKS.items() if entry.kind == kind and name.endswith("sample"))
-    return load_any_task(name)
+    name = next(name for name, entry in TASKS.items() if entry.kind == kind and name.endswith("sample"))
+    return load_task(name)
 
 
 def test_every_kind_has_heads_and_tasks(kind: str) -> None:
     assert [name for name, entry in HEADS.items() if entry.kind == kind]
-    assert [name for name, entry in ALL_TASKS.items() if entry.kind == kind]
+    assert [name for name, entry in TASKS.items() if entry.kind == kind]
 
 
 def test_the_sample_is_a_whole_task_of_its_kind(kind: str, task: Task) -> None:

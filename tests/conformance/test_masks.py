@@ -21,7 +21,7 @@ VARIANTS = [
 
 
 def matrix(kind: MaskKind, spans: Tensor) -> Tensor:
-    """Give the truth table of a kind for one unpadded row."""
+    """Return the truth table of a kind for one unpadded row."""
     return kind_matrix(kind, len(spans), spans=spans if kind.needs_spans else None)
 
 

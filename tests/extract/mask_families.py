@@ -143,7 +143,7 @@ def hidden_through_wiring(decoder: Decoder, batch: Batch, kinds: Sequence[str]) 
 
 
 def drift(one: Tensor, other: Tensor) -> float:
-    """Give the largest difference of two tensors `(L, ...)`, relative to the largest value of its layer."""
+    """Return the largest difference of two tensors `(L, ...)`, relative to the largest value of its layer."""
     scale = other.flatten(1).abs().amax(1).clamp(min=1e-6)
     return float(((one - other).flatten(1).abs().amax(1) / scale).nan_to_num(nan=float("inf")).max())
 

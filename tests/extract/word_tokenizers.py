@@ -130,7 +130,7 @@ def dropping_tokenizer(*, normalizer: Any = None) -> PreTrainedTokenizerBase:
 
 
 def wrapped(core: Tokenizer) -> PreTrainedTokenizerBase:
-    """Give a tokenizer the shape that decoders have theirs in."""
+    """Wrap a tokenizer in the shape that decoders have theirs in."""
     wrap: Any = PreTrainedTokenizerFast
     made: PreTrainedTokenizerBase = wrap(
         tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="</s>", unk_token="<unk>"

@@ -187,7 +187,7 @@ def write_labelled(path: Path, *, with_validation: bool = True) -> Path:
 
 
 def make_cases(*, labelled: str = "", unsplit: str = "") -> dict[str, Case]:
-    """Give every case by its name.
+    """Return every case by its name.
 
     Args:
         labelled: A file of labelled pairs of texts.

@@ -91,7 +91,7 @@ def _heads(prefix: str, heads: Mapping[str, Any], kind: str) -> Numbers:
 
 
 def _curves(place: str, result: Mapping[str, Any], extras: Mapping[str, Any]) -> Numbers:
-    """Give curves over layers the names of the golden files: by split, metric and kind, by kind, or as a surface."""
+    """Name curves over layers as the golden files do: by split, metric and kind, by kind, or as a surface."""
     curves = result["curves"]
     if not curves:
         return {}

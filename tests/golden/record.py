@@ -14,7 +14,7 @@ PRINTED = 1.01e-4
 
 
 def golden_path(case: str) -> Path:
-    """Give the golden file of a case."""
+    """Return the golden file of a case."""
     return FOLDER / f"{case}.json"
 
 

@@ -164,7 +164,7 @@ def _extracted(layers: tuple[str, ...], extracted: tuple[str, ...]) -> tuple[str
 
 
 def names_one_layer(layers: tuple[str, ...]) -> bool:
-    """Tell whether a selection names one layer, for which no cache need be asked."""
+    """Return whether a selection names one layer, for which no cache need be asked."""
     return len(layers) == 1 and (layers[0].startswith("block_") or layers[0] in (EMBEDDING, FINAL_NORM))
 
 

@@ -41,7 +41,7 @@ class ProbeOptions:
         self.solver()
 
     def solver(self, *, device: str = "cpu") -> SolverOptions:
-        """Give the options of the solver."""
+        """Return the options of the solver."""
         return SolverOptions(
             tol=self.tol, max_iterations=self.max_iterations, precision=self.precision,
             is_standardised=self.is_standardised, device=device,

@@ -44,7 +44,7 @@ def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: Extra
 def class_probabilities(
     heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
 ) -> Float[Tensor, "N K"]:
-    """Give the probability of every class.
+    """Return the probability of every class.
 
     Args:
         heads: The head, a logistic probe.

@@ -76,7 +76,7 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
 
 
 def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve, ...], dict[str, Any]]:
-    """Give the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
+    """Return the chosen layer and the curves of a head that reads one, or what each layer contributes to one of all."""
     first = fitted[0]
     if not isinstance(first.head, LayerCosine):
         found = [layer_contributions(each.head, each.data) for each in fitted]

@@ -40,11 +40,11 @@ class FittedHead:
     predictions: dict[str, Float32[np.ndarray, " N"]]
 
     def calibrated(self, split: str) -> Float[np.ndarray, " N"]:
-        """Give the predictions of a split in the units of the gold."""
+        """Return the predictions of a split in the units of the gold."""
         return read_calibration(self.record["calibration"])(self.predictions[split])
 
     def describe(self) -> dict[str, Any]:
-        """Give what scores.json records of this seed."""
+        """Return what scores.json records of this seed."""
         gold = {split: self.data.split(split).gold.numpy() for split in self.predictions}
         return {
             **{key: self.record[key] for key in ("seed", "best_epoch", "seconds", "history")},
@@ -132,7 +132,7 @@ class SeedFit:
         return head, self.describe(head, result)
 
     def describe(self, head: PairHead, result: FitResult) -> dict[str, Any]:
-        """Give the record that is kept with the fitted head."""
+        """Return the record that is kept with the fitted head."""
         data, setting = self.data, self.setting
         calibration = fit_calibration(
             setting.calibration, predict_pairs(head, data, "validation"),

@@ -40,7 +40,7 @@ def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any
         Keyword arguments of `LayerAutoencoder`, and how it is fitted.
 
     Raises:
-        UnknownNameError: An unknown option, or a value that stands in no table.
+        UnknownNameError: An unknown option or name.
         ConfigError: A value of the wrong kind.
     """
     arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)

@@ -51,7 +51,7 @@ class Residuals:
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the figures of a report, texts left out.
+        """Return the figures of a report, texts left out.
 
         Returns:
             Error measures; the correlation of the absolute residual with length, overlap and gold: what makes a row
@@ -92,7 +92,7 @@ class Residuals:
         ]  # fmt: skip
 
     def calibration_curve(self, n_bins: int = N_BINS) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-        """Give mean prediction and mean gold of `n_bins` groups of equal size, by prediction."""
+        """Return mean prediction and mean gold of `n_bins` groups of equal size, by prediction."""
         groups = np.array_split(np.argsort(self.predicted, kind="stable"), min(n_bins, len(self.predicted)))
         means = [(self.predicted[group].mean(), self.gold[group].mean()) for group in groups]
         return np.array([x for x, _ in means]), np.array([y for _, y in means])

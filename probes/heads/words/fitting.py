@@ -203,7 +203,7 @@ def score_probes(head: TokenHead, data: WordLatents, judge: Judge, *, split: str
 
 
 def class_prior(data: WordLatents, class_weights: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-    """Give the share of each class in the words that are trained on, each word weighed by the weight of its class.
+    """Return the share of each class in the words that are trained on, each word weighed by the weight of its class.
 
     A class without a word that has a latent counts as half a word, so that no share is zero.
     """
@@ -219,7 +219,7 @@ def class_counts(data: WordLatents) -> Float[np.ndarray, " K"]:
 
 
 def balanced_weights(data: WordLatents) -> Tensor:
-    """Give each class of train the inverse of its share among the words that are trained on; 1 for one without any."""
+    """Weight each class of train by the inverse of its share of the training words; 1 for one without any."""
     counts = class_counts(data)
     weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return torch.from_numpy(np.where(counts > 0, weights, 1.0)).float()
@@ -236,7 +236,7 @@ def _predicted(
 
 
 def _is_finite(head: TokenHead) -> Bool[np.ndarray, " P"]:
-    """Tell for each probe whether all of its weights are finite."""
+    """Return for each probe whether all of its weights are finite."""
     rows = [value.detach().isfinite().reshape(head.n_probes, -1).all(1) for value in head.parameters()]
     return np.asarray(torch.stack(rows).all(0).cpu().numpy())
 

@@ -70,7 +70,7 @@ class Judge:
         return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
 
     def by_type(self, ids: Int[np.ndarray, "S W"]) -> list[dict[str, Any]]:
-        """Give the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.
+        """Return the table of conlleval (for tags without spans: of each tag), the counts of all seeds added up.
 
         Precision, recall and F1 are of the sums; `n_gold` is of one seed.
         """
@@ -110,7 +110,7 @@ class Judge:
         }
 
     def errors(self, ids: Int[np.ndarray, " W"], *, most: int = 15) -> list[dict[str, Any]]:
-        """Give the most frequent pairs of a gold tag and another predicted one, with some words each."""
+        """Return the most frequent pairs of a gold tag and another predicted one, with some words each."""
         wrong = np.flatnonzero(self._pick(ids) != self._gold)
         if self.kept is not None:
             wrong = self.kept[wrong]

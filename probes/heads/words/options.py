@@ -101,15 +101,15 @@ class TokenOptions:
         self.streaming()
 
     def streaming(self) -> Streaming:
-        """Give how the cache is read."""
+        """Return how the cache is read."""
         return Streaming(self.chunk_words, self.buffer_mb)
 
     def head_arguments(self) -> dict[str, Any]:
-        """Give the arguments of the head itself."""
+        """Return the arguments of the head itself."""
         return {name: getattr(self, name) for name in ("dropout", "learning_rate", "weight_decay", "schedule")}
 
 
 def token_options(resolved: HeadOptions) -> TokenOptions:
-    """Give the options of a token head."""
+    """Return the options of a token head."""
     found: TokenOptions = resolved.own[0]
     return found

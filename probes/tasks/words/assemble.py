@@ -82,7 +82,7 @@ def build_task(
 
 
 def _marks_spans(sentences: Sequence[Sequence[str]], place: Place) -> bool:
-    """Tell whether all tags are span tags; a mixture is rejected, because a slip would change the metric."""
+    """Return whether all tags are span tags; a mixture is rejected, because a slip would change the metric."""
     counts = Counter(tag for tags in sentences for tag in tags)
     spans = [tag for tag in counts if _looks_like_span(tag)]
     others = {tag for tag in counts if not is_span_tag(tag)}

@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "masks.md"
 
 
 def section(heading: str) -> str:
-    """Give the text under a heading, up to the next one of its level or above."""
+    """Return the text under a heading, up to the next one of its level or above."""
     level = heading.split(" ", maxsplit=1)[0]
     found = re.search(
         rf"^{re.escape(heading)}\n(.*?)(?=^#{{2,{len(level)}}} |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S

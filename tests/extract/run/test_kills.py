@@ -50,7 +50,7 @@ def run(arguments: list[str], *, launcher: tuple[str, ...] = ()) -> list[str]:
 
 
 def store_in(folder: Path) -> Path | None:
-    """Give the store in a folder, if it is there already."""
+    """Return the store in a folder, if it is there already."""
     return next(iter(folder.glob("*.h5")), None)
 
 

@@ -35,7 +35,7 @@ SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=64)
 
 
 def only_file(folder: Path) -> Path:
-    """Give the one file of a folder."""
+    """Return the one file of a folder."""
     (path,) = folder.iterdir()
     return path
 

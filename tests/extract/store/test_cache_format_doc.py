@@ -36,7 +36,7 @@ ALLOWED_IMPORTS = {"hashlib", "json", "h5py", "numpy"}
 
 
 def blocks() -> list[str]:
-    """Give the Python blocks of the page, in their order."""
+    """Return the Python blocks of the page, in their order."""
     return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 

@@ -13,7 +13,7 @@ TEXTS = make_texts(5)
 
 
 def wanted(**changes: Any) -> dict[str, Any]:
-    """Give the identity to look for."""
+    """Return the identity to look for."""
     return make_manifest(TEXTS, **changes).identity
 
 

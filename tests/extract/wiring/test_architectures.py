@@ -62,7 +62,7 @@ class Reference:
         return hidden
 
     def top(self, name: str, kind: str, k: int, embedded: Tensor) -> Tensor:
-        """Give what the final norm receives, as the design page says it."""
+        """Return what the final norm receives, as the design page says it."""
         own = self.climb(embedded, 0, L, "causal")
         if name == "extend":
             for _ in range(k):

@@ -47,6 +47,6 @@ def objective(
 
 
 def as_sklearn(weight: Tensor, bias: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Give weights in scikit-learn's shape, which has one row for two classes."""
+    """Return weights in scikit-learn's shape, which has one row for two classes."""
     w, b = weight.double().numpy(), bias.double().numpy()
     return (w[1:] - w[:1], b[1:] - b[:1]) if len(w) == 2 else (w, b)

@@ -70,7 +70,7 @@ def head_of(fitted: FittedHead) -> SiameseCosine:
 
 
 def codes_of(module: SiameseCosine | LayerAutoencoder, latents: Tensor) -> list[Tensor]:
-    """Give the code of every layer."""
+    """Return the code of every layer."""
     with torch.no_grad():
         parts = module.encoder.encode((latents - module.mean) / module.scale)
     return [parts[g][layers.index(k)] for k in range(module.n_layers)

@@ -21,7 +21,7 @@ from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig
-from probes.tasks.table import load_any_task
+from probes.tasks.table import load_task
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.worded_classes import write_worded_classes
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_searched_is_told_before_anything_is_computed(folder: Pat
 
 
 def test_rows_are_drawn_nested_and_never_from_test() -> None:
-    judged = load_any_task("class-sample").without_test()
+    judged = load_task("class-sample").without_test()
     assert list(judged.splits) == ["train", "validation"]
     space = space_of(judged, tuple(plans_over_k(["backward"], range(4))), n_blocks=3)
     drawn = [set(draw_rows(judged, n).texts()) for n in (20, 40, 100, space.n_rows)]
@@ -179,7 +179,7 @@ def test_rows_are_drawn_nested_and_never_from_test() -> None:
 
 
 def test_cross_validation_asks_for_rows_of_every_class_in_every_fold() -> None:
-    task: Any = load_any_task("class-sample").without_test()
+    task: Any = load_task("class-sample").without_test()
     alone = type(task)(**{**vars(task), "splits": type(task.splits)({"train": task.splits["train"]})})
     space = space_of(alone, tuple(plans_over_k(["backward"], range(4))), n_blocks=3, fewest=fewest_rows(alone, 5))
     counts = np.bincount(draw_rows(alone, space.fewest_rows).labels("train"))

@@ -37,7 +37,7 @@ def summary(made: MadeRun) -> str:
 
 
 def section(text: str, title: str) -> list[str]:
-    """Give the lines under a heading of Markdown."""
+    """Return the lines under a heading of Markdown."""
     return text.split(f"\n## {title}\n")[1].partition("\n## ")[0].strip().splitlines()
 
 

@@ -37,7 +37,7 @@ TYPES: dict[str, Any] = {
 
 
 def documented() -> dict[str, str]:
-    """Give every path of the page with its type; those of a head begin with `heads.HEAD`."""
+    """Return every path of the page with its type; those of a head begin with `heads.HEAD`."""
     found: dict[str, str] = {}
     for part in PAGE.read_text(encoding="utf-8").split("\n## "):
         prefix = {"The result of a head": HEAD, "Extras": f"{HEAD}extras."}.get(part.splitlines()[0], "")
@@ -61,7 +61,7 @@ def general(path: str) -> str:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Give every value with the path that the page writes."""
+    """Return every value with the path that the page writes."""
     name = general(path).replace("plans[].heads.", "heads.")
     if name in OPAQUE or not isinstance(value, Mapping | list):
         yield name, value

@@ -24,7 +24,7 @@ from tests.probes.planted_latents import make_task, plant
 
 
 def evaluate_head(name: str, options: dict[str, Any], setting: Setting) -> dict[str, Any]:
-    """Give the scores of a head in their serial form."""
+    """Return the scores of a head in their serial form."""
     return HEADS[name].evaluate(resolve_head(name, options), setting, lambda _: ignore_epoch).to_dict()
 
 

@@ -41,7 +41,7 @@ def fit_all(setting: Setting) -> list[FittedHead]:
 
 
 def curve_of(found: HeadResult, split: str) -> Curve:
-    """Give the Pearson curve of the chosen kind."""
+    """Return the Pearson curve of the chosen kind."""
     key = (found.chosen["kind"], split, "pearson")
     [curve] = [each for each in found.curves if (each.name, each.split, each.metric) == key]
     return curve
@@ -165,7 +165,7 @@ def test_a_task_without_train_or_validation_is_refused(tmp_path: Path, sizes: di
 
 
 def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None = None) -> PairTask:
-    """Give the first rows of test a sentence of train, and a few of them the whole pair; perhaps one gold for all."""
+    """Put a sentence of train into the first rows of test, and a few of them the whole pair; perhaps one gold for all."""
     columns = {split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
                for split, rows in task.splits.items()}  # fmt: skip
     test, train = columns["test"], columns["train"]

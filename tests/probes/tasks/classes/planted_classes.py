@@ -39,7 +39,7 @@ def make_class_task(
 
 
 def with_new_class(task: ClassTask) -> ClassTask:
-    """Give a third of the test rows a class that train lacks, and that comes first, so that every number moves by 1."""
+    """Put a third of the test rows into a class that train lacks and that comes first: every number moves by 1."""
     columns = {split: rows.to_dict() for split, rows in task.splits.items()}
     for split, values in columns.items():
         values["label"] = [

@@ -24,7 +24,7 @@ def test_tags_of_words_go_to_their_tokens(name: str, tags: str) -> None:
 
 
 def spread(row: Any, pieces: Any) -> list[str]:
-    """Give each piece the tag that the rule says, found by the characters alone."""
+    """Tag each piece as the rule says, found by the characters alone."""
     found: list[str] = []
     rest = iter(pieces["words"])
     for word, tag in zip(row["words"], row["tags"], strict=True):
