@@ -5,12 +5,21 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.golden.numbers import Numbers
 
 FOLDER = Path(__file__).parent
 TOLERANCE = 1e-6
 PRINTED = 1.01e-4
 """One unit of the last of the four places to which `predictions.csv` is rounded."""
+
+PROCESSOR = FOLDER / "processor.txt"
+
+
+def processor() -> str:
+    """Name the instructions that torch computes with here, by which sums are rounded."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def golden_path(case: str) -> Path:
@@ -22,6 +31,7 @@ def write_golden(case: str, numbers: Numbers) -> None:
     """Write the golden file of a case, a name a line, floats to their last bit."""
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(numbers[name])}" for name in sorted(numbers))
     golden_path(case).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    PROCESSOR.write_text(f"{processor()}\n", encoding="utf-8")
 
 
 def read_golden(case: str) -> Numbers:
@@ -41,12 +51,17 @@ def differences(found: Numbers, golden: Numbers, *, is_exact: bool) -> list[str]
     Returns:
         A line for each name that is missing, that is new, or whose value differs.
     """
-    lines = [f"{name}: missing" for name in sorted(golden.keys() - found.keys())]
-    lines += [f"{name}: not in the golden file" for name in sorted(found.keys() - golden.keys())]
+    lines = differing_names(found, golden)
     for name in sorted(golden.keys() & found.keys()):
         tolerance = 0.0 if is_exact else PRINTED if name.startswith("predictions/") else TOLERANCE
         lines += _compare(name, found[name], golden[name], tolerance)
     return lines
+
+
+def differing_names(found: Numbers, golden: Numbers) -> list[str]:
+    """Compare the names alone."""
+    lines = [f"{name}: missing" for name in sorted(golden.keys() - found.keys())]
+    return lines + [f"{name}: not in the golden file" for name in sorted(found.keys() - golden.keys())]
 
 
 def _compare(name: str, found: Any, golden: Any, tolerance: float) -> list[str]:

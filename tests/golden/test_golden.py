@@ -3,8 +3,10 @@
 Every case runs the command line on a tiny random decoder and a shipped sample, reads what was written through
 `numbers.py`, and compares it with `tests/golden/CASE.json`:
 
-- by default to 1e-6, relative or absolute, whichever is looser, since other processors round otherwise (and predictions
-  to the four places they are written with);
+- by default to 1e-6, relative or absolute, whichever is looser (and predictions to the four places they are written
+  with). Where torch uses other processor instructions than `processor.txt` names, only the names of the numbers are
+  compared and the test is skipped: rounding differs there, and training and near ties in ranks amplify it beyond any
+  tolerance that would still catch a fault;
 - with `ICECORE_GOLDEN=exact` to the last bit, for two commits on one machine;
 - with `ICECORE_GOLDEN=write` not at all: the golden files are written again. Do so only where numbers are meant to
   change, and say in the commit which and why.
@@ -26,7 +28,16 @@ from probes.cli.main import main
 from tests.extract.tiny_decoders import save_decoder
 from tests.golden.cases import Case, make_cases, write_labelled
 from tests.golden.numbers import Numbers, numbers_of
-from tests.golden.record import FOLDER, differences, golden_path, read_golden, write_golden
+from tests.golden.record import (
+    FOLDER,
+    PROCESSOR,
+    differences,
+    differing_names,
+    golden_path,
+    processor,
+    read_golden,
+    write_golden,
+)
 
 MODES = ("", "exact", "write")
 SHOWN = 20
@@ -104,8 +115,12 @@ def test_the_numbers_are_the_golden_ones(
     if mode == "write":
         write_golden(name, found)
         pytest.skip(f"{golden_path(name).name} was written")
-    wrong = differences(found, read_golden(name), is_exact=mode == "exact")
-    assert not wrong, "\n".join([f"{len(wrong)} of {len(found)} names differ:", *wrong[:SHOWN]])
+    golden, is_exact = read_golden(name), mode == "exact"
+    is_same_rounding = PROCESSOR.read_text(encoding="utf-8").strip() == processor()
+    wrong = differences(found, golden, is_exact=is_exact) if is_same_rounding else differing_names(found, golden)
+    assert not wrong, "\n".join([f"{len(wrong)} differences in {len(found)} names:", *wrong[:SHOWN]])
+    if not is_same_rounding:
+        pytest.skip(f"{processor()} rounds otherwise than the processor of the golden files; only names were compared")
 
 
 def test_every_golden_file_has_its_case() -> None:

@@ -165,7 +165,7 @@ def test_a_task_without_train_or_validation_is_refused(tmp_path: Path, sizes: di
 
 
 def leak(task: PairTask, n_leaked: int, *, n_pairs: int = 3, gold: float | None = None) -> PairTask:
-    """Put a sentence of train into the first rows of test, and a few of them the whole pair; perhaps one gold for all."""
+    """Put a sentence of train into the first rows of test, the whole pair into a few; perhaps one gold for all."""
     columns = {split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
                for split, rows in task.splits.items()}  # fmt: skip
     test, train = columns["test"], columns["train"]
