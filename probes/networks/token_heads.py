@@ -223,7 +223,7 @@ class TokenClassifier(TokenHead):
 
     def only(self, probe: int) -> "TokenClassifier":
         """Return the classifier of one layer."""
-        alone = TokenClassifier(**{**self.arguments(), "n_layers": 1})
+        alone = type(self)(**{**self.arguments(), "n_layers": 1})
         alone._fill(self, slice(probe, probe + 1))
         return alone.train(self.training)
 
@@ -264,9 +264,3 @@ class TokenMix(TokenHead):
         """Return the head itself: its one probe reads every layer."""
         del probe
         return self
-
-
-TOKEN_HEADS: dict[str, type[TokenClassifier] | type[TokenMix]] = {
-    "token-classifier": TokenClassifier,
-    "token-mix": TokenMix,
-}
