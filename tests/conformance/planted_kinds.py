@@ -69,8 +69,12 @@ def _predict_classes(
 ) -> NDArray[Any]:
     [each] = saved
     channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
-    [chunk] = ClassFeatures(setting.cache, setting.task, channels).chunks([split])
-    return np.array([setting.task.class_names.index(name) for name in each.head.predict(chunk[split][0])])
+    features = ClassFeatures(setting.cache, setting.task, channels)
+    if each.head.compares_texts:
+        inputs = [channels.gather(setting.cache, rows)[0] for rows in features.rows(split)]
+    else:
+        inputs = [chunk[split][0] for chunk in features.chunks([split])]
+    return np.array([setting.task.class_names.index(name) for name in each.head.predict(*inputs)])
 
 
 def _predict_words(

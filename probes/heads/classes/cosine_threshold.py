@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from extract.digest import digest_json
 from extract.errors import ConfigError, HeadError
-from probes.fitting.saved import save_fitted
+from probes.fitting.fit_or_load import fit_or_load
 from probes.heads.classes.results import class_result, require_rows, training_names
 from probes.heads.classes.solving import check_features
 from probes.heads.entries import Purpose
@@ -131,7 +132,12 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
         "name": resolved.name, "pooling": features.channels.pooling, "layers": [names[layer]], "is_pairs": True,
         "task": {"name": task.name, "digest": task.digest()},
     }  # fmt: skip
-    save_fitted(setting.folder / resolved.name, head, record)
+    seen = task if choose_on == "test" else task.without_test()
+    fit_id = digest_json([head.arguments(), record["layers"], cache.manifest.id, seen.digest()])
+    fit_or_load(
+        setting.folder / resolved.name, fit_id, lambda: (head, record),
+        lambda saved: CosineThreshold(**saved["arguments"]),
+    )  # fmt: skip
     return class_result(
         resolved, setting,
         {split: classes[np.where(rows[kind, layer] > threshold, above, 1 - above)] for split, rows in cosines.items()},
