@@ -19,6 +19,7 @@ from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, spl
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
 from probes.logistic.probe import LinearProbe
+from probes.networks.cosine_linear import CosineLinear
 from probes.networks.cosine_mlp import CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
@@ -32,6 +33,10 @@ _ENTRIES = (
     pair_head(
         "cosine-mlp", CosineMLP, FitOptions(batch_size=64, max_epochs=100, patience=20),
         "standardised layer cosines -> 128 -> 1",
+    ),
+    pair_head(
+        "cosine-linear", CosineLinear, FitOptions(batch_size=64, max_epochs=100, patience=20),
+        "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
         "siamese-cosine", SiameseCosine, FitOptions(batch_size=128, max_epochs=150, patience=15),
