@@ -13,6 +13,7 @@ from probes.heads.classes.cosine_threshold import (
     evaluate_threshold,
 )
 from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
+from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.entries import HeadEntry
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
@@ -50,6 +51,10 @@ _ENTRIES = (
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
         (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=CosineThreshold,
         oldest_schema=3,
+    ),
+    HeadEntry(
+        "nearest-centroid", "classes", "the nearest class mean, every layer, by cosine or distance; the best on "
+        "validation", (), evaluate=evaluate_centroids, check=check_centroids, build=NearestCentroid, oldest_schema=3,
     ),
     token_head(
         "token-classifier", TokenClassifier,
