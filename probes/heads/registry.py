@@ -24,7 +24,7 @@ from probes.networks.cosine_linear import CosineLinear
 from probes.networks.cosine_mlp import CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
-from probes.networks.token_heads import TokenClassifier, TokenMix
+from probes.networks.token_heads import TokenClassifier, TokenMix, TokenNormed
 
 _ENTRIES = (
     pair_head(
@@ -60,6 +60,7 @@ _ENTRIES = (
         "token-classifier", TokenClassifier,
         "dropout and linear on each layer, all layers at once; the best on validation",
     ),
+    token_head("token-normed", TokenNormed, "the same on layer-normed latents"),
     token_head(
         "token-mix", TokenMix, "the same on a softmax-weighted sum of layer-normed layers with a scale"
     ),

@@ -228,6 +228,19 @@ class TokenClassifier(TokenHead):
         return alone.train(self.training)
 
 
+class TokenNormed(TokenClassifier):
+    """The same on layer-normed latents: every word has the same length at every layer, and no layer a scale.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        n_classes: Classes `K`.
+        how: As for `TokenHead`.
+    """
+
+    is_normed = True
+
+
 class TokenMix(TokenHead):
     """Dropout and a linear map on a softmax-weighted sum of layer-normed layers with a scale: one probe.
 
