@@ -75,7 +75,7 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     scores = read_json(folder / "scores.json")
     (manifest,) = [name for name in listing(folder) if name.startswith("manifests/")]
     figures = [f"figures/{name}_{what}.png" for name in ("cosine_threshold", "logistic_probe")
-               for what in ("confusion", "layers")]  # fmt: skip
+               for what in ("confusion", "layers", "rows")]  # fmt: skip
     probe_files = [
         f"heads/{head}/{name}"
         for head in ("cosine-threshold", "logistic-probe")
