@@ -132,17 +132,18 @@ def evaluate_centroids(resolved: HeadOptions, setting: Setting, watch: Watch) ->
 
 
 def check_centroids(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task without the split that layer and distance are chosen on.
+    """Refuse a task without the splits that class means are taken of, and layer and distance chosen on.
 
     Raises:
-        TaskError: It has no validation split.
+        TaskError: It has no train or no validation split.
     """
     del purpose
-    if "validation" not in task.splits:
-        raise TaskError(
-            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses layer and "
-            "distance; add rows to it, or use logistic-probe."
-        )
+    for split, instead in (("train", ""), ("validation", ", or use logistic-probe")):
+        if split not in task.splits:
+            raise TaskError(
+                f"task {task.name!r} has no split {split!r}, which head {resolved.name!r} needs; add rows "
+                f"to it{instead}."
+            )
 
 
 def _fit(features: ClassFeatures) -> tuple[NearestCentroid, dict[str, Any]]:

@@ -116,7 +116,7 @@ def test_row_scores_are_an_empirical_distribution() -> None:
     curve, mean = axes.lines
     for place in (-2.0, -1.0, -0.5, -0.1, 0.0):  # the last step at or before a place
         steps = np.asarray(curve.get_xydata())
-        assert steps[steps[:, 0] <= place][-1][1] == wanted.evaluate(place)
+        assert steps[steps[:, 0] <= place][-1][1] == pytest.approx(float(wanted.evaluate(place)))
     assert np.asarray(mean.get_xdata()).tolist() == [-0.75, -0.75]
     assert axes.get_xlabel().endswith("(n = 4 rows, 1 more without a score)")
     [row] = [each for each in FIGURES if each.stem == "rows"]

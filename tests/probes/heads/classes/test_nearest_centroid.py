@@ -50,5 +50,7 @@ def test_every_layer_and_distance_is_on_the_curves(tmp_path: Path) -> None:
 
 def test_a_task_without_validation_is_refused() -> None:
     task = make_class_task(sizes={"train": 30, "test": 30})
-    with pytest.raises(TaskError, match=r"no split 'validation', on which head 'nearest-centroid' chooses layer and"):
+    with pytest.raises(
+        TaskError, match=r"no split 'validation', which head 'nearest-centroid' needs; .*, or use logistic-probe\."
+    ):
         check_centroids(task, resolve_head("nearest-centroid", {}), Purpose())
