@@ -38,7 +38,8 @@ class HeadEntry:
         check: Refuses a task it cannot be fitted on, before anything is extracted.
         check_options: Refuses options that contradict each other.
         oldest_schema: Oldest schema of saved heads that it can be read from.
-        build: Builds the network from the arguments it was saved with, ready for its weights; None for a head without.
+        build: Builds the network from the arguments it was saved with, ready for its weights. A network for classes
+            also has `predict` and `compares_texts` (see `probes.heads.classes.scoring`), and is scored by them.
     """
 
     name: str
@@ -47,7 +48,7 @@ class HeadEntry:
     sources: tuple[Any, ...]
     evaluate: Callable[[HeadOptions, Setting, Watch], HeadResult]
     check: Callable[[Any, HeadOptions, Purpose], None]
-    build: Callable[..., FittedModule] | None
+    build: Callable[..., FittedModule]
     check_options: Callable[[HeadOptions], None] = lambda _: None
     oldest_schema: int = 1
 

@@ -13,16 +13,18 @@ from probes.heads.classes.cosine_threshold import (
     evaluate_threshold,
 )
 from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
+from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.entries import HeadEntry
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
 from probes.logistic.probe import LinearProbe
+from probes.networks.cosine_linear import CosineLinear
 from probes.networks.cosine_mlp import CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
-from probes.networks.token_heads import TokenClassifier, TokenMix
+from probes.networks.token_heads import TokenClassifier, TokenMix, TokenNormed
 
 _ENTRIES = (
     pair_head(
@@ -32,6 +34,10 @@ _ENTRIES = (
     pair_head(
         "cosine-mlp", CosineMLP, FitOptions(batch_size=64, max_epochs=100, patience=20),
         "standardised layer cosines -> 128 -> 1",
+    ),
+    pair_head(
+        "cosine-linear", CosineLinear, FitOptions(batch_size=64, max_epochs=100, patience=20),
+        "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
         "siamese-cosine", SiameseCosine, FitOptions(batch_size=128, max_epochs=150, patience=15),
@@ -46,10 +52,15 @@ _ENTRIES = (
         (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=CosineThreshold,
         oldest_schema=3,
     ),
+    HeadEntry(
+        "nearest-centroid", "classes", "the nearest class mean, every layer, by cosine or distance; the best on "
+        "validation", (), evaluate=evaluate_centroids, check=check_centroids, build=NearestCentroid, oldest_schema=3,
+    ),
     token_head(
         "token-classifier", TokenClassifier,
         "dropout and linear on each layer, all layers at once; the best on validation",
     ),
+    token_head("token-normed", TokenNormed, "the same on layer-normed latents"),
     token_head(
         "token-mix", TokenMix, "the same on a softmax-weighted sum of layer-normed layers with a scale"
     ),

@@ -39,7 +39,7 @@ class HeadResult:
         name: The head.
         pooling: The pooling it read, or several joined by `+`.
         layers: Names of the `L` layers it could read.
-        options: Its options, defaults included.
+        options: Its options as plain values; a pair head's are how it is fitted, and what was set of its network.
         metric: The metric it was chosen by.
         selection: What was chosen and where, in words, for instance `validation (epoch and layer)`.
         selection_score: The score that decided, by which mask plans are compared too; NaN where there is none.

@@ -11,7 +11,7 @@ from probes.networks.autoencoder import LayerAutoencoder
 
 BUILDS = {
     AUTOENCODER: (LayerAutoencoder, 2),
-    **{name: (entry.build, entry.oldest_schema) for name, entry in HEADS.items() if entry.build is not None},
+    **{name: (entry.build, entry.oldest_schema) for name, entry in HEADS.items()},
 }
 """Name to what builds the module, and the oldest schema it can be read from."""
 

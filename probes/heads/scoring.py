@@ -39,14 +39,12 @@ class KindScoring:
         fields: Names what a scored row holds, from the row and its prediction: a value, or a list of as many values as
             every other list of the row.
         n_texts: Counts the texts of a row, from the record of a head.
-        reads_words: Whether latents are those of words.
         probabilities: Gives `(N, K)` probabilities of the head's classes.
     """
 
     score: ScoreRows
     fields: Callable[[Any, Any], dict[str, Any]]
     n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
-    reads_words: bool = False
     probabilities: ScoreRows = refuse_probabilities
 
 

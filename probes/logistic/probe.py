@@ -1,7 +1,7 @@
 """The logistic probe of one layer and one C, as it is saved and applied."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +24,9 @@ class LinearProbe(nn.Module):
     Raises:
         UnknownNameError: An unknown precision.
     """
+
+    compares_texts: ClassVar[bool] = False
+    """Whether it is called with the latents of both texts of a pair; otherwise with their joined features."""
 
     weight: Tensor
     bias: Tensor

@@ -1,4 +1,6 @@
-"""Cosine MLP: the layers' cosines through a small network."""
+"""The layers' cosines through a small network."""
+
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -9,35 +11,28 @@ from probes.latents.standardise import Standardiser
 from probes.networks.pair_head import PairHead, collect_similarities, cosine
 
 
-class CosineMLP(PairHead):
-    """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
+class CosineHead(PairHead):
+    """Standardised layer cosines, then a network with one output and a sigmoid.
 
-    The cosines are standardised before the network, and by default also the latents before the cosine, both by
-    the training split. FREEZE takes the cosines of latents as they are: `standardises_latents` off.
+    The cosines are standardised before the network, and where asked for also the latents before the cosine, both by
+    the training split. A head sets `network`, from `(B, L)` to `(B, 1)`.
 
     Args:
         n_layers: Layers `L`.
         width: Dimension `D` of a latent.
-        hidden: Units of the hidden layer.
         standardises_latents: Whether each dimension of a latent is standardised before the cosine.
-        loss: A name from `LOSSES`.
-        learning_rate: AdamW learning rate.
-        weight_decay: AdamW weight decay.
+        how: As for `PairHead`.
     """
 
     cosine_mean: Tensor
     cosine_scale: Tensor
+    network: nn.Module
 
-    def __init__(
-        self, n_layers: int, width: int, *, hidden: int = 128, standardises_latents: bool = True, loss: str = "mse",
-        learning_rate: float = 3e-4, weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
-        super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
-        self.save_hyperparameters()
+    def __init__(self, n_layers: int, width: int, *, standardises_latents: bool, **how: Any) -> None:
+        super().__init__(n_layers, width, **how)
         self.standardises_latents = standardises_latents
         self.register_buffer("cosine_mean", torch.zeros(n_layers, 1))
         self.register_buffer("cosine_scale", torch.ones(n_layers, 1))
-        self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
 
     @property
     def has_fixed_similarities(self) -> bool:
@@ -61,3 +56,28 @@ class CosineMLP(PairHead):
         values = collect_similarities(self, data, "train")
         self.cosine_mean.copy_(values.mean(1, keepdim=True))
         self.cosine_scale.copy_(values.std(1, keepdim=True).clamp(min=1e-4))
+
+
+class CosineMLP(CosineHead):
+    """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
+
+    FREEZE takes the cosines of latents as they are: `standardises_latents` off.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        hidden: Units of the hidden layer.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    def __init__(
+        self, n_layers: int, width: int, *, hidden: int = 128, standardises_latents: bool = True, loss: str = "mse",
+        learning_rate: float = 3e-4, weight_decay: float = 0.01,
+    ) -> None:  # fmt: skip
+        how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
+        super().__init__(n_layers, width, standardises_latents=standardises_latents, **how)
+        self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
+        self.save_hyperparameters()

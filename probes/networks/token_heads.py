@@ -223,9 +223,22 @@ class TokenClassifier(TokenHead):
 
     def only(self, probe: int) -> "TokenClassifier":
         """Return the classifier of one layer."""
-        alone = TokenClassifier(**{**self.arguments(), "n_layers": 1})
+        alone = type(self)(**{**self.arguments(), "n_layers": 1})
         alone._fill(self, slice(probe, probe + 1))
         return alone.train(self.training)
+
+
+class TokenNormed(TokenClassifier):
+    """The same on layer-normed latents: every word has the same length at every layer, and no layer a scale.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        n_classes: Classes `K`.
+        how: As for `TokenHead`.
+    """
+
+    is_normed = True
 
 
 class TokenMix(TokenHead):
@@ -264,9 +277,3 @@ class TokenMix(TokenHead):
         """Return the head itself: its one probe reads every layer."""
         del probe
         return self
-
-
-TOKEN_HEADS: dict[str, type[TokenClassifier] | type[TokenMix]] = {
-    "token-classifier": TokenClassifier,
-    "token-mix": TokenMix,
-}

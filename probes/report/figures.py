@@ -176,6 +176,20 @@ def draw_history(figure: Figure, found: FigureInput) -> None:
     (losses, *others)[-1].set_xlabel("epoch" + " (dot: kept)" * bool(others))
 
 
+def draw_row_scores(figure: Figure, found: FigureInput) -> None:
+    """Draw the share of rows that score at most so much; rows without a score are counted in the label only."""
+    scores = found.result.row_scores[found.split]
+    known = np.sort(scores[np.isfinite(scores)])
+    (axes,) = style.panels(figure)
+    axes.step(known, np.arange(1, len(known) + 1) / len(known), where="post", color=style.BLUE)
+    axes.axvline(known.mean(), color=style.ORANGE, linewidth=0.8, label=f"mean {known.mean():.3f}")
+    missing = f", {len(scores) - len(known):,} more without a score" * (len(known) < len(scores))
+    axes.set_xlabel(f"score of a row, higher is better (n = {len(known):,} rows{missing})")
+    axes.set_ylabel("share of rows that score at most this")
+    axes.set_ylim(0, 1.02)
+    style.set_legend(axes)
+
+
 def draw_confusion(figure: Figure, found: FigureInput) -> None:
     """Draw the confusion of classes or tags, rows gold, as shares of the gold name."""
     names = found.result.names[found.split]
@@ -208,6 +222,10 @@ def _curves(result: HeadResult) -> list[Curve]:
 
 def _has_curves(found: FigureInput) -> bool:
     return bool(_curves(found.result)) and len(found.result.layers) > 1
+
+
+def _has_row_scores(found: FigureInput) -> bool:
+    return bool(np.isfinite(found.result.row_scores.get(found.split, np.empty(0))).any())
 
 
 def _history_score(result: HeadResult) -> str:
@@ -247,5 +265,6 @@ FIGURES: tuple[HeadFigure, ...] = (
     HeadFigure(
         "Residuals of {head} ({split})", "residuals", lambda it: it.residuals is not None, _draw_residuals, (11.0, 6.4)
     ),
+    HeadFigure("Scores of single rows, {head} ({split})", "rows", _has_row_scores, draw_row_scores),
 )  # fmt: skip
 """Every figure of a head."""

@@ -8,9 +8,13 @@ from extract.decoders.layers import FINAL_NORM
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from probes.heads.classes.results import fewest_rows
+from probes.heads.classes.scoring import CLASSES_SCORING
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
+from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.result import HeadResult
+from probes.heads.scoring import KindScoring
+from probes.heads.words.scoring import WORDS_SCORING
 from probes.report.classes import CLASSES_REPORT
 from probes.report.document import KindReport
 from probes.report.pairs import PAIRS_REPORT
@@ -29,6 +33,7 @@ class TaskKind:
     Attributes:
         name: The name that tasks and heads of the kind carry.
         report: How its runs are reported.
+        scoring: How new rows are scored.
         reads_words: Whether latents are those of words, not of whole texts.
         check_config: Refuses a head's options that contradict the configuration.
         describe: Describes the task of a run, with what only the cache knows of it.
@@ -39,6 +44,7 @@ class TaskKind:
 
     name: str
     report: KindReport
+    scoring: KindScoring
     reads_words: bool = False
     check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
     describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
@@ -83,11 +89,12 @@ def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
 
 _KINDS = (
     TaskKind(
-        "pairs", PAIRS_REPORT, check_config=check_pair_config, zero_shot_head=ZERO_SHOT, zero_shot=zero_shot_scores
+        "pairs", PAIRS_REPORT, PAIRS_SCORING, check_config=check_pair_config, zero_shot_head=ZERO_SHOT,
+        zero_shot=zero_shot_scores,
     ),
-    TaskKind("classes", CLASSES_REPORT, fewest_rows=fewest_rows),
+    TaskKind("classes", CLASSES_REPORT, CLASSES_SCORING, fewest_rows=fewest_rows),
     TaskKind(
-        "words", WORDS_REPORT, reads_words=True,
+        "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
 )  # fmt: skip

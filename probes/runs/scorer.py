@@ -18,15 +18,10 @@ from extract.masks.plan import parse_plan
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import FittedModule, SavedHead
-from probes.heads.classes.scoring import CLASSES_SCORING
-from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.saved import load_head
-from probes.heads.scoring import KindScoring, narrow_spec, only_chosen
-from probes.heads.words.scoring import WORDS_SCORING
+from probes.heads.scoring import narrow_spec, only_chosen
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
-
-SCORERS: dict[str, KindScoring] = {"pairs": PAIRS_SCORING, "classes": CLASSES_SCORING, "words": WORDS_SCORING}
-"""Kind of task to how its rows are scored."""
+from probes.runs.kinds import KINDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +29,7 @@ class Scorer:
     """Scores rows with one head of a run, the mean of its seeds.
 
     Attributes:
-        kind: Kind of task of the run, a key of `SCORERS`.
+        kind: Kind of task of the run, a key of `KINDS`.
         name: The head.
         seeds: The fitted heads, one per seed, each reduced to the layers that it needs.
         decoder: The decoder whose latents they read.
@@ -50,12 +45,12 @@ class Scorer:
     @property
     def n_texts(self) -> int:
         """Texts in a row."""
-        return SCORERS[self.kind].n_texts(self.seeds[0].record)
+        return KINDS[self.kind].scoring.n_texts(self.seeds[0].record)
 
     @property
     def reads_words(self) -> bool:
         """Whether a row is a sentence of words."""
-        return SCORERS[self.kind].reads_words
+        return KINDS[self.kind].reads_words
 
     def score(self, rows: Sequence[Any]) -> Any:
         """Score rows.
@@ -76,7 +71,7 @@ class Scorer:
             [['B-LOC', 'O', 'O', 'O']]
         """
         self._require_rows(rows)
-        return SCORERS[self.kind].score(self.seeds, rows, self.decoder, self.spec)
+        return KINDS[self.kind].scoring.score(self.seeds, rows, self.decoder, self.spec)
 
     def probabilities(self, rows: Sequence[Any]) -> Any:
         """Return the probability of every class, for the heads of classes that have them.
@@ -92,11 +87,11 @@ class Scorer:
             HeadError: A head without probabilities.
         """
         self._require_rows(rows)
-        return SCORERS[self.kind].probabilities(self.seeds, rows, self.decoder, self.spec)
+        return KINDS[self.kind].scoring.probabilities(self.seeds, rows, self.decoder, self.spec)
 
     def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""
-        return SCORERS[self.kind].fields(row, prediction)
+        return KINDS[self.kind].scoring.fields(row, prediction)
 
     def _require_rows(self, rows: Sequence[Any]) -> None:
         if not len(rows):
@@ -133,7 +128,7 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
     decoder = decoder or load_decoder(decoder_spec)
     _require_same(folder, scores, decoder, spec)
     kind = scores.header.kind
-    spec = narrow_spec(spec, seeds, decoder, reads_words=SCORERS[kind].reads_words)
+    spec = narrow_spec(spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
     return Scorer(kind, name, seeds, decoder, spec)
 
 

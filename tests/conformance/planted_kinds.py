@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from extract.store.cache import LatentCache
 from probes.fitting.saved import SavedHead
-from probes.heads.classes.scoring import INPUTS
 from probes.heads.setting import Setting
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
@@ -70,8 +69,11 @@ def _predict_classes(
 ) -> NDArray[Any]:
     [each] = saved
     channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
-    rows = ClassFeatures(setting.cache, setting.task, channels).rows(split)
-    inputs = INPUTS[each.record["name"]](*(channels.gather(setting.cache, side) for side in rows))
+    features = ClassFeatures(setting.cache, setting.task, channels)
+    if each.head.compares_texts:
+        inputs = [channels.gather(setting.cache, rows)[0] for rows in features.rows(split)]
+    else:
+        inputs = [chunk[split][0] for chunk in features.chunks([split])]
     return np.array([setting.task.class_names.index(name) for name in each.head.predict(*inputs)])
 
 

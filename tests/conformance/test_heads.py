@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import getsource, signature
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from probes.heads.registry import HEADS, resolve_head
 from probes.heads.result import HeadResult, read_result
 from probes.heads.saved import load_head
 from probes.heads.setting import Setting
+from probes.runs.kinds import KINDS
 from probes.tasks.base import Task
 from tests.conformance.planted_kinds import ALL, PLANTED, fingerprint
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
@@ -197,7 +199,7 @@ def test_the_serial_form_round_trips(trial: Trial) -> None:
 
 def test_it_is_found_again_bit_for_bit_without_fitting(trial: Trial) -> None:
     stamps = {path: path.stat().st_mtime_ns for path in trial.setting.folder.rglob("*") if path.is_file()}
-    assert bool(stamps) == (HEADS[trial.name].build is not None)
+    assert stamps
     again = trial.again()
     assert stamps == {path: path.stat().st_mtime_ns for path in trial.setting.folder.rglob("*") if path.is_file()}
     assert as_text(again) == as_text(trial.result)
@@ -222,9 +224,6 @@ def test_the_seed_decides_everything(trial: Trial, tmp_path: Path) -> None:
 
 
 def test_it_is_read_back_and_predicts_the_same(trial: Trial) -> None:
-    if HEADS[trial.name].build is None:
-        assert not trial.setting.folder.exists()
-        return
     saved = trial.saved()
     assert len(saved) == max(len(trial.result.seeds), 1)
     assert {each.record["name"] for each in saved} == {trial.name}
@@ -235,10 +234,24 @@ def test_it_is_read_back_and_predicts_the_same(trial: Trial) -> None:
 
 
 def test_what_is_planted_is_found_and_shuffled_gold_is_chance(trial: Trial, tmp_path: Path) -> None:
+    """Also: heads kept for other gold are not taken for these, and rows are scored the higher the better."""
     low, high = PLANTED[HEADS[trial.name].kind].chance
     assert trial.result.mean("test") > high
-    shuffled = trial.again(task=task_of(trial.case, ALL), folder=tmp_path, seeds=(0,))
+    folder = Path(copytree(trial.setting.folder, tmp_path / "heads"))
+    shuffled = trial.again(task=task_of(trial.case, ALL), folder=folder, seeds=(0,))
     assert low <= shuffled.mean("test") <= high
+    records = [place.rglob("head.json") for place in (trial.setting.folder, folder)]
+    before, after = (min(found).read_text(encoding="utf-8") for found in records)
+    assert json.loads(before)["fit_id"] != json.loads(after)["fit_id"]
+    assert np.nanmean(trial.result.row_scores["test"]) > np.nanmean(shuffled.row_scores["test"])
+
+
+def test_predicted_names_are_those_of_the_gold(trial: Trial) -> None:
+    kind = HEADS[trial.name].kind
+    for split in trial.result.names:
+        names, gold = np.array(trial.result.names[split]), np.array(KINDS[kind].report.gold(trial.setting.task, split))
+        found = trial.result.predictions[split]
+        assert np.mean(names[found[found >= 0]] == gold[found >= 0]) > PLANTED[kind].chance[1]
 
 
 def test_nothing_is_chosen_on_the_test_split(trial: Trial, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,6 +46,9 @@ class CosineThreshold(nn.Module):
         above: Position in `class_names` of the class of the higher cosines.
         threshold: The highest cosine of the other class.
     """
+
+    compares_texts: ClassVar[bool] = True
+    """Whether it is called with the latents of both texts; otherwise with their joined features."""
 
     mean: Tensor
     scale: Tensor

@@ -1,11 +1,13 @@
 """One probe out of those of every layer and C: taken by its place, and what it predicts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from extract.errors import HeadError
 from probes.heads.classes.solving import check_features
@@ -53,12 +55,14 @@ def pick_probe(fits: list[LogisticFit], place: tuple[int, int]) -> tuple[Logisti
     raise HeadError(f"layer {place[0]} is none of the fitted ones.")
 
 
-def predict_split(features: ClassFeatures, probe: LinearProbe, *, layer: int, split: str) -> Int[np.ndarray, " N"]:
+def predict_split(
+    features: ClassFeatures, probe: Callable[[Tensor], Tensor], *, layer: int, split: str
+) -> Int[np.ndarray, " N"]:
     """Predict a split by one probe, of which only one layer is read.
 
     Args:
         features: Features of every layer.
-        probe: The probe.
+        probe: Gives `(N, K)` outputs of `(N, W)` features, one for each class of train.
         layer: Place of its layer.
         split: The split.
 

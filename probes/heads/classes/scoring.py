@@ -1,6 +1,6 @@
 """Scoring new texts, or pairs of texts, with the class heads of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -12,12 +12,6 @@ from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from probes.heads.scoring import Heads, KindScoring, read_channels, refuse_probabilities
 from probes.latents.class_features import join_pair
-
-INPUTS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
-    "logistic-probe": lambda *sides: (join_pair(*sides)[0],),
-    "cosine-threshold": lambda first, second: (first[0], second[0]),
-}
-"""Head to what it is called with, made of the `(1, N, D)` latents of the first and second texts."""
 
 
 def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> list[str]:
@@ -72,7 +66,11 @@ def _inputs(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: Extractio
     spot = {text: i for i, text in enumerate(texts)}
     latents = embed_texts(decoder, texts, spec=spec)
     read = read_channels(latents, record, layers=spec.layers, poolings=spec.poolings)
-    return INPUTS[record["name"]](*(read[:, [spot[text] for text in side]] for side in sides))
+    found = [read[:, [spot[text] for text in side]] for side in sides]
+    head: Any = heads[0].head
+    if head.compares_texts:
+        return tuple(side[0] for side in found)
+    return (join_pair(*found)[0],)
 
 
 def _fields(row: Any, name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ KEPT = {
 
 @dataclass(frozen=True)
 class TokenOptions:
-    """Options of `token-classifier` and `token-mix`."""
+    """Options of a token head."""
 
     batch_size: int = 32
     """Sentences per batch."""

@@ -98,4 +98,4 @@ def _fields(sentence: Sentence, tags: list[str | None]) -> dict[str, list[str | 
     return {"word": [text.text[start:end] for start, end in text.spans], "tag": tags}
 
 
-WORDS_SCORING = KindScoring(score_words, _fields, reads_words=True)
+WORDS_SCORING = KindScoring(score_words, _fields)

@@ -11,11 +11,11 @@ from extract.errors import HeadError, UnknownNameError
 from extract.linear import multiply_layers
 from probes.latents.reading import WordBatch
 from probes.latents.standardise import Standardiser
-from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix
+from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix, TokenNormed
 
 L, W, D, K = 4, 30, 12, 5
-HEADS = (TokenClassifier, TokenMix)
-Make = type[TokenClassifier] | type[TokenMix]
+HEADS = (TokenClassifier, TokenNormed, TokenMix)
+Make = type[TokenClassifier] | type[TokenNormed] | type[TokenMix]
 
 
 def latents(seed: int = 0) -> Tensor:
@@ -63,6 +63,18 @@ def test_the_classifier_is_one_linear_map_a_layer() -> None:
             linear.weight.copy_(head.weight[k])
             linear.bias.copy_(head.bias[k])
             assert torch.allclose(found[k], linear((x[k] - head.mean[k]) / head.scale[k]), atol=1e-5)
+
+
+def test_the_normed_classifier_maps_layer_normed_layers() -> None:
+    head = standardised(TokenNormed(L, D, K, seed=3))
+    x = latents()
+    with torch.no_grad():
+        normed = nn.functional.layer_norm((x - head.mean.unsqueeze(1)) / head.scale.unsqueeze(1), (D,))
+        wanted = torch.einsum("lwd,lkd->lwk", normed, head.weight) + head.bias.unsqueeze(1)
+        assert torch.allclose(head(x), wanted, atol=1e-5)
+        alone = head.only(2)
+        assert isinstance(alone, TokenNormed)
+        assert torch.allclose(alone(x[2:3])[0], wanted[2], atol=1e-5)
 
 
 def test_the_mix_is_a_classifier_of_the_mixed_layers() -> None:

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scipy import stats
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import Curve
@@ -23,6 +24,7 @@ from probes.report.figures import (
     draw_history,
     draw_losses,
     draw_parts,
+    draw_row_scores,
 )
 from probes.report.residual_figure import draw_residuals
 from probes.report.style import new_figure, save_figure
@@ -104,6 +106,23 @@ def test_autoencoders_show_losses_widths_and_epochs() -> None:
     [axes] = drawn(draw_losses, record).axes
     assert [values(line) for line in axes.lines[:2]] == [[0.9, 0.6], [0.8, 0.5]]
     assert [line.get_xdata()[0] for line in axes.lines[2:]] == [1, 2]  # type: ignore[index]
+
+
+def test_row_scores_are_an_empirical_distribution() -> None:
+    scores = {"test": np.array([-0.5, NAN, -2.0, -0.5, 0.0])}
+    found = make_input(row_scores=scores)
+    [axes] = drawn(draw_row_scores, found).axes
+    wanted = stats.ecdf(scores["test"][np.isfinite(scores["test"])]).cdf
+    curve, mean = axes.lines
+    for place in (-2.0, -1.0, -0.5, -0.1, 0.0):  # the last step at or before a place
+        steps = np.asarray(curve.get_xydata())
+        assert steps[steps[:, 0] <= place][-1][1] == pytest.approx(float(wanted.evaluate(place)))
+    assert np.asarray(mean.get_xdata()).tolist() == [-0.75, -0.75]
+    assert axes.get_xlabel().endswith("(n = 4 rows, 1 more without a score)")
+    [row] = [each for each in FIGURES if each.stem == "rows"]
+    assert row.applies(found)
+    assert not row.applies(make_input(row_scores={"test": np.array([NAN])}))
+    assert not row.applies(make_input())
 
 
 def test_a_confusion_counts_gold_against_predicted() -> None:

@@ -285,11 +285,12 @@ def test_the_losses_of_autoencoders_are_reported(pairs: MadeRun, tmp_path: Path)
 
 FIGURES = {
     "pairs": ["layer_cosine_curve", "layer_cosine_residuals", "cosine_mlp_layers", "cosine_mlp_history",
-              "cosine_mlp_residuals"],
+              "cosine_mlp_residuals", "layer_cosine_rows", "cosine_mlp_rows"],
     "classes": ["logistic_probe_layers", "logistic_probe_confusion", "cosine_threshold_layers",
-                "cosine_threshold_confusion"],
+                "cosine_threshold_confusion", "logistic_probe_rows", "cosine_threshold_rows"],
     "words": ["token_classifier_layers", "token_classifier_confusion", "token_classifier_history",
-              "token_mix_weights", "token_mix_confusion", "token_mix_history"],
+              "token_mix_weights", "token_mix_confusion", "token_mix_history", "token_classifier_rows",
+              "token_mix_rows"],
 }  # fmt: skip
 
 

@@ -75,11 +75,12 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     scores = read_json(folder / "scores.json")
     (manifest,) = [name for name in listing(folder) if name.startswith("manifests/")]
     figures = [f"figures/{name}_{what}.png" for name in ("cosine_threshold", "logistic_probe")
-               for what in ("confusion", "layers")]  # fmt: skip
+               for what in ("confusion", "layers", "rows")]  # fmt: skip
     probe_files = [
-        f"heads/{head}/{name}" for head in ("cosine-threshold", "logistic-probe")
+        f"heads/{head}/{name}"
+        for head in ("cosine-threshold", "logistic-probe")
         for name in ("head.json", "model.safetensors")
-    ]  # fmt: skip
+    ]
     whole = ["config.yaml", "scores.json", "summary.md", "predictions.csv", manifest, *figures, *probe_files]
     assert listing(folder) == sorted(whole)
     assert scores["task"]["n_rows"] == {"train": 96, "validation": 12, "test": 12}

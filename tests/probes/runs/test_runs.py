@@ -30,7 +30,8 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
     figures = [
         "figures/cosine_mlp_history.png", "figures/cosine_mlp_layers.png", "figures/layer_cosine_curve.png",
         "figures/siamese_cosine_history.png", "figures/siamese_cosine_layers.png",
-        *(f"figures/{name}_residuals.png" for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")),
+        *(f"figures/{name}_{what}.png" for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")
+          for what in ("residuals", "rows")),
     ]  # fmt: skip
     manifest = f"manifests/{finished.cache.stem}.json"
     files = ["config.yaml", "predictions.csv", "scores.json", "summary.md"]

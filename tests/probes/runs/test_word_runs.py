@@ -93,8 +93,8 @@ def test_a_run_writes_everything(finished: WordRun, listing: Callable[[Path], li
         for file in ("head.json", "model.safetensors")
     ]
     figures = [
-        *(f"figures/token_classifier_{kind}.png" for kind in ("confusion", "history", "layers")),
-        *(f"figures/token_mix_{kind}.png" for kind in ("confusion", "history", "weights")),
+        *(f"figures/token_classifier_{kind}.png" for kind in ("confusion", "history", "layers", "rows")),
+        *(f"figures/token_mix_{kind}.png" for kind in ("confusion", "history", "rows", "weights")),
     ]
     files = ["config.yaml", "scores.json", "summary.md", "predictions.csv"]
     files += [f"predictions/{split}.conll" for split in SPLITS]

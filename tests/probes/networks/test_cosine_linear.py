@@ -1,0 +1,37 @@
+"""The cosine linear head: its formula by hand, and weights that can be read off."""
+
+import numpy as np
+import torch
+
+from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
+from probes.latents.pair_latents import PairLatents
+from probes.metrics.correlation import pearson
+from probes.networks.cosine_linear import CosineLinear
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH
+
+
+def test_it_is_a_weighted_sum_of_standardised_cosines(data: PairLatents) -> None:
+    head = CosineLinear(len(LAYERS), WIDTH)
+    head.prepare(data, data.standardiser())
+    torch.nn.init.normal_(head.network.weight, generator=torch.Generator().manual_seed(0))
+    [train], [batch] = data.loader("train"), data.loader("test")
+
+    def cosines(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a, b = ((x - head.mean) / head.scale for x in (a, b))
+        norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
+        found: torch.Tensor = torch.einsum("lbd,lbd->lb", a, b) / norms
+        return found
+
+    seen, found = cosines(train.a, train.b), cosines(batch.a, batch.b)
+    z = (found - seen.mean(1, keepdim=True)) / seen.std(1, keepdim=True)
+    wanted = 1 / (1 + torch.exp(-(head.weights() @ z + head.network.bias)))
+    torch.testing.assert_close(head(batch.a, batch.b), wanted, rtol=1e-4, atol=1e-5)
+    assert head.weights().shape == (len(LAYERS),)
+
+
+def test_the_planted_layer_gets_the_largest_weight(data: PairLatents) -> None:
+    head = CosineLinear(len(LAYERS), WIDTH, learning_rate=3e-2)
+    fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=20), seed=0, device="cpu")
+    assert int(head.weights().abs().argmax()) == LAYERS.index(PLANTED)
+    gold = data.split("test").gold.numpy()
+    assert float(pearson(np.asarray(predict_pairs(head, data, "test")), gold)) > 0.5
