@@ -15,6 +15,8 @@ from probes.heads.classes.cosine_threshold import (
 from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.entries import HeadEntry
+from probes.heads.numbers.ridge import RidgeProbe
+from probes.heads.numbers.ridge_probe import RidgeOptions, check_ridge, evaluate_ridge
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
@@ -45,6 +47,10 @@ _ENTRIES = (
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
         (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=CosineThreshold,
         oldest_schema=3,
+    ),
+    HeadEntry(
+        "ridge-probe", "numbers", "ridge regression in closed form, every layer and alpha; the best on validation",
+        (RidgeOptions,), evaluate=evaluate_ridge, check=check_ridge, build=RidgeProbe, oldest_schema=3,
     ),
     token_head(
         "token-classifier", TokenClassifier,

@@ -13,8 +13,10 @@ from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.result import HeadResult
 from probes.report.classes import CLASSES_REPORT
 from probes.report.document import KindReport
+from probes.report.numbers import NUMBERS_REPORT
 from probes.report.pairs import PAIRS_REPORT
 from probes.report.words import WORDS_REPORT
+from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:
     from probes.runs.config import RunConfig
@@ -86,6 +88,7 @@ _KINDS = (
         "pairs", PAIRS_REPORT, check_config=check_pair_config, zero_shot_head=ZERO_SHOT, zero_shot=zero_shot_scores
     ),
     TaskKind("classes", CLASSES_REPORT, fewest_rows=fewest_rows),
+    TaskKind("numbers", NUMBERS_REPORT, fewest_rows=lambda *_: MIN_SPLIT_ROWS),
     TaskKind(
         "words", WORDS_REPORT, reads_words=True,
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},

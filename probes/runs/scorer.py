@@ -19,13 +19,19 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.classes.scoring import CLASSES_SCORING
+from probes.heads.numbers.scoring import NUMBERS_SCORING
 from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.saved import load_head
 from probes.heads.scoring import KindScoring, narrow_spec, only_chosen
 from probes.heads.words.scoring import WORDS_SCORING
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
 
-SCORERS: dict[str, KindScoring] = {"pairs": PAIRS_SCORING, "classes": CLASSES_SCORING, "words": WORDS_SCORING}
+SCORERS: dict[str, KindScoring] = {
+    "pairs": PAIRS_SCORING,
+    "classes": CLASSES_SCORING,
+    "numbers": NUMBERS_SCORING,
+    "words": WORDS_SCORING,
+}
 """Kind of task to how its rows are scored."""
 
 
@@ -65,7 +71,8 @@ class Scorer:
                 white space, a list of words, or a `JoinedText`.
 
         Returns:
-            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for words a list of
+            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for numbers
+            `(N,)` numbers; for words a list of
             tags per sentence, None for a word without a latent.
 
         Raises:
