@@ -88,7 +88,7 @@ _KINDS = (
         "pairs", PAIRS_REPORT, check_config=check_pair_config, zero_shot_head=ZERO_SHOT, zero_shot=zero_shot_scores
     ),
     TaskKind("classes", CLASSES_REPORT, fewest_rows=fewest_rows),
-    TaskKind("numbers", NUMBERS_REPORT, fewest_rows=lambda *_: MIN_SPLIT_ROWS),
+    TaskKind("numbers", NUMBERS_REPORT, fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds)),
     TaskKind(
         "words", WORDS_REPORT, reads_words=True,
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
