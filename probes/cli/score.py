@@ -18,7 +18,7 @@ COUNTS = {1: "one text", 2: "two texts"}
 
 
 def score_command(argv: Sequence[str]) -> int:
-    """Score new rows with a finished run: a score per pair, a class per text, a tag per word."""
+    """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
     parser = ArgumentParser(prog="icecore score", description=score_command.__doc__, exit_on_error=False)
     parser.add_argument("run", type=str, help="run folder, as runs/demo")
     parser.add_argument("texts", type=str, nargs="*", help="the texts of one row: two for pairs, else one")

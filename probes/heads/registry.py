@@ -16,6 +16,8 @@ from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
 from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.entries import HeadEntry
+from probes.heads.numbers.ridge import RidgeProbe
+from probes.heads.numbers.ridge_probe import RidgeOptions, check_ridge, evaluate_ridge
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
@@ -55,6 +57,10 @@ _ENTRIES = (
     HeadEntry(
         "nearest-centroid", "classes", "the nearest class mean, every layer, by cosine or distance; the best on "
         "validation", (), evaluate=evaluate_centroids, check=check_centroids, build=NearestCentroid, oldest_schema=3,
+    ),
+    HeadEntry(
+        "ridge-probe", "numbers", "ridge regression in closed form, every layer and alpha; the best on validation",
+        (RidgeOptions,), evaluate=evaluate_ridge, check=check_ridge, build=RidgeProbe, oldest_schema=3,
     ),
     token_head(
         "token-classifier", TokenClassifier,

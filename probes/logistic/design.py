@@ -176,7 +176,7 @@ def standardise_rows(
     Example:
         >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64)
         >>> moments = standardise_rows(rows, torch.ones(2, dtype=torch.float64))
-        >>> moments.mean.tolist(), moments.scale.tolist(), rows.tolist()
+        >>> moments.mean.tolist(), moments.scale.round(decimals=6).tolist(), rows.round(decimals=6).tolist()
         ([2.0, 5.0], [1.0, 1.0], [[-1.0, 0.0], [1.0, 0.0]])
     """
     share = weights / weights.sum()

@@ -23,14 +23,16 @@ from probes.metrics.span_scores import f1_of_counts
 
 
 def summarise_seeds(
-    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str, resampling: Resampling = DEFAULT
-) -> SeedSummary:
-    """Summarise a correlation over seeds, with an interval over the pairs.
+    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
+    groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
+) -> SeedSummary:  # fmt: skip
+    """Summarise a correlation over seeds, with an interval over rows or whole groups.
 
     Args:
         predicted: `(S, N)` predictions of `S` seeds.
         gold: `(N,)` gold.
         metric: `pearson` or `spearman`.
+        groups: One name per row, to draw whole groups; None draws single rows.
         resampling: Resamples, confidence and seed.
 
     Returns:
@@ -38,17 +40,23 @@ def summarise_seeds(
 
     Raises:
         UnknownNameError: Another metric.
+        TaskError: Not one group name per row.
     """
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
     correlate = CORRELATIONS[metric]
     rows, target = predicted.astype(np.float64), gold.astype(np.float64)
+    units = number_units(groups, len(gold))
+    members = [np.flatnonzero(units == unit) for unit in range(len(set(groups)))] if groups is not None else []
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
-        return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
+        if groups is None:
+            return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
+        whole = [np.concatenate([members[unit] for unit in one]) for one in drawn]  # of unequal length
+        return np.array([[float(correlate(row[each], target[each])) for each in whole] for row in rows])
 
     values = np.array([correlate(row, gold) for row in predicted])
-    return summarise(values, score, n_units=len(gold), resampling=resampling)
+    return summarise(values, score, n_units=len(members) or len(gold), resampling=resampling)
 
 
 def summarise_class_seeds(

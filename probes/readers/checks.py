@@ -15,6 +15,7 @@ from probes.readers.raw_rows import RawRow, RawTable, shorten
 from probes.readers.splits import SPLITS, canonical_split
 
 BAD_ROWS = ("error", "drop")  # checked here, because the value comes from a YAML file
+ANY_NUMBER = (-math.inf, math.inf)
 Label = str | int | bool
 Checked = TypeVar("Checked")
 
@@ -125,10 +126,10 @@ def check_text(column: str, value: Any, *, blank: str | None = None) -> str:
     return value
 
 
-def check_gold(column: str, value: Any, limits: tuple[float, float]) -> float:
+def check_gold(column: str, value: Any, limits: tuple[float, float] = ANY_NUMBER) -> float:
     """Return a finite score within the limits, given as a number or a text."""
     low, high = limits
-    wanted = f"but a number from {low:g} to {high:g} is needed"
+    wanted = "but a number is needed" if limits == ANY_NUMBER else f"but a number from {low:g} to {high:g} is needed"
     if value is None or (isinstance(value, str) and not value.strip()):
         raise BadRow("missing gold", f"column {column!r} is missing or empty ({shorten(value)}), {wanted}")
     gold = _as_number(value)

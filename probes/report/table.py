@@ -89,8 +89,9 @@ def interval(summary: SeedSummary | None) -> str:
 
 
 def describe_point(chosen: Mapping[str, Any]) -> str:
-    """Write what was chosen: the layer, and C or the kind of cosine; empty where nothing was."""
-    parts = [chosen.get("layer", ""), f"C {chosen['C']:g}" if "C" in chosen else "", chosen.get("kind", "")]
+    """Write what was chosen: the layer, and the penalty or the kind of cosine; empty where nothing was."""
+    penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
+    parts = [chosen.get("layer", ""), *penalties, chosen.get("kind", "")]
     return ", ".join(filter(None, parts))
 
 

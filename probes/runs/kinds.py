@@ -9,6 +9,7 @@ from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from probes.heads.classes.results import fewest_rows
 from probes.heads.classes.scoring import CLASSES_SCORING
+from probes.heads.numbers.scoring import NUMBERS_SCORING
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.pairs.scoring import PAIRS_SCORING
@@ -17,8 +18,10 @@ from probes.heads.scoring import KindScoring
 from probes.heads.words.scoring import WORDS_SCORING
 from probes.report.classes import CLASSES_REPORT
 from probes.report.document import KindReport
+from probes.report.numbers import NUMBERS_REPORT
 from probes.report.pairs import PAIRS_REPORT
 from probes.report.words import WORDS_REPORT
+from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:
     from probes.runs.config import RunConfig
@@ -93,6 +96,7 @@ _KINDS = (
         zero_shot=zero_shot_scores,
     ),
     TaskKind("classes", CLASSES_REPORT, CLASSES_SCORING, fewest_rows=fewest_rows),
+    TaskKind("numbers", NUMBERS_REPORT, NUMBERS_SCORING, fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds)),
     TaskKind(
         "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},

@@ -60,7 +60,8 @@ class Scorer:
                 white space, a list of words, or a `JoinedText`.
 
         Returns:
-            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for words a list of
+            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for numbers
+            `(N,)` numbers; for words a list of
             tags per sentence, None for a word without a latent.
 
         Raises:

@@ -3,6 +3,7 @@
 from probes.readers.splits import SPLITS
 from probes.tasks.base import Task
 from probes.tasks.classes.task import ClassTask
+from probes.tasks.numbers.task import NumberTask
 from probes.tasks.pairs.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
 from probes.tasks.pairs.files import read_pair_files
 from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
@@ -14,6 +15,7 @@ __all__ = [
     "SPLITS",
     "TASKS",
     "ClassTask",
+    "NumberTask",
     "PairTask",
     "Task",
     "TaskEntry",

@@ -14,6 +14,7 @@ from probes.tasks.classes.finance import load_banking77, load_fiqa, load_phraseb
 from probes.tasks.classes.law import load_scotus, load_unfair_tos
 from probes.tasks.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
 from probes.tasks.classes.readers import load_class_hub, load_class_sample, read_class_files
+from probes.tasks.numbers.readers import load_number_sample, read_number_files
 from probes.tasks.pairs.files import read_pair_files
 from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
 from probes.tasks.words.files import load_word_files, load_word_hub
@@ -78,6 +79,10 @@ _ENTRIES: dict[Kind, tuple[tuple[str, str, Callable[..., Task]], ...]] = {
         ("unfair-tos", "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1", load_unfair_tos),
         ("class-files", "your own CSV, TSV, JSON Lines or Parquet files, by column names", read_class_files),
         ("class-hub", "a classification dataset of the hub, by column names", load_class_hub),
+    ),
+    "numbers": (
+        ("number-sample", "review sentences rated 1 to 5, written for this project, no benchmark", load_number_sample),
+        ("number-files", "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files", read_number_files),
     ),
     "words": (
         ("words-sample", "small sample written for this project: ner, chunk or pos", load_words_sample),

@@ -23,6 +23,7 @@ from probes.tasks.base import Task
 from tests.probes import planted_latents as pairs
 from tests.probes.heads.words import planted_words as words
 from tests.probes.tasks.classes import planted_classes as classes
+from tests.probes.tasks.numbers import planted_numbers as numbers
 
 ALL = ("train", "validation", "test")
 Predict = Callable[[Sequence[SavedHead[Any]], Setting, str, Mapping[str, Any]], NDArray[Any]]
@@ -77,6 +78,15 @@ def _predict_classes(
     return np.array([setting.task.class_names.index(name) for name in each.head.predict(*inputs)])
 
 
+def _predict_numbers(
+    saved: Sequence[SavedHead[Any]], setting: Setting, split: str, _: Mapping[str, Any]
+) -> NDArray[Any]:
+    [each] = saved
+    channels = channels_of(setting.cache, each.record["pooling"], tuple(each.record["layers"]))
+    [latents] = channels.gather(setting.cache, setting.cache.rows_of(list(setting.task.rows(split)["text"])))
+    return np.asarray(each.head(latents).numpy())
+
+
 def _predict_words(
     saved: Sequence[SavedHead[Any]], setting: Setting, split: str, chosen: Mapping[str, Any]
 ) -> NDArray[Any]:
@@ -108,6 +118,11 @@ PLANTED: dict[str, PlantedKind] = {
         ),
         lambda folder, task: classes.plant_classes(folder / "c.h5", task), {"Cs": [0.1, 10.0], "pooling": "mean"},
         _predict_classes, (0.15, 0.66),
+    ),
+    "numbers": PlantedKind(
+        lambda shuffled: (numbers.make_number_task(shuffled=shuffled),),
+        lambda folder, task: numbers.plant_numbers(folder / "c.h5", task), {"alphas": [1.0, 100.0], "pooling": "mean"},
+        _predict_numbers, (-0.35, 0.35),
     ),
     "words": PlantedKind(
         lambda shuffled: (words.make_task(shuffled=shuffled),),

@@ -8,6 +8,7 @@ from probes.tasks.splitting import MIN_CLASS_ROWS
 
 if TYPE_CHECKING:
     from probes.tasks.classes.task import ClassTask
+    from probes.tasks.numbers.task import NumberTask
 
 Columns = Mapping[str, Sequence[Any]]
 """`label`, `text` (or `text1` and `text2`) and perhaps `group`, one entry per row."""
@@ -58,7 +59,7 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
     return tuple(note for count, note in counts if count)
 
 
-def why_optimistic(task: "ClassTask") -> str:
+def why_optimistic(task: "ClassTask | NumberTask") -> str:
     """Say whether a score on the reported split is optimistic because splits share groups.
 
     Args:

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Float32
 
-from extract.errors import TaskError
 from probes.tasks.base import Task, hold_columns, unique_texts
+from probes.tasks.graded import check_graded, check_graded_draw
 from probes.tasks.pairs.audit import audit_notes
 
 if TYPE_CHECKING:
     import datasets
 
 COLUMNS = ("sentence1", "sentence2", "score")
-MIN_SPLIT_ROWS = 8
-"""The fewest rows of a split; a correlation over fewer means nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +47,7 @@ class PairTask(Task):
 
     def __post_init__(self) -> None:
         self.check_splits(COLUMNS)
-        _check_gold(self)
+        check_graded(self, "score")
 
     def texts(self) -> list[str]:
         """List every text of the task once.
@@ -89,10 +87,7 @@ class PairTask(Task):
 
     def check_draw(self, n_per_split: int) -> None:
         """Reject fewer than 8 rows per split."""
-        if n_per_split < MIN_SPLIT_ROWS:
-            raise TaskError(
-                f"n_per_split is {n_per_split}, but a split needs at least {MIN_SPLIT_ROWS} rows for a correlation."
-            )
+        check_graded_draw(n_per_split)
 
 
 def build_splits(columns: Mapping[str, Mapping[str, list[str] | list[float]]]) -> "datasets.DatasetDict":
@@ -109,18 +104,3 @@ def build_splits(columns: Mapping[str, Mapping[str, list[str] | list[float]]]) -
     return hold_columns(
         columns, {"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64")}
     )
-
-
-def _check_gold(task: PairTask) -> None:
-    for split, rows in task.splits.items():
-        if len(rows) < MIN_SPLIT_ROWS:
-            raise TaskError(
-                f"split {split!r} of task {task.name!r} has {len(rows)} rows, but a correlation needs at least "
-                f"{MIN_SPLIT_ROWS}: add rows or leave the split out."
-            )
-        gold = set(rows["score"])
-        if len(gold) == 1:
-            raise TaskError(
-                f"split {split!r} of task {task.name!r} has the same gold {gold.pop():g} in all {len(rows)} rows, so a "
-                "correlation is undefined: give rows with different gold or leave the split out."
-            )

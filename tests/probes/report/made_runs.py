@@ -17,11 +17,13 @@ from probes.tasks.base import Task
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import make_task, plant
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
+from tests.probes.tasks.numbers.planted_numbers import make_number_task, plant_numbers
 
 NAN = float("nan")
 HEADS_OF: dict[str, dict[str, dict[str, Any]]] = {
     "pairs": {"layer-cosine": {}, "cosine-mlp": {"max_epochs": 3, "hidden": 4, "batch_size": 20}},
     "classes": {"logistic-probe": {"Cs": [0.1, 1.0], "oversampling": "times-5"}, "cosine-threshold": {}},
+    "numbers": {"ridge-probe": {"alphas": [1.0, 100.0]}},
     "words": {
         "token-classifier": {"max_epochs": 3, "epoch_steps": 1, "batch_size": 8},
         "token-mix": {"max_epochs": 3, "epoch_steps": 1, "batch_size": 8},
@@ -65,7 +67,7 @@ class MadeRun:
 
 def make_run(kind: str, folder: Path) -> MadeRun:
     """Fit heads of a kind on planted latents."""
-    makers = {"pairs": _pairs, "classes": _classes, "words": _words}
+    makers = {"pairs": _pairs, "classes": _classes, "numbers": _numbers, "words": _words}
     task, cache = makers[kind](folder)
     setting = Setting(cache, task, (0, 3), 100, "cpu", folder / "heads")
     heads = {}
@@ -120,6 +122,11 @@ def _pairs(folder: Path) -> tuple[Task, LatentCache]:
 def _classes(folder: Path) -> tuple[Task, LatentCache]:
     task = make_class_task(sizes=SIZES, n_classes=2, is_pairs=True)
     return task, plant_classes(folder / "classes.h5", task)
+
+
+def _numbers(folder: Path) -> tuple[Task, LatentCache]:
+    task = make_number_task(sizes=SIZES)
+    return task, plant_numbers(folder / "numbers.h5", task)
 
 
 def _words(_: Path) -> tuple[Task, LatentCache]:

@@ -288,6 +288,7 @@ FIGURES = {
               "cosine_mlp_residuals", "layer_cosine_rows", "cosine_mlp_rows"],
     "classes": ["logistic_probe_layers", "logistic_probe_confusion", "cosine_threshold_layers",
                 "cosine_threshold_confusion", "logistic_probe_rows", "cosine_threshold_rows"],
+    "numbers": ["ridge_probe_curve", "ridge_probe_rows"],
     "words": ["token_classifier_layers", "token_classifier_confusion", "token_classifier_history",
               "token_mix_weights", "token_mix_confusion", "token_mix_history", "token_classifier_rows",
               "token_mix_rows"],
@@ -337,7 +338,12 @@ def read_predictions(made: MadeRun, folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-INPUTS = {"pairs": ["sentence1", "sentence2"], "classes": ["text1", "text2"], "words": ["position", "word"]}
+INPUTS = {
+    "pairs": ["sentence1", "sentence2"],
+    "classes": ["text1", "text2"],
+    "numbers": ["text"],
+    "words": ["position", "word"],
+}
 
 
 def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:

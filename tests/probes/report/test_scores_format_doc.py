@@ -88,7 +88,7 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     result = pairs.scores.heads["cosine-mlp"]
     subsets = {**result.extras["subsets"], "leaked": {"n": 30, "pearson": make_summary(0.5).to_dict()}}
     scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets})
-    runs = [each.scores for each in (scored, made_runs["classes"], made_runs["words"])]
+    runs = [each.scores for each in (scored, made_runs["classes"], made_runs["numbers"], made_runs["words"])]
     plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost={})]
     everything: list[Any] = [*runs, *plans, make_pretraining()]
     return [without_nan(each.to_dict()) for each in everything]

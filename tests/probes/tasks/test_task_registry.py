@@ -7,7 +7,7 @@ import pytest
 
 import probes
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks import SPLITS, TASKS, ClassTask, PairTask, Task, WordTask, load_task
+from probes.tasks import SPLITS, TASKS, ClassTask, NumberTask, PairTask, Task, WordTask, load_task
 
 KINDS = {
     "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "pair-files"],
@@ -15,6 +15,7 @@ KINDS = {
         "class-sample", "banking77", "pubmedqa", "chemprot", "mqp", "rct", "financial-phrasebank", "fiqa-sa", "scotus",
         "unfair-tos", "class-files", "class-hub",
     ],
+    "numbers": ["number-sample", "number-files"],
     "words": ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub"],
 }  # fmt: skip
 
@@ -32,7 +33,8 @@ def test_the_table_names_its_entries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cls"), [("sts-sample", PairTask), ("class-sample", ClassTask), ("words-sample", WordTask)]
+    ("name", "cls"),
+    [("sts-sample", PairTask), ("class-sample", ClassTask), ("number-sample", NumberTask), ("words-sample", WordTask)],
 )
 def test_one_loader_loads_every_kind_and_every_task_describes_itself(name: str, cls: type[Task]) -> None:
     task = probes.load_task(name)

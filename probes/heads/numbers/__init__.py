@@ -1,0 +1,1 @@
+"""Heads for numbers: ridge probes."""

@@ -1,0 +1,37 @@
+"""Numbers planted in one layer of synthetic latents: no decoder, no text that means anything."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extract.store.cache import LatentCache
+from probes.tasks.numbers.task import NumberTask, build_number_splits
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
+
+SIZES = {"train": 90, "validation": 60, "test": 60}
+
+
+def make_number_task(*, sizes: Mapping[str, int] = SIZES, shuffled: Sequence[str] = (), groups: int = 0) -> NumberTask:
+    """Make texts with numbers from 1 to 5; those of the `shuffled` splits say nothing."""
+    columns: dict[str, dict[str, Any]] = {}
+    for split, n in sizes.items():
+        numbers = 1 + np.arange(n) % 5 + 0.25 * (np.arange(n) % 3)
+        if split in shuffled:
+            numbers = np.random.default_rng(7).permutation(numbers)
+        columns[split] = {"text": [f"{split} {i}" for i in range(n)], "number": numbers.tolist()}
+        if groups:
+            columns[split]["group"] = [f"{split} group {i // groups}" for i in range(n)]
+    return NumberTask("planted", build_number_splits(columns), "made up")
+
+
+def plant_numbers(path: Path, task: NumberTask) -> LatentCache:
+    """Write latents whose first feature follows the unshuffled number at one layer, and noise elsewhere."""
+    rng = np.random.default_rng(3)
+    texts = task.texts()
+    mean = rng.normal(size=(len(LAYERS), len(texts), WIDTH))
+    places = np.array([int(text.split()[1]) for text in texts])
+    mean[LAYERS.index(PLANTED), :, 0] = 0.5 * mean[0, :, 0] + places % 5
+    last = rng.normal(size=mean.shape)
+    return write_latents(path, texts, {"mean": mean.astype(np.float32), "last": last.astype(np.float32)})
