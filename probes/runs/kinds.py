@@ -16,11 +16,11 @@ from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.result import HeadResult
 from probes.heads.scoring import KindScoring
 from probes.heads.words.scoring import WORDS_SCORING
-from probes.report.classes import CLASSES_REPORT
 from probes.report.document import KindReport
-from probes.report.numbers import NUMBERS_REPORT
-from probes.report.pairs import PAIRS_REPORT
-from probes.report.words import WORDS_REPORT
+from probes.report.kinds.classes import CLASSES_REPORT
+from probes.report.kinds.numbers import NUMBERS_REPORT
+from probes.report.kinds.pairs import PAIRS_REPORT
+from probes.report.kinds.words import WORDS_REPORT
 from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:

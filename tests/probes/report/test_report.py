@@ -13,9 +13,9 @@ from PIL import Image
 from rich.console import Console
 
 from probes.report.document import Context, reported_split, result_rows, summary_text
+from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run
 from probes.report.table import describe_point, interval, markdown_table, number, spread
-from probes.report.words import without_latent
 from probes.report.write import screen_table, without_nan, write_pretraining, write_run
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
@@ -62,7 +62,7 @@ def test_the_table_holds_the_scores_of_every_head(made: MadeRun) -> None:
     for row in rows:
         result = made.scores.heads[row["head"].split(" ")[0]]
         metric = row.get("metric", result.metric)
-        name = " Pearson" if made.kind.name == "pairs" else ""
+        name = " Pearson" if made.kind.name in ("pairs", "numbers") else ""
         assert row[f"validation{name}"] == spread(result.summary["validation"][metric])
         assert row[f"test{name}"] == spread(result.summary["test"][metric])
         assert row["95 % interval"] == interval(result.summary["test"][metric])

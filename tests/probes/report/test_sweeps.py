@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
-from probes.report.classes import CLASSES_REPORT
 from probes.report.document import KindReport
-from probes.report.pairs import PAIRS_REPORT
+from probes.report.kinds.classes import CLASSES_REPORT
+from probes.report.kinds.pairs import PAIRS_REPORT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.style import new_figure
 from probes.report.sweeps import EVERY_PLAN, Point, _lines, curve_label, draw_sweep, points_of, sweep_summary

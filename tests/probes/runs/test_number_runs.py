@@ -39,7 +39,8 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     folder = config.parent / "runs" / "numbers"
     scores = read_json(folder / "scores.json")
     [manifest] = [name for name in listing(folder) if name.startswith("manifests/")]
-    files = ["config.yaml", "scores.json", "summary.md", "predictions.csv", "figures/ridge_probe_curve.png", manifest]
+    files = ["config.yaml", "scores.json", "summary.md", "predictions.csv", "figures/ridge_probe_curve.png",
+             "figures/ridge_probe_rows.png", manifest]  # fmt: skip
     assert listing(folder) == sorted(
         [*files, *(f"heads/ridge-probe/{it}" for it in ("head.json", "model.safetensors"))]
     )
@@ -53,7 +54,7 @@ def test_a_run_is_whole_and_says_what_was_chosen(
 
 
 def test_a_sweep_chooses_a_plan_on_validation(config: Path, read_json: Callable[[Path], Any]) -> None:
-    assert main(["sweep", str(config), "--plans", "[causal, backward:1]", "--name", "swept"]) == 0
+    assert main(["sweep", str(config), "--plans", "causal; backward:1", "--name", "swept"]) == 0
     scores = read_json(config.parent / "runs" / "swept" / "scores.json")
     by_plan = {row["plan"]: row["heads"]["ridge-probe"]["selection_score"] for row in scores["plans"]}
     assert set(by_plan) == {"causal", "backward:1"}

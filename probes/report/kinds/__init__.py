@@ -1,0 +1,1 @@
+"""What is particular to the report of each kind of task."""
