@@ -84,7 +84,7 @@ def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: 
 
     Example:
         >>> fit = fit_ridge(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0, 3.0]), (2.0,))
-        >>> fit.weight.tolist(), fit.bias.item()
+        >>> fit.weight.round(decimals=6).tolist(), round(fit.bias.item(), 6)
         ([[0.5]], 2.0)
     """
     raw, target = latents.double(), gold.double()

@@ -55,7 +55,7 @@ def test_a_run_is_whole_and_says_what_was_chosen(
 
 def test_a_sweep_chooses_a_plan_on_validation(config: Path, read_json: Callable[[Path], Any]) -> None:
     assert main(["sweep", str(config), "--plans", "causal; backward:1", "--name", "swept"]) == 0
-    scores = read_json(config.parent / "runs" / "swept" / "scores.json")
+    scores = read_json(config.parent / "runs" / "swept-sweep" / "scores.json")
     by_plan = {row["plan"]: row["heads"]["ridge-probe"]["selection_score"] for row in scores["plans"]}
     assert set(by_plan) == {"causal", "backward:1"}
     chosen = scores["chosen"]["ridge-probe"]
