@@ -20,37 +20,21 @@ UNBOUNDED = 1 << 20  # a window for decoders that state none, in tokens
 
 @dataclass(frozen=True)
 class DecoderDescription:
-    """What a decoder is; stored with every cache.
+    """What a decoder is; stored with every cache."""
 
-    Attributes:
-        name: As asked for, a path shortened to its last part.
-        source: `folder`, `gguf`, `hub` or `known`.
-        revision: Hub commit, or wheel version, or empty for a local folder.
-        adapter: Adapter as asked for, or empty.
-        family: `model_type` of the configuration (`llama`, `gpt2` ...).
-        n_layers: Blocks.
-        width: Dimension `D` of the hidden states.
-        n_parameters: Parameters below the language-model head.
-        window: Longest row in tokens.
-        dtype: Compute dtype.
-        attention: Attention implementation of transformers.
-        weight_digest: SHA-256 over parameters and buffers as they are used.
-        tokenizer_digest: SHA-256 over the tokenizer.
-    """
-
-    name: str
-    source: str
-    revision: str
-    adapter: str
-    family: str
-    n_layers: int
-    width: int
-    n_parameters: int
-    window: int
-    dtype: str
-    attention: str
-    weight_digest: str
-    tokenizer_digest: str
+    name: str  # as asked for, a path shortened to its last part
+    source: str  # `folder`, `gguf`, `hub`, `known` or `memory`
+    revision: str  # hub commit or wheel version; empty for a local folder
+    adapter: str  # as asked for, or empty
+    family: str  # `model_type` of the configuration (`llama`, `gpt2` ...)
+    n_layers: int  # blocks
+    width: int  # dimension `D` of the hidden states
+    n_parameters: int  # below the language-model head
+    window: int  # longest row in tokens
+    dtype: str  # of the computation
+    attention: str  # attention implementation of transformers
+    weight_digest: str  # SHA-256 over parameters and buffers as they are used
+    tokenizer_digest: str  # SHA-256 over the tokenizer
 
     def to_dict(self) -> dict[str, Any]:
         """Return the description as plain values."""
@@ -100,9 +84,6 @@ def wrap_decoder(
         located: Where it came from; in memory when absent.
         adapter: The adapter merged into it, for the description.
 
-    Returns:
-        The decoder.
-
     Raises:
         DecoderError: Its blocks cannot be found.
     """
@@ -131,19 +112,7 @@ def wrap_decoder(
 
 
 def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Module, ...]:
-    """Find the transformer blocks of a decoder: the first module list as long as the configuration says.
-
-    Args:
-        module: The decoder without its head.
-        n_layers: Number of blocks in its configuration.
-        family: Its `model_type`, for the message.
-
-    Returns:
-        The blocks, bottom up.
-
-    Raises:
-        DecoderError: There is no such list.
-    """
+    """Find the blocks of a decoder, bottom up: its first module list of `n_layers`; DecoderError when there is none."""
     for _, child in module.named_modules():
         if isinstance(child, nn.ModuleList) and len(child) == n_layers:
             return tuple(child)

@@ -45,14 +45,7 @@ class SourceRecord:
 
 
 def icecore_home(cache_dir: Path | None = None) -> Path:
-    """Return the cache folder: `cache_dir`, else `$ICECORE_HOME`, `$XDG_CACHE_HOME/icecore`, `~/.cache/icecore`.
-
-    Args:
-        cache_dir: A folder that is taken whatever the environment says.
-
-    Returns:
-        The folder; it need not exist yet.
-    """
+    """Return the cache folder: `cache_dir`, else `$ICECORE_HOME`, `$XDG_CACHE_HOME/icecore`, `~/.cache/icecore`."""
     if cache_dir is not None:
         return cache_dir.expanduser().absolute()
     if home := os.environ.get("ICECORE_HOME"):
@@ -67,12 +60,7 @@ def decoder_folder(home: Path, name: str) -> Path:
 
 
 def write_record(folder: Path, record: SourceRecord) -> None:
-    """Complete an entry: write its record with the size of every file of its weights folder.
-
-    Args:
-        folder: The entry, with everything else already in it.
-        record: Where the weights came from.
-    """
+    """Complete an entry: write its record with the size of every file of its weights folder."""
     weights = record.weights_folder(folder)
     files = {path.name: path.stat().st_size for path in sorted(weights.iterdir()) if path.is_file()}
     content = {"schema": 1, **asdict(record), "versions": _versions(), "files": files}
@@ -80,14 +68,7 @@ def write_record(folder: Path, record: SourceRecord) -> None:
 
 
 def read_record(folder: Path) -> SourceRecord | None:
-    """Read the record of an entry, if the entry is complete.
-
-    Args:
-        folder: The entry's folder, which need not exist.
-
-    Returns:
-        The record, or None when it is missing or unreadable, or a file it names is missing or has another size.
-    """
+    """Read the record of an entry; None when it is missing or unreadable, or a file it names is not whole."""
     try:
         content: dict[str, Any] = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
         record = SourceRecord(**{field: content[field] for field in SourceRecord.__dataclass_fields__})
@@ -101,13 +82,9 @@ def read_record(folder: Path) -> SourceRecord | None:
 
 @contextmanager
 def working_folder(target: Path) -> Iterator[Path]:
-    """Lend a hidden folder beside `target`, on the same filesystem, and remove it with all that is left in it.
+    """Lend an empty hidden folder beside `target`, on the same filesystem, and remove it with all that is left in it.
 
-    Args:
-        target: The entry that is being made; its parents are created.
-
-    Yields:
-        An empty folder. Those that killed processes left behind for this entry are removed first.
+    Folders that killed processes left behind for this entry are removed first.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}."
@@ -120,14 +97,9 @@ def working_folder(target: Path) -> Iterator[Path]:
 
 
 def install(staged: Path, target: Path) -> None:
-    """Rename a finished entry into place; if another process was quicker, its complete entry stays.
+    """Rename a finished entry into place, moving a broken one out of the way.
 
-    Args:
-        staged: The finished entry, in a working folder of `target`.
-        target: Where it belongs. A broken entry already there is moved out of the way.
-
-    Raises:
-        OSError: The rename failed for another reason than an entry standing there.
+    If another process was quicker, its complete entry stays.
     """
     while True:
         try:

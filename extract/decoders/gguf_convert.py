@@ -17,24 +17,16 @@ PLAIN_BYTE_LEVEL = frozenset({"gpt-2", "gpt2", "phi-2", "mpt", "olmo"})
 
 
 def require_gguf_modules() -> None:
-    """Check that the packages which a conversion needs are installed.
-
-    Raises:
-        DecoderError: `gguf` or `accelerate` is missing.
-    """
+    """Refuse to go on without the packages that a conversion needs."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
         raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install 'icecore[gguf]'")
 
 
 def convert_gguf(gguf: Path, folder: Path) -> str:
-    """Convert a GGUF file to float32 safetensors with config and fast tokenizer.
+    """Convert a GGUF file to float32 safetensors with config and fast tokenizer, in an empty or missing folder.
 
     Progress bars of transformers are silenced by lending this process another stderr while it converts.
-
-    Args:
-        gguf: The file.
-        folder: An empty or missing folder to fill; half filled when the conversion fails.
 
     Returns:
         How text is split before the merges: `"smollm: digits, byte level"`; a name that neither transformers nor
@@ -59,8 +51,6 @@ def convert_gguf(gguf: Path, folder: Path) -> str:
 
 
 def _check_magic(gguf: Path) -> None:
-    if not gguf.is_file():
-        raise DecoderError(f"there is no GGUF file {str(gguf)!r}: give the path of an existing .gguf file")
     with gguf.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":

