@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from extract.decoders.hub_probe import ask_commit, hub_endpoint, is_offline
+from extract.decoders.hub import ask_commit, hub_endpoint, is_offline
 from extract.errors import TaskError, unknown_name
 from probes.readers.hf_rows import first_line, quiet_datasets
 from probes.readers.raw_rows import RawRow, RawTable
