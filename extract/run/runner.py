@@ -182,7 +182,7 @@ def extract_latents(
     manifest = describe_extraction(decoder, unique, spec)
     found = find_cache(Path(folder), manifest.identity)
     if found is not None:
-        return LatentCache(found.path)
+        return found
     path = cache_path(Path(folder), manifest)
     if workers.rank == 0 and not path.exists():
         create_store(path, manifest)

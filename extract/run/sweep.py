@@ -134,7 +134,7 @@ def sweep_latents(
             _fill(decoder, wiring, branches, progress or SilentProgress())
     whole = ((plan, find_cache(Path(folder), manifests[plan].identity)) for plan in plans)
     return [
-        LatentCache(found.path) if found else extract_latents(decoder, unique, spec=specs[plan], folder=folder)
+        extract_latents(decoder, unique, spec=specs[plan], folder=folder) if found is None else found
         for plan, found in whole
     ]
 

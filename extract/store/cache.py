@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from extract.errors import CacheError, CacheIncompleteError, unknown_name
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText
 from extract.store.layout import STORAGE_DTYPES, latent_path
-from extract.store.lookup import RowLookup, WordPlaces
 from extract.store.manifest import require_same
-from extract.store.reader import StoreReader
+from extract.store.reader import RowLookup, StoreReader, WordPlaces
 
 
 class LatentCache:
@@ -51,7 +51,6 @@ class LatentCache:
         self.manifest = self._file.manifest
         if expected is not None:
             require_same(self.manifest.identity, expected, where=repr(str(self.path)))
-        self._lookup: RowLookup | None = None
         if not allow_partial and not self.is_complete:
             state = "no certificate yet" if self.n_done == len(self) else "the rest is missing"
             raise CacheIncompleteError(
@@ -130,15 +129,9 @@ class LatentCache:
         return self._file.map("/rows/is_truncated").astype(np.bool_)
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
-        """Return one layer as a view of the file.
+        """Return one layer as a view of the file, in the stored dtype; bytes are read when they are touched.
 
-        Args:
-            layer: One of `layers`.
-            pooling: One of `poolings`.
-
-        Returns:
-            `(N, D)` in the stored dtype, a row for each text or word, without a copy; bytes are read when they are
-            touched. The latent of a word that has none is zero.
+        The rows are those of texts, or of words; the latent of a word that has none is zero.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
@@ -152,15 +145,12 @@ class LatentCache:
         *,
         layers: str | Iterable[str] = "all",
     ) -> Float[Tensor, "L B D"]:
-        """Gather latents of many layers.
+        """Gather latents of many layers into float32 memory.
 
         Args:
-            rows: `B` positions of rows, or of words where the cache holds words; in any order, repeats allowed.
+            rows: Positions of rows, or of words where the cache holds words; in any order, repeats allowed.
             pooling: One of `poolings`.
             layers: A selection as in `select_layers`.
-
-        Returns:
-            `(L, B, D)` float32.
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
@@ -189,9 +179,6 @@ class LatentCache:
             out: Memory to fill, `(L, stop - start, D)` float32, each layer contiguous; filling the same memory again
                 and again is much cheaper than asking for new memory. New memory when absent.
 
-        Returns:
-            `(L, stop - start, D)` float32.
-
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
             CacheError: A range that is not inside the cache.
@@ -216,52 +203,37 @@ class LatentCache:
         return found
 
     def rows_of(self, texts: Sequence[str]) -> Int[Tensor, " B"]:
-        """Find the rows of texts by their digests.
-
-        Args:
-            texts: `B` texts, repeats allowed.
-
-        Returns:
-            `(B,)` int64 row positions.
+        """Find the rows of texts, which may repeat, by their digests.
 
         Raises:
             CacheError: A text that this cache does not hold; names the first. Or the cache holds words.
         """
         if self.is_words:
             raise CacheError(f"cache {str(self.path)!r} holds words and no whole texts; ask it with words_of.")
-        return torch.from_numpy(self._rows_by_text().rows(texts)[0])
+        return torch.from_numpy(self._lookup.rows(texts)[0])
 
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
-        """Find the words of texts by the texts' digests.
-
-        Args:
-            texts: Texts with their words, repeats allowed.
-
-        Returns:
-            The place and the flags of every word of every text, in their order.
+        """Find the place and the flags of every word of texts, which may repeat, by the texts' digests.
 
         Raises:
             CacheError: A text that this cache does not hold with these words; names the first. Or the cache holds
                 whole texts.
         """
         self._require_words()
-        return self._rows_by_text().words(texts)
+        return self._lookup.words(texts)
 
     def word_report(self) -> dict[str, int]:
-        """Count the words, and those that something happened to.
+        """Count the words, and those that something happened to; CacheError if the cache holds whole texts.
 
         Returns:
             `n_words`; `n_shared`, words that begin inside a token that the word before also uses; `n_cut`, truncated;
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
-
-        Raises:
-            CacheError: The cache holds whole texts.
         """
         self._require_words()
         flags = self._file.map("/words/flags")
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
-        return {"n_words": self.n_words, **counts, "n_windows": self._rows_by_text().n_split}
+        return {"n_words": self.n_words, **counts, "n_windows": self._lookup.n_split}
 
     def _require_words(self) -> None:
         if not self.is_words:
@@ -282,10 +254,9 @@ class LatentCache:
         view = torch.from_numpy(raw)
         return view.view(torch.bfloat16) if self.storage_dtype == "bfloat16" else view
 
-    def _rows_by_text(self) -> RowLookup:
-        if self._lookup is None:
-            self._lookup = RowLookup(self._file)
-        return self._lookup
+    @cached_property
+    def _lookup(self) -> RowLookup:
+        return RowLookup(self._file)
 
     def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
         noun = "word" if self.is_words else "row"

@@ -26,12 +26,7 @@ OPEN = ("poolings", "layers")
 
 @dataclass(frozen=True)
 class CachePart:
-    """Texts, and the cache to take their latents from.
-
-    Attributes:
-        cache: A whole cache.
-        texts: Some of its texts.
-    """
+    """A whole cache, and those of its texts whose latents are taken."""
 
     cache: LatentCache
     texts: Sequence[str]

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -17,17 +18,13 @@ ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them a
 
 
 def create_store(path: Path, manifest: Manifest) -> None:
-    """Lay out an empty store, all of its disk space reserved, and put it in place in one step.
-
-    Args:
-        path: Where the store goes; a store that another process puts there first is left alone.
-        manifest: What it will hold.
+    """Lay out an empty store at `path`; a store that another process puts there first is left alone.
 
     Raises:
         DiskFullError: Not enough space; nothing is left behind.
         CacheError: The folder cannot be written.
     """
-    needed = sum(_size(item) for item in array_shapes(manifest).values())
+    needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in array_shapes(manifest).values())
     draft = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +84,3 @@ def _sweep_leftovers(path: Path) -> None:
                 leftover.unlink(missing_ok=True)
         except OSError:
             continue  # held by a process that is alive
-
-
-def _size(item: tuple[tuple[int, ...], type[np.generic]]) -> int:
-    shape, dtype = item
-    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

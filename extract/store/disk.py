@@ -20,12 +20,10 @@ NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of an open file until the `with` block ends or the process dies.
 
-    Args:
-        descriptor: The file; it may be closed inside the block.
-        waits: Wait for whoever holds the lock.
+    The file may be closed inside the block.
 
     Raises:
-        BlockingIOError: Somebody else holds the lock.
+        BlockingIOError: Somebody else holds the lock, and `waits` is off.
         CacheError: The system has no such locks (Windows).
     """
     try:
@@ -54,15 +52,12 @@ def free_bytes(folder: Path) -> int:
 
 
 def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> CacheError:
-    """Turn a failed write into a sentence.
+    """Build the error for a failed write: a `DiskFullError` if space ran out, else a `CacheError`.
 
     Args:
         error: What the system raised, or HDF5, which may not pass the system's error number on.
         path: The store.
         needed: Bytes of the whole store while it is laid out; None once rows are written.
-
-    Returns:
-        The error, for the caller to raise: a `DiskFullError` if space ran out, else a `CacheError`.
     """
     number = error.errno if isinstance(error, OSError) else None
     free = free_bytes(path.parent)

@@ -17,17 +17,11 @@ CERTIFICATE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """Where one array is in the file.
+    """Where one array is in the file."""
 
-    Attributes:
-        offset: First byte.
-        shape: Shape; the first axis counts rows.
-        dtype: NumPy dtype as stored (bfloat16 as uint16).
-    """
-
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    offset: int  # first byte
+    shape: tuple[int, ...]  # the first axis counts rows
+    dtype: np.dtype[Any]  # as stored (bfloat16 as uint16)
 
     @property
     def row_bytes(self) -> int:
@@ -41,17 +35,7 @@ class ArrayPlace:
 
 
 def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np.generic]]]:
-    """List the arrays of a store, by their HDF5 path, with shape and stored dtype.
-
-    Args:
-        manifest: The manifest; its identity names rows, words, poolings, layers, width and storage dtype.
-
-    Returns:
-        Path to (shape, dtype).
-
-    Raises:
-        UnknownNameError: An unknown storage dtype.
-    """
+    """List the arrays of a store: HDF5 path to shape and stored dtype."""
     identity = manifest.identity
     storage = identity["storage_dtype"]
     if storage not in STORAGE_DTYPES:
@@ -83,13 +67,7 @@ def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
 
 
 def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
-    """Read the manifest of a store and the places of its arrays, then close the file.
-
-    Args:
-        path: The store.
-
-    Returns:
-        The manifest and the place of every array by its HDF5 path.
+    """Read the manifest of a store and the places of its arrays by HDF5 path, then close the file.
 
     Raises:
         CacheError: No such file, no HDF5 file, not one of ours, of another schema, or shorter than it should be.

@@ -15,15 +15,12 @@ DECODER_IDENTITY = (
 
 @dataclass(frozen=True)
 class Manifest:
-    """The identity and provenance of one cache.
-
-    Attributes:
-        identity: Plain values; equal identities hold equal latents.
-        provenance: Plain values that inform only: names, batching, device, time, host-independent remarks.
-    """
+    """The identity and provenance of one cache, both plain values."""
 
     identity: dict[str, Any]
+    """Equal identities hold equal latents."""
     provenance: dict[str, Any] = field(default_factory=dict)
+    """Informs only: names, batching, device, time, host-independent remarks."""
 
     @property
     def words(self) -> dict[str, Any] | None:
@@ -51,11 +48,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
-        """Read a manifest back.
-
-        Raises:
-            CacheError: Text that is not a manifest.
-        """
+        """Read a manifest back from the text of `to_json`."""
         try:
             value = json.loads(text)
             return cls(dict(value["identity"]), dict(value["provenance"]))
@@ -72,18 +65,15 @@ def build_identity(
     contents: dict[str, Any],
     versions: dict[str, str],
 ) -> dict[str, Any]:
-    """Put an identity together.
+    """Put an identity together, without what does not decide numbers.
 
     Args:
-        decoder: A decoder description as plain values; names and counts that do not decide numbers are left out.
+        decoder: A decoder description as plain values.
         plan: Canonical text of the mask plan.
         architecture: Architecture of the plan.
         template: An input template as plain values.
         contents: `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`.
         versions: Library versions by package.
-
-    Returns:
-        Plain values, ready for `Manifest`.
     """
     return {
         "schema": SCHEMA,
@@ -113,14 +103,7 @@ def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """List the fields in which two identities differ.
-
-    Args:
-        found: The identity of a cache.
-        expected: The identity that a reader wants.
-
-    Returns:
-        Dotted field name to (found, expected); a missing field counts as None.
+    """List the fields in which two identities differ: dotted name to (found, expected); a missing one is None.
 
     Example:
         >>> differences({"plan": "causal"}, {"plan": "backward"})
@@ -131,16 +114,7 @@ def differences(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tu
 
 
 def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str) -> None:
-    """Refuse an identity that differs from the expected one.
-
-    Args:
-        found: The identity of a cache.
-        expected: The identity that a reader wants.
-        where: The cache, for the message.
-
-    Raises:
-        CacheIdentityError: Names every differing field with both values.
-    """
+    """Refuse an identity that differs from the expected one, naming every differing field of the cache `where`."""
     unequal = differences(found, expected)
     if unequal:
         listing = "; ".join(f"{key} is {_shorten(a)}, expected {_shorten(b)}" for key, (a, b) in unequal.items())

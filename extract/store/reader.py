@@ -1,23 +1,24 @@
-"""The arrays of a store, mapped or read. The file is never held open, and nothing here is POSIX only."""
+"""The arrays of a store, mapped or read, and the rows of texts by their digests. Nothing here is POSIX only."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from extract.errors import CacheError
+from extract.errors import CacheError, CacheIncompleteError
+from extract.inputs.alignment import WORD_CUT, WORD_LOST
+from extract.inputs.joined import JoinedText, digest_texts
 from extract.store.layout import ArrayPlace, read_layout
 
 
 class StoreReader:
-    """Reads the arrays of a laid-out store. It can be pickled; another process makes its own maps.
+    """Reads the arrays of a laid-out store, which is never held open.
 
-    Args:
-        path: The store.
-
-    Raises:
-        CacheError: As `read_layout`.
+    It can be pickled; another process makes its own maps.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,26 +31,14 @@ class StoreReader:
         return {**self.__dict__, "_maps": {}}
 
     def map(self, name: str) -> NDArray[Any]:
-        """Map an array copy-on-write: changing it never changes the file.
-
-        Args:
-            name: HDF5 path of the array.
-
-        Returns:
-            The array; bytes are read when they are touched.
-        """
+        """Map an array copy-on-write: bytes are read when they are touched, changing one never changes the file."""
         if name not in self._maps:
             place = self._places[name]
             self._maps[name] = np.memmap(self.path, place.dtype, "c", offset=place.offset, shape=place.shape)
         return self._maps[name]
 
     def read_into(self, buffer: NDArray[Any], name: str, first: int) -> None:
-        """Read consecutive rows of an array into memory that the caller owns; nothing is mapped.
-
-        Args:
-            buffer: Contiguous, of the stored dtype; its first axis counts rows.
-            name: HDF5 path of the array.
-            first: First row.
+        """Read the rows of an array from `first` on into contiguous memory of the stored dtype; nothing is mapped.
 
         Raises:
             CacheError: The file ends before these rows do.
@@ -66,3 +55,87 @@ class StoreReader:
                         "it was read; copy it again or extract again."
                     )
                 view = view[n_read:]
+
+
+@dataclass(frozen=True, eq=False)
+class WordPlaces:
+    """Where the words of texts are in a cache.
+
+    Attributes:
+        positions: `(W,)` int64 place of each word in the cache, texts one after the other, words in text order.
+        offsets: `(N + 1,)` int64 where the words of each text start in `positions`.
+        flags: `(W,)` uint8, bits `WORD_SHARED` (1), `WORD_CUT` (2) and `WORD_LOST` (4) of `extract.inputs.alignment`.
+    """
+
+    positions: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+    @property
+    def has_latent(self) -> Bool[np.ndarray, " W"]:
+        """Whether each word has a latent: it was neither truncated nor lost."""
+        has_latent: NDArray[np.bool_] = (self.flags & (WORD_CUT | WORD_LOST)) == 0
+        return has_latent
+
+
+class RowLookup:
+    """The rows of a store by the digests of their texts; rows of one digest are the pieces of one text."""
+
+    def __init__(self, file: StoreReader) -> None:
+        self._file = file
+        keys = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64)
+        pieces = np.zeros(len(keys), np.int32) if file.manifest.words is None else file.map("/rows/word_start")
+        self._order = np.lexsort((pieces, keys[:, 1], keys[:, 0]))
+        ordered = keys[self._order]
+        self._begins = np.flatnonzero(np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1)))
+        self._counts = np.diff(np.append(self._begins, len(keys)))
+        self._keys = ordered[self._begins]
+
+    @property
+    def n_split(self) -> int:
+        """Number of texts that take more than one row."""
+        return int(np.count_nonzero(self._counts > 1))
+
+    def rows(self, texts: Sequence[str | JoinedText]) -> tuple[Int[np.ndarray, " R"], Int[np.ndarray, " N"]]:
+        """Find all rows of texts, which may repeat; names the first text that is not there.
+
+        Returns:
+            The rows, texts one after the other, the pieces of a text in its order; and how many rows each text has.
+        """
+        keys = digest_texts(texts).view(np.uint64)
+        group = np.searchsorted(self._keys[:, 0], keys[:, 0]).clip(max=len(self._keys) - 1)
+        is_found = (self._keys[group] == keys).all(axis=1)
+        if not is_found.all():
+            missing = texts[int(np.argmin(is_found))]
+            text = missing if isinstance(missing, str) else missing.text
+            what = "the text" if isinstance(missing, str) else f"these {len(missing.spans)} words of the text"
+            raise CacheError(
+                f"cache {str(self._file.path)!r} does not hold {what} {text[:60]!r} "
+                f"({int((~is_found).sum())} of {len(texts)} are missing); extract a cache for these texts."
+            )
+        counts = self._counts[group]
+        return self._order[ranges(self._begins[group], counts)], counts
+
+    def words(self, texts: Sequence[JoinedText]) -> WordPlaces:
+        """Find the words of texts in a store that holds words; CacheIncompleteError if some pieces are not done."""
+        rows, n_rows = self.rows(texts)
+        n_words = self._file.map("/rows/n_words")[rows].astype(np.int64)
+        positions = ranges(self._file.map("/rows/first_word")[rows], n_words)
+        if len(positions) != sum(len(text.spans) for text in texts):
+            raise CacheIncompleteError(
+                f"cache {str(self._file.path)!r} is half done and holds only some of these words."
+            )
+        ends = np.concatenate([[0], np.cumsum(n_words)])[np.cumsum(n_rows)]
+        return WordPlaces(positions, np.concatenate([[0], ends]), self._file.map("/words/flags")[positions])
+
+
+def ranges(starts: Int[np.ndarray, " N"], counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " M"]:
+    """Write out ranges of `counts` values from `starts` on, one after the other.
+
+    Example:
+        >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+        [5, 6, 0, 1, 2]
+    """
+    before = np.cumsum(counts) - counts
+    written: NDArray[np.int64] = np.arange(int(counts.sum())) + np.repeat(starts - before, counts)
+    return written

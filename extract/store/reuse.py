@@ -1,21 +1,12 @@
 """Finding a cache that already holds what is wanted."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from extract.errors import IcecoreError
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, flatten
-
-
-@dataclass(frozen=True)
-class CoveringCache:
-    """A cache found by identity."""
-
-    path: Path
-    is_exact: bool
 
 
 def cache_path(folder: Path, manifest: Manifest) -> Path:
@@ -25,17 +16,10 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
     return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 
 
-def find_cache(folder: Path, identity: dict[str, Any]) -> CoveringCache | None:
-    """Find a whole cache in a folder that holds what is wanted, or more.
+def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
+    """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
 
-    A cache covers another when it differs only in holding further poolings, word poolings or layers.
-
-    Args:
-        folder: Folder of caches.
-        identity: The wanted identity.
-
-    Returns:
-        The cache, an exact one first; None when there is none.
+    It may hold further poolings, word poolings or layers.
     """
     wanted = Manifest(identity)
     for path in sorted(folder.glob("*.h5"), key=lambda p: (wanted.short_id not in p.name, p.name)):
@@ -43,10 +27,8 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> CoveringCache | None:
             cache = LatentCache(path)
         except IcecoreError:  # half done, foreign or damaged: not what is wanted
             continue
-        if cache.manifest.id == wanted.id:
-            return CoveringCache(path, is_exact=True)
-        if _covers(cache.identity, identity):
-            return CoveringCache(path, is_exact=False)
+        if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
+            return cache
     return None
 
 

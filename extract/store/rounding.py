@@ -17,15 +17,7 @@ TORCH_STORAGE = {"float32": torch.float32, "float16": torch.float16, "bfloat16":
 
 
 def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tensor, tuple[int, ...] | None]:
-    """Round latents to a storage dtype.
-
-    Args:
-        latents: `(L, P, N, D)` float32.
-        storage: A name from `TORCH_STORAGE`.
-
-    Returns:
-        The latents in that dtype, and the place of the first that is not finite, or None.
-    """
+    """Round latents to a storage dtype; also return the place of the first that is then not finite, or None."""
     dtype = TORCH_STORAGE[storage]
     is_stored = latents.dtype == dtype
     stored = latents if is_stored else empty_in_pages(latents.shape, dtype, device=latents.device).copy_(latents)
@@ -47,9 +39,6 @@ def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonF
         where: Its layer, pooling, dimension and text.
         storage: The storage dtype.
         dtype: The dtype of the computation.
-
-    Returns:
-        The error, to be raised by the caller; it says what to change.
     """
     if math.isfinite(value):
         cause = f"does not fit the storage dtype {storage}; choose storage_dtype bfloat16 or float32"
@@ -61,19 +50,11 @@ def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonF
 
 
 def name_latent(batch: Batch, place: int, texts: Sequence[str | JoinedText]) -> str:
-    """Say whose a latent is.
-
-    Args:
-        batch: The batch.
-        place: Which of its rows, or of its words.
-        texts: The caller's list.
-
-    Returns:
-        The text, or the word and its text, each by position and beginning.
-    """
+    """Name the text, or the word and its text, of a row or word of a batch; `texts` are the caller's."""
     if batch.words is None:
         position = int(batch.positions[place])
-        return f"text {position} ({_text(texts[position])[:40]!r})"
+        text = texts[position]
+        return f"text {position} ({(text if isinstance(text, str) else text.text)[:40]!r})"
     ends = np.cumsum(batch.words.n_words)
     row = int(np.searchsorted(ends, place, side="right"))
     position = int(batch.positions[row])
@@ -82,7 +63,3 @@ def name_latent(batch: Batch, place: int, texts: Sequence[str | JoinedText]) -> 
     assert isinstance(text, JoinedText)
     first, last = text.spans[word]
     return f"word {word} ({text.text[first:last][:40]!r}) of text {position} ({text.text[:40]!r})"
-
-
-def _text(text: str | JoinedText) -> str:
-    return text if isinstance(text, str) else text.text

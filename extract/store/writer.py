@@ -24,14 +24,7 @@ _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper o
 
 
 class StoreWriter:
-    """Writes rows into a laid-out store with positioned writes.
-
-    Args:
-        path: The store.
-
-    Raises:
-        CacheError: As `read_layout`.
-    """
+    """Writes rows into a laid-out store with positioned writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,11 +39,7 @@ class StoreWriter:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the store for one writing process (or one group of them) until the block ends.
-
-        Raises:
-            CacheLockedError: Another process holds it.
-        """
+        """Lock the store for one writing process (or one group of them) until the block ends."""
         try:
             with locked_file(self._fd):
                 yield
@@ -61,7 +50,7 @@ class StoreWriter:
             ) from error
 
     def done_rows(self) -> NDArray[np.bool_]:
-        """Read the done map: `(N,)` bool."""
+        """Read the done map."""
         place = self._places["/rows/is_done"]
         raw = os.pread(self._fd, place.n_bytes, place.offset)
         return np.frombuffer(raw, np.uint8).astype(np.bool_)
@@ -100,12 +89,7 @@ class StoreWriter:
             raise explain_write_error(error, self.path, needed=None) from error
 
     def write_certificate(self, certificate: dict[str, Any]) -> None:
-        """Write the certificate, as JSON padded with zero bytes.
-
-        Raises:
-            DiskFullError: No space left; the rows stay done.
-            CacheError: It does not fit, or another write error.
-        """
+        """Write the certificate, as JSON padded with zero bytes."""
         text = json.dumps(certificate, sort_keys=True).encode()
         if len(text) > CERTIFICATE_BYTES:
             raise CacheError(f"the certificate has {len(text)} bytes; at most {CERTIFICATE_BYTES} fit.")
@@ -116,11 +100,7 @@ class StoreWriter:
             raise explain_write_error(error, self.path, needed=None) from error
 
     def void_rows(self, rows: NDArray[np.bool_]) -> None:
-        """Mark rows as not done, so that they are computed again.
-
-        Args:
-            rows: `(N,)` true at the rows to mark.
-        """
+        """Mark rows, those that are true in `rows`, as not done, so that they are computed again."""
         self._write("/rows/is_done", 0, (self.done_rows() & ~rows).astype(np.uint8))
         _sync(self._fd)
 

@@ -6,7 +6,7 @@ from typing import Any
 import h5py
 import pytest
 
-from extract.store.reuse import CoveringCache, find_cache
+from extract.store.reuse import find_cache
 from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(5)
@@ -21,7 +21,8 @@ def test_the_same_is_found_first(tmp_path: Path) -> None:
     write_cache(tmp_path / "a-more.h5", TEXTS, poolings=["mean", "last", "max"])
     write_cache(tmp_path / f"z-{make_manifest(TEXTS).short_id}.h5", TEXTS)
     found = find_cache(tmp_path, wanted())
-    assert found == CoveringCache(tmp_path / f"z-{make_manifest(TEXTS).short_id}.h5", is_exact=True)
+    assert found is not None
+    assert found.path == tmp_path / f"z-{make_manifest(TEXTS).short_id}.h5"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,9 @@ def test_the_same_is_found_first(tmp_path: Path) -> None:
 )
 def test_more_covers_less(tmp_path: Path, less: dict[str, list[str]]) -> None:
     write_cache(tmp_path / "a.h5", TEXTS)
-    assert find_cache(tmp_path, wanted(**less)) == CoveringCache(tmp_path / "a.h5", is_exact=False)
+    found = find_cache(tmp_path, wanted(**less))
+    assert found is not None
+    assert found.path == tmp_path / "a.h5"
 
 
 @pytest.mark.parametrize(
