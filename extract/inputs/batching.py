@@ -16,50 +16,29 @@ from extract.inputs.tokenised import TEXT, EncodedText
 
 @dataclass(frozen=True)
 class BatchWords:
-    """The words of a batch, row by row.
+    """The `W` words of a batch of `B` rows, row by row."""
 
-    Attributes:
-        starts: `(W,)` int64 first token that each word is read at, as row times columns plus column.
-        counts: `(W,)` int64 tokens that it is read at, from there on; 0 where it has no latent.
-        flags: `(W,)` uint8, bits of `extract.inputs.alignment`.
-        n_words: `(B,)` int32, words per row.
-        word_start: `(B,)` int32, position of a row's first word among the words of its text.
-        first_word: Position of the first word of the batch in the cache.
-    """
-
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    flags: NDArray[np.uint8]
-    n_words: NDArray[np.int32]
-    word_start: NDArray[np.int32]
-    first_word: int = 0
+    starts: NDArray[np.int64]  # `(W,)` first token that each word is read at, as row times columns plus column
+    counts: NDArray[np.int64]  # `(W,)` tokens that it is read at, from there on; 0 where it has no latent
+    flags: NDArray[np.uint8]  # `(W,)` bits of `extract.inputs.alignment`
+    n_words: NDArray[np.int32]  # `(B,)` words per row
+    word_start: NDArray[np.int32]  # `(B,)` position of a row's first word among the words of its text
+    first_word: int = 0  # position of the first word of the batch in the cache
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that go through the decoder together.
+    """`B` rows that go through the decoder together."""
 
-    Attributes:
-        rows: `(B,)` int64, position of each row in the cache.
-        positions: `(B,)` int64, position of each text in the caller's list.
-        ids: `(B, T)` int64 token ids; padding holds an arbitrary valid id.
-        is_real: `(B, T)` bool, true at real tokens.
-        is_text: `(B, T)` bool, true where a token has the role `text`.
-        n_tokens: `(B,)` int32, real tokens per row.
-        is_truncated: `(B,)` bool.
-        spans: `(B, T)` span number per token, for the hybrid mask; None where no text has spans.
-        words: The words to read; None where whole texts are pooled.
-    """
-
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    ids: Int[Tensor, "B T"]
-    is_real: Bool[Tensor, "B T"]
-    is_text: Bool[Tensor, "B T"]
-    n_tokens: NDArray[np.int32]
-    is_truncated: NDArray[np.bool_]
-    spans: Int[Tensor, "B T"] | None = None
-    words: BatchWords | None = None
+    rows: NDArray[np.int64]  # `(B,)` position of each row in the cache
+    positions: NDArray[np.int64]  # `(B,)` position of each text in the caller's list
+    ids: Int[Tensor, "B T"]  # padding holds an arbitrary valid id
+    is_real: Bool[Tensor, "B T"]  # not padding
+    is_text: Bool[Tensor, "B T"]  # where a token has the role `text`
+    n_tokens: NDArray[np.int32]  # `(B,)` real tokens per row
+    is_truncated: NDArray[np.bool_]  # `(B,)`
+    spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
+    words: BatchWords | None = None  # the words to read; None where whole texts are pooled
 
     @property
     def is_padded(self) -> bool:
@@ -83,8 +62,7 @@ def group_by_length(
         max_padding: Largest share of padding in a batch, 0 to 1.
 
     Returns:
-        Lists of positions in `lengths`; together they hold every position once. Longest texts come first, so that
-        the batch that needs the most memory fails early rather than late.
+        Positions in `lengths`. Longest texts come first, so that the batch that needs the most memory fails early.
 
     Example:
         >>> group_by_length([3, 5, 3], batch_tokens=100)
@@ -121,19 +99,16 @@ def collate(
     width: int | None = None,
     first_word: int = 0,
 ) -> Batch:
-    """Put encoded texts into one batch.
+    """Put encoded texts, at least one, into one batch on the CPU.
 
     Args:
-        texts: At least one encoded text.
+        texts: The texts.
         rows: Position of each text in the cache.
         positions: Position of each text in the caller's list; `rows` when absent.
         pad_id: Any valid token id; padding is masked, never recognised by its id.
         side: Where padding goes.
         width: Columns of the batch; the longest text when absent.
         first_word: Position of the first word of the batch in the cache, where the texts come with their words.
-
-    Returns:
-        The batch, on the CPU.
     """
     lengths = [len(text.ids) for text in texts]
     columns = max(lengths) if width is None else max(width, *lengths)

@@ -27,9 +27,6 @@ def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
         words: At least one.
         space_after: Whether a space follows each word; the last one is not used.
 
-    Returns:
-        The text, with the character offsets of each word.
-
     Example:
         >>> join_words(["Is", "n't", "it", "?"], [False, True, False, True])
         JoinedText(text="Isn't it?", spans=((0, 2), (2, 5), (6, 8), (8, 9)))
@@ -46,15 +43,7 @@ def join_words(words: Sequence[str], space_after: Sequence[bool]) -> JoinedText:
 
 
 def require_words(text: JoinedText, index: int) -> None:
-    """Refuse a text whose words cannot be read from it.
-
-    Args:
-        text: The text with its words.
-        index: Position of the text in the caller's list, for the message.
-
-    Raises:
-        InputError: No words, or a word outside the text or before the end of the word before it.
-    """
+    """Refuse a text without words, or with a word outside the text or before the end of the word before it."""
     where = f"text {index} ({text.text[:40]!r})"
     if not text.spans:
         raise InputError(f"{where} has no words; give each text at least one.")
@@ -69,14 +58,10 @@ def require_words(text: JoinedText, index: int) -> None:
 
 
 def digest_texts(texts: Sequence[str | JoinedText]) -> NDArray[np.uint8]:
-    """Digest each text by itself, a text with words together with the places of its words.
+    """Digest each text by itself, a text with words together with the places of its words: `(N, 16)`.
 
-    Args:
-        texts: `N` texts.
-
-    Returns:
-        `(N, 16)` uint8, BLAKE2b with a digest of 16 bytes over the UTF-8 bytes of the text, or of the canonical JSON
-        of text and spans; lone surrogates are kept as they are.
+    A digest is BLAKE2b over the UTF-8 bytes of the text, or of the canonical JSON of text and spans; lone surrogates
+    are kept as they are.
     """
     joined = b"".join(
         hashlib.blake2b(_written(text).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()

@@ -27,15 +27,7 @@ class SpanSource(Protocol):
     identity: str
 
     def assign(self, text: str, offsets: Int[np.ndarray, "T 2"]) -> NDArray[np.int64]:
-        """Number the spans of a text.
-
-        Args:
-            text: The text.
-            offsets: `(T, 2)` first and one past the last character of each of its tokens.
-
-        Returns:
-            `(T,)` span number per token, `CONTEXT` outside spans.
-        """
+        """Number each token of a text by its span, `CONTEXT` outside spans; `offsets` are its characters' range."""
         ...
 
 
@@ -71,11 +63,7 @@ class GivenSpans:
 
 
 class RandomSpans:
-    """One or two random spans of 4 to 128 tokens per text; a text always gets the same ones.
-
-    Args:
-        seed: Seed; each text draws from it and its own digest.
-    """
+    """One or two random spans of 4 to 128 tokens per text, drawn from the seed and the text's digest."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -98,13 +86,7 @@ class RandomSpans:
 
 
 def read_spans(text: str) -> SpanSource | None:
-    """Read where spans come from.
-
-    Args:
-        text: Empty for no spans, `random:SEED`, or a JSON Lines file with `text` and `spans` per line.
-
-    Returns:
-        The source; None for no spans.
+    """Read where spans come from: empty for none, `random:SEED`, or a JSON Lines file with `text` and `spans` per line.
 
     Raises:
         ConfigError: Anything else, or a line that cannot be read; names file and line.

@@ -60,16 +60,10 @@ class InputTemplate:
 
 
 class TextEncoder:
-    """Turns plain texts into rows of tokens.
-
-    Args:
-        tokenizer: A fast tokenizer (the offsets come from it).
-        template: The input template.
-        window: Longest row the decoder takes, in tokens.
+    """Turns plain texts into rows of tokens, none longer than `window`.
 
     Raises:
-        InputError: The tokenizer has no offsets, or no BOS token where the template forces one; or the template asks
-            for windows, which only words can be read in.
+        InputError: As `Tokeniser`, or the template asks for windows, which only words can be read in.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int) -> None:
@@ -84,19 +78,11 @@ class TextEncoder:
         self.max_tokens = min(window, template.max_tokens or window)
 
     def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
-        """Encode texts.
-
-        Args:
-            texts: Any number of texts.
-            first_index: Position of `texts[0]` in the caller's list, for messages.
-
-        Returns:
-            One `EncodedText` per text, each with at least one token of role `TEXT`.
+        """Encode texts, each into one row with at least one token of role `TEXT`.
 
         Raises:
-            InputError: A text without tokens, a text too long under the policy `error`, an instruction that leaves
-                no room for the text, a doubled BOS token, or a text that is not valid Unicode. The message names the
-                position and the beginning of the text.
+            InputError: As `Tokeniser` and `fit_columns`, or a text without tokens. The message names the text by its
+                beginning and its position, `texts[0]` being at `first_index`.
         """
         encoded: list[EncodedText] = []
         for item in self._tokenise(texts, first_index=first_index):
@@ -119,16 +105,9 @@ def cut_at_tokens(
     The pieces of a text join to the very same text, so they are read at the tokens that were counted here. Tokens that
     stand for bytes of one character are one piece; so is a word that no token begins in.
 
-    Args:
-        texts: Any number of texts with their words.
-        tokenizer: A fast tokenizer (the offsets come from it).
-        template: The input template; nothing is cut off at its `max_tokens`.
-
     Returns:
         For each text, for each of its words, the characters inside the word at which a piece begins; the first is 0.
-
-    Raises:
-        InputError: As by `Tokeniser`.
+        Nothing is cut off at the template's `max_tokens`.
     """
     tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
     found = []

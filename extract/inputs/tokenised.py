@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Int
@@ -20,58 +20,36 @@ TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per 
 
 @dataclass(frozen=True)
 class WordColumns:
-    """The words of a row.
+    """The `W` words of a row."""
 
-    Attributes:
-        columns: `(W, 2)` int64, first and one past the last column each word is read at; equal for no latent.
-        flags: `(W,)` uint8, bits of `extract.inputs.alignment`.
-        start: Position of the first of them among the words of the text.
-    """
-
-    columns: NDArray[np.int64]
-    flags: NDArray[np.uint8]
-    start: int = 0
+    columns: NDArray[np.int64]  # `(W, 2)` first and one past the last column each word is read at; equal for no latent
+    flags: NDArray[np.uint8]  # `(W,)` bits of `extract.inputs.alignment`
+    start: int = 0  # position of the first of them among the words of the text
 
 
 @dataclass(frozen=True)
 class EncodedText:
-    """One row of tokens: a text, or a piece of one.
-
-    Attributes:
-        ids: `(T,)` int64 token ids.
-        roles: `(T,)` int8, one of `SPECIAL`, `INSTRUCTION`, `TEXT`.
-        is_truncated: Text tokens were dropped from the end.
-        spans: `(T,)` int64 span number per token, `CONTEXT` outside spans; None without spans.
-        index: Position of the text in the caller's list.
-        words: The words read from this row; None for a plain text.
-    """
+    """One row of `T` tokens: a text, or a piece of one."""
 
     ids: NDArray[np.int64]
-    roles: NDArray[np.int8]
-    is_truncated: bool
-    spans: NDArray[np.int64] | None = None
-    index: int = 0
-    words: WordColumns | None = None
+    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION` or `TEXT` per token
+    is_truncated: bool  # text tokens were dropped from the end
+    spans: NDArray[np.int64] | None = None  # span number per token, `CONTEXT` outside spans; None without spans
+    index: int = 0  # position of the text in the caller's list
+    words: WordColumns | None = None  # the words read from this row; None for a plain text
 
 
 @dataclass(frozen=True, eq=False)
 class TokenisedText:
-    """One text with all of its tokens, before anything is cut.
+    """One text with all of its `T` tokens, before anything is cut."""
 
-    Attributes:
-        text: The text, without instruction.
-        index: Position of the text in the caller's list.
-        ids: `(T,)` int64 token ids.
-        roles: `(T,)` int8 role per token.
-        offsets: `(T, 2)` int64 first and one past the last character of each token, counted from the beginning of the
-            text; negative inside the instruction.
-    """
-
-    text: str
-    index: int
+    text: str  # without instruction
+    index: int  # position in the caller's list
     ids: NDArray[np.int64]
     roles: NDArray[np.int8]
     offsets: NDArray[np.int64]
+    """`(T, 2)` first and one past the last character of each token, from the beginning of the text; negative inside
+    the instruction."""
 
     @property
     def label(self) -> str:
@@ -85,14 +63,9 @@ class TokenisedText:
         return columns
 
     def number_spans(self, source: SpanSource | None, columns: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"] | None:
-        """Number the spans of the text's own tokens; specials and instruction are context.
+        """Number the columns of a row by the spans of the text's own tokens; None without a source.
 
-        Args:
-            source: Gives the numbers; None for no spans.
-            columns: `T` columns of the row that is made of the text.
-
-        Returns:
-            `(T,)` span number per column, `CONTEXT` outside spans; None without a source.
+        Columns outside spans, specials and the instruction are `CONTEXT`.
         """
         if source is None:
             return None
@@ -103,12 +76,7 @@ class TokenisedText:
 
 
 class Tokeniser:
-    """Turns texts into tokens with roles and offsets; nothing is cut.
-
-    Args:
-        tokenizer: A fast tokenizer (it provides the offsets).
-        bos: A name from `BOS_POLICIES`.
-        instruction: Text placed before every text.
+    """Turns texts, each behind the instruction, into tokens with roles and offsets; nothing is cut.
 
     Raises:
         InputError: The tokenizer has no offsets, or no BOS token where one is forced.
@@ -125,14 +93,7 @@ class Tokeniser:
         self.tokenizer, self.bos, self.instruction = tokenizer, bos, instruction
 
     def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> Iterator[TokenisedText]:
-        """Tokenise texts.
-
-        Args:
-            texts: Any number of texts.
-            first_index: Position of `texts[0]` in the caller's list, for messages.
-
-        Yields:
-            One `TokenisedText` per text.
+        """Tokenise texts, `texts[0]` being at `first_index` of the caller's list.
 
         Raises:
             InputError: A doubled BOS token, or a text that is not valid Unicode; names the text.
@@ -182,14 +143,6 @@ class Tokeniser:
 def fit_columns(item: TokenisedText, *, max_tokens: int, on_long: str) -> Int[np.ndarray, " T"]:
     """Choose the columns a row keeps; text tokens are dropped from the end of a text that is too long.
 
-    Args:
-        item: The text.
-        max_tokens: Longest row in tokens.
-        on_long: A name from `LONG_POLICIES`.
-
-    Returns:
-        The columns, in order.
-
     Raises:
         InputError: A text that is too long under the policy `error`, or an instruction that leaves no room for it.
     """
@@ -206,6 +159,44 @@ def fit_columns(item: TokenisedText, *, max_tokens: int, on_long: str) -> Int[np
             "and leave no room for the text; shorten the instruction or raise max_tokens."
         )
     return np.delete(np.arange(n_tokens), item.text_columns[-n_excess:])
+
+
+class DroppedCharacters:
+    """Finds texts of which a tokenizer drops characters, after which the offsets of their neighbours are wrong.
+
+    Only a BPE without an unknown token, without byte fallback and without all 256 bytes in its vocabulary does so. It
+    then counts the characters that are left, so that later tokens of the same piece get the characters of earlier
+    ones. Characters that a normaliser removes are fine: the offsets account for them.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        from tokenizers.pre_tokenizers import ByteLevel
+
+        core: Any = tokenizer.backend_tokenizer
+        model = core.model
+        is_bpe = type(model).__name__ == "BPE"
+        is_open = is_bpe and model.unk_token is None and not model.byte_fallback
+        if is_open and (model.continuing_subword_prefix or model.end_of_word_suffix):
+            is_open = False  # tokens hold more than the text's own characters and cannot be compared with it
+        self._core = core if is_open and not set(ByteLevel.alphabet()) <= tokenizer.get_vocab().keys() else None
+
+    def require_none(self, item: TokenisedText, *, instruction: str) -> None:
+        """Refuse a text of which a character was dropped; names the text and the first such character."""
+        if self._core is None:
+            return
+        text = instruction + item.text
+        if self._core.normalizer is not None:
+            text = self._core.normalizer.normalize_str(text)
+        if self._core.pre_tokenizer is not None:
+            text = "".join(piece for piece, _ in self._core.pre_tokenizer.pre_tokenize_str(text))
+        kept = iter("".join(self._core.id_to_token(token) for token in item.ids[item.roles != SPECIAL].tolist()))
+        for character in text:
+            if character != next(kept, ""):
+                raise InputError(
+                    f"the tokenizer has no token for {character!r} in {item.label} and drops it, after which it no "
+                    "longer reports where its tokens are; remove the character, or use a tokenizer with an unknown "
+                    "token."
+                )
 
 
 def label_text(text: str, index: int) -> str:

@@ -9,17 +9,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class PlacedWords:
-    """Windows over the tokens of one text, and the window of each word.
+    """Windows over the tokens of one text, all with words, and the window of each of its `W` words."""
 
-    Attributes:
-        starts: `(P,)` int64 first token of each window, upwards; every window is one that a word is placed in.
-        window_of: `(W,)` int64 window of each word, upwards; a word that is not whole in any goes with its neighbours.
-        is_whole: `(W,)` bool, all tokens of the word are in its window.
-    """
-
-    starts: NDArray[np.int64]
-    window_of: NDArray[np.int64]
-    is_whole: NDArray[np.bool_]
+    starts: NDArray[np.int64]  # first token of each window, upwards
+    window_of: NDArray[np.int64]  # `(W,)`, upwards; a word that is not whole in any goes with its neighbours
+    is_whole: NDArray[np.bool_]  # `(W,)`, all tokens of the word are in its window
 
 
 def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n_tokens: int, room: int) -> PlacedWords:
@@ -30,13 +24,10 @@ def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n
     of tokens before or after it, whichever is less; a side on which the text itself ends does not count.
 
     Args:
-        starts: `(W,)` first token that each word needs.
-        ends: `(W,)` one past the last; equal to `starts` for a word without tokens.
+        starts: First token that each word needs.
+        ends: One past the last; equal to `starts` for a word without tokens.
         n_tokens: Tokens of the text, more than `room`.
         room: Tokens of a window, at least 1.
-
-    Returns:
-        The windows that have words, and which.
 
     Example:
         >>> placed = place_words(np.array([0, 3, 6]), np.array([3, 6, 8]), n_tokens=8, room=4)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,19 +36,12 @@ class CachePart:
 def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Path) -> LatentCache:
     """Write the cache that an extraction of the texts of all parts would have written, up to rounding.
 
-    Args:
-        parts: Texts with their caches; every text is in exactly one part.
-        manifest: What the cache will be; its texts are those of the parts, in any order.
-        folder: Where caches live.
-
-    Returns:
-        The whole cache. Its certificate is that of the last part, with the identities of all parts.
+    Every text of the manifest is in exactly one part, in any order. The certificate is that of the last part, with the
+    identities of all parts.
 
     Raises:
         CacheIdentityError: A part was extracted otherwise; names the differing fields.
         CacheError: The parts do not hold as many texts as the manifest says, or a part lacks one of its texts.
-        CacheLockedError: Another process writes this cache.
-        DiskFullError: No space left.
     """
     wanted = {key: value for key, value in manifest.identity.items() if key not in OF_TEXTS}
     for part in parts:
@@ -62,9 +56,8 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
     # Under this name a draft that a kill leaves behind is swept away by the next extraction of the same store.
     draft = path.with_name(f".{path.name}.new-{os.getpid()}")
     create_store(draft, manifest)
-    writer = StoreWriter(draft)
     try:
-        with writer.locked():
+        with closing(StoreWriter(draft)) as writer, writer.locked():
             first = 0
             for part in parts:
                 first = _copy(writer, part, first, manifest)
@@ -72,13 +65,12 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
             writer.write_certificate({**parts[-1].cache.certificate, "composed_of": ids})
             draft.replace(path)
     finally:
-        writer.close()
         draft.unlink(missing_ok=True)
     return LatentCache(path, expected=manifest.identity)
 
 
 def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) -> int:
-    """Copy the rows of a part to the places from `first` on, and give the place after them."""
+    """Copy the rows of a part to the places from `first` on; return the place after them."""
     cache, rows_of_texts = part.cache, part.cache.rows_of(part.texts).numpy()
     poolings, layers = manifest.identity["poolings"], manifest.identity["layers"]
     for start in range(0, len(part.texts), ROWS_AT_A_TIME):

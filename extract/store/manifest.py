@@ -17,10 +17,8 @@ DECODER_IDENTITY = (
 class Manifest:
     """The identity and provenance of one cache, both plain values."""
 
-    identity: dict[str, Any]
-    """Equal identities hold equal latents."""
-    provenance: dict[str, Any] = field(default_factory=dict)
-    """Informs only: names, batching, device, time, host-independent remarks."""
+    identity: dict[str, Any]  # equal identities hold equal latents
+    provenance: dict[str, Any] = field(default_factory=dict)  # informs only: names, batching, device, time, remarks
 
     @property
     def words(self) -> dict[str, Any] | None:
@@ -65,15 +63,9 @@ def build_identity(
     contents: dict[str, Any],
     versions: dict[str, str],
 ) -> dict[str, Any]:
-    """Put an identity together, without what does not decide numbers.
+    """Put an identity together from plain values; those of the decoder that do not decide numbers are left out.
 
-    Args:
-        decoder: A decoder description as plain values.
-        plan: Canonical text of the mask plan.
-        architecture: Architecture of the plan.
-        template: An input template as plain values.
-        contents: `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`.
-        versions: Library versions by package.
+    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`.
     """
     return {
         "schema": SCHEMA,

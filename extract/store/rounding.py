@@ -32,14 +32,7 @@ def round_latents(latents: Float[Tensor, "L P N D"], storage: str) -> tuple[Tens
 
 
 def refuse_latent(value: float, *, where: str, storage: str, dtype: str) -> NonFiniteLatentError:
-    """Build the error for a latent that cannot be stored.
-
-    Args:
-        value: The latent before it was rounded.
-        where: Its layer, pooling, dimension and text.
-        storage: The storage dtype.
-        dtype: The dtype of the computation.
-    """
+    """Build the error for a latent that cannot be stored: its value before rounding, where it is, and both dtypes."""
     if math.isfinite(value):
         cause = f"does not fit the storage dtype {storage}; choose storage_dtype bfloat16 or float32"
     elif dtype == "float32":

@@ -69,10 +69,6 @@ class StoreWriter:
             rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`; for words also `first_word`,
                 `n_words` and `word_start`, each `(B,)`.
             words: Place of the first word in the store, and the flags `(N,)` of the words; None for whole texts.
-
-        Raises:
-            DiskFullError: No space left; earlier rows stay done.
-            CacheError: Another write error.
         """
         try:
             place = first if words is None else words[0]
