@@ -9,11 +9,19 @@ from numpy.typing import NDArray
 
 from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, AlignedWords, align_words
-from extract.inputs.dropped import DroppedCharacters
 from extract.inputs.joined import JoinedText
 from extract.inputs.spans import read_spans
 from extract.inputs.template import InputTemplate, TextEncoder
-from extract.inputs.tokenised import SPECIAL, TEXT, EncodedText, TokenisedText, Tokeniser, WordColumns, fit_columns
+from extract.inputs.tokenised import (
+    SPECIAL,
+    TEXT,
+    DroppedCharacters,
+    EncodedText,
+    TokenisedText,
+    Tokeniser,
+    WordColumns,
+    fit_columns,
+)
 from extract.inputs.windows import place_words
 from extract.run.spec import ExtractionSpec, WordSpec
 
