@@ -12,14 +12,7 @@ from extract.wiring.interface import Wiring, wired
 
 @contextmanager
 def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
-    """Wire a decoder after checking that wired causal masks leave its results unchanged.
-
-    Args:
-        decoder: The decoder.
-        kinds: Mask kind per block as text, bottom up.
-
-    Yields:
-        The wiring.
+    """Wire a decoder with a mask kind per block, bottom up, after checking that wired causal masks change nothing.
 
     Raises:
         DecoderError: The family does not let its attention be chosen, or computes something else through ours.
@@ -37,14 +30,7 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
 def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
     """Put a plan in force until the `with` block ends.
 
-    A plan that is causal at every block leaves the decoder alone: it runs on the path of transformers itself.
-
-    Args:
-        decoder: The decoder.
-        plan: The plan.
-
-    Yields:
-        The wiring, or None for a causal plan.
+    A plan that is causal at every block leaves the decoder alone, on the path of transformers itself: it yields None.
 
     Raises:
         UnknownNameError: The plan does not fit the number of blocks.
@@ -57,12 +43,6 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
     with ExitStack() as stack:
         wiring = stack.enter_context(masks_in_force(decoder, kinds))
         if plan.architecture != "inplace":
-            kind, n_converted = plan.converted
-            stack.enter_context(
-                architecture_in_force(
-                    decoder.blocks, wiring, name=plan.architecture, kind=kind, n_converted=n_converted
-                )
-            )
-        if plan.skip is not None:
-            stack.enter_context(skip_in_force(decoder.blocks, stride=plan.skip[0], first=plan.skip[1]))
+            stack.enter_context(architecture_in_force(decoder.blocks, wiring, plan))
+        stack.enter_context(skip_in_force(decoder.blocks, plan.skip))
         yield wiring

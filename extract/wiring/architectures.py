@@ -4,65 +4,89 @@ All of them are hooks on the blocks; no weight is copied. Sums are taken before 
 `final_norm` are those of the converted decoder. Blocks are run again with the arguments their own call received.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
+from extract.masks.plan import MaskPlan
 from extract.wiring.interface import Wiring
-from extract.wiring.replay import Replay
+
+Blocks = tuple[nn.Module, ...]
+
+
+@dataclass(eq=False)
+class Replay:
+    """The blocks of a wired decoder, which can be run again with the arguments of the last forward pass.
+
+    Attributes:
+        blocks: The blocks, bottom up.
+        wiring: The wiring of the decoder.
+        inputs: Hidden states `(B, T, D)` each block received, by its position from 0.
+    """
+
+    blocks: Blocks
+    wiring: Wiring
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    _calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note every call of a block until the `with` block ends."""
+        with ExitStack() as hooks:
+            for index, block in enumerate(self.blocks):
+                hooks.enter_context(block.register_forward_pre_hook(self._note(index), with_kwargs=True))
+            hooks.callback(self.inputs.clear)
+            hooks.callback(self._calls.clear)
+            yield
+
+    def run(self, index: int, hidden: Tensor, kind: str) -> Tensor:
+        """Run a block of the last forward pass once more, on other hidden states `(B, T, D)` and under a mask kind."""
+        args, kwargs = self._calls[index]
+        with self.wiring.converted(index, kind):
+            # `forward` and not the call itself: hooks of the outer pass must not fire for an inner one.
+            output = self.blocks[index].forward(hidden, *args, **kwargs)
+        changed: Tensor = output[0] if isinstance(output, tuple) else output
+        return changed
+
+    def _note(self, index: int) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.inputs[index] = args[0] if args else kwargs["hidden_states"]
+            self._calls[index] = (args[1:], {k: v for k, v in kwargs.items() if k != "hidden_states"})
+
+        return hook
 
 
 @contextmanager
-def architecture_in_force(
-    blocks: tuple[nn.Module, ...], wiring: Wiring, *, name: str, kind: str, n_converted: int
-) -> Iterator[None]:
-    """Put an architecture in force until the `with` block ends.
-
-    Args:
-        blocks: The decoder's blocks, bottom up.
-        wiring: Its wiring, causal at every block.
-        name: A name from `ARCHITECTURES` other than `inplace`.
-        kind: Mask kind of the converted blocks.
-        n_converted: How many are converted, `K`.
-
-    Yields:
-        Nothing; forward calls inside the block are those of the converted decoder.
-    """
+def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
+    """Put a plan's architecture, other than `inplace`, in force; the wiring is causal at every block."""
     stack = Replay(blocks, wiring)
-    n_blocks, last = len(blocks), blocks[-1]
-    handles = []
+    kind, n_converted = plan.converted
+    last = len(blocks) - 1
+    top = range(len(blocks) - n_converted, len(blocks))
 
-    def rerun(first: int, end: int, hidden: Tensor) -> Tensor:
-        for index in range(first, end):
+    def rerun(indices: Iterable[int], hidden: Tensor) -> Tensor:
+        for index in indices:
             hidden = stack.run(index, hidden, kind)
         return hidden
 
-    def extend(hidden: Tensor) -> Tensor:
-        for _ in range(n_converted):
-            hidden = stack.run(n_blocks - 1, hidden, kind)
-        return hidden
+    def adding(indices: range) -> Callable[[Tensor], Tensor]:
+        return lambda hidden: hidden + rerun(indices, stack.inputs[indices[0]])
 
-    def extra(hidden: Tensor) -> Tensor:
-        return hidden + rerun(0, n_converted, stack.inputs[0])
-
-    def inter_stack(hidden: Tensor) -> Tensor:
-        first = n_blocks - n_converted
-        return hidden + rerun(first, n_blocks, stack.inputs[first])
-
-    if n_converted > 0 and name == "inter-block":
-        top = range(n_blocks - n_converted, n_blocks)
-        handles += [blocks[index].register_forward_hook(_adding(stack, index, kind)) for index in top]
-    elif n_converted > 0:
-        change = {"extend": extend, "extra": extra, "inter-stack": inter_stack}[name]
-        handles.append(last.register_forward_hook(_changing(change)))
-    try:
+    changes: dict[int, Callable[[Tensor], Tensor]]
+    if plan.architecture == "inter-block":
+        changes = {index: adding(range(index, index + 1)) for index in top}
+    elif plan.architecture == "extend":
+        changes = {last: lambda hidden: rerun([last] * n_converted, hidden)}
+    else:
+        changes = {last: adding({"extra": range(n_converted), "inter-stack": top}[plan.architecture])}
+    with ExitStack() as hooks:
+        for index, change in changes.items():
+            hooks.enter_context(blocks[index].register_forward_hook(_changing(change)))
         with stack.noting():
             yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -74,25 +98,17 @@ def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return hook
 
 
-def _adding(stack: Replay, index: int, kind: str) -> Callable[..., Any]:
-    return _changing(lambda hidden: hidden + stack.run(index, stack.inputs[index], kind))
-
-
 @contextmanager
-def skip_in_force(blocks: tuple[nn.Module, ...], *, stride: int, first: int) -> Iterator[None]:
-    """Re-add an earlier hidden state, as LBW's released code does (`res_connect`, 3 there).
+def skip_in_force(blocks: Blocks, skip: tuple[int, int] | None) -> Iterator[None]:
+    """Re-add an earlier hidden state, as LBW's released code does (`res_connect`, 3 there); nothing without a skip.
 
-    Before block `i` (from 0), for `i >= first` and `(i - first)` divisible by `stride`: `h += s`, then `s = h`, with
-    `s = 0` at the start; `s` is added once more before the final norm.
-
-    Args:
-        blocks: The decoder's blocks, bottom up.
-        stride: Blocks from one addition to the next.
-        first: The first block it happens at, from 0.
-
-    Yields:
-        Nothing.
+    For a skip of stride `n` from block `f` on, before block `i` (from 0) with `i >= f` and `(i - f)` divisible by `n`:
+    `h += s`, then `s = h`, with `s = 0` at the start; `s` is added once more before the final norm.
     """
+    if skip is None:
+        yield
+        return
+    stride, first = skip
     kept: dict[str, Tensor] = {}
 
     def before(index: int) -> Callable[..., Any]:
@@ -107,14 +123,10 @@ def skip_in_force(blocks: tuple[nn.Module, ...], *, stride: int, first: int) -> 
 
         return hook
 
-    handles = [
-        # In front of other hooks: a block that an architecture runs again starts from the same input.
-        blocks[index].register_forward_pre_hook(before(index), with_kwargs=True, prepend=True)
-        for index in range(first, len(blocks), stride)
-    ]
-    handles.append(blocks[-1].register_forward_hook(_changing(lambda hidden: hidden + kept["s"])))
-    try:
+    with ExitStack() as hooks:
+        for index in range(first, len(blocks), stride):
+            # In front of other hooks: a block that an architecture runs again starts from the same input.
+            hook = blocks[index].register_forward_pre_hook(before(index), with_kwargs=True, prepend=True)
+            hooks.enter_context(hook)
+        hooks.enter_context(blocks[-1].register_forward_hook(_changing(lambda hidden: hidden + kept["s"])))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
