@@ -8,13 +8,7 @@ from extract.masks.plan import MaskPlan, parse_plan
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Read whole numbers and ranges.
-
-    Args:
-        text: For instance `"0-4,8"`.
-
-    Returns:
-        The numbers, rising, each once.
+    """Read whole numbers and ranges; each number is listed once, in rising order.
 
     Raises:
         ConfigError: Anything else.
@@ -57,13 +51,7 @@ def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> lis
 
 
 def k_and_k0(text: str) -> tuple[int, int] | None:
-    """Read a plan as a point of a (k, k0) grid: k converted blocks from the top, the uppermost k0 of them nosink.
-
-    Args:
-        text: Text form of the plan.
-
-    Returns:
-        `(k, k0)`, or None for any other plan.
+    """Read a plan as `(k, k0)`, k converted blocks from the top, the uppermost k0 of them nosink; None for any other.
 
     Example:
         >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
