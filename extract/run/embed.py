@@ -48,15 +48,7 @@ class EmbeddedWords:
 
 
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
-    """Compute latents in memory, exactly as an extraction does.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: `N` texts.
-        spec: What to extract; storage dtype does not matter here.
-
-    Returns:
-        `(L, P, N, D)` float32 on the CPU.
+    """Compute latents of texts in memory, on the CPU: those of an extraction before they are rounded for the store.
 
     Raises:
         InputError: A text that cannot be pooled; names it.
@@ -66,15 +58,7 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
-    """Compute the latents of words in memory, exactly as an extraction does.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: `N` texts with their words; a long one is cut or read in windows, as the template says.
-        spec: What to extract; storage dtype does not matter here.
-
-    Returns:
-        The latents, `L` layers and `P` word poolings as in a cache, and the flags of the words.
+    """Compute latents of words in memory: those of an extraction before they are rounded for the store.
 
     Raises:
         InputError: A text that cannot be read, or a word without tokens under the policy `error`; names it.

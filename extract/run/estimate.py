@@ -68,15 +68,6 @@ def estimate_extraction(
     On a CPU long rows are timed by their beginnings; what a row takes beyond grows as its multiplications do, linearly
     in the weights and with the square of its length in attention.
 
-    Args:
-        decoder: The frozen decoder.
-        texts: Unique texts, all plain or all with their words.
-        spec: What would be extracted.
-        manifest: The manifest the cache would have.
-
-    Returns:
-        The estimate.
-
     Raises:
         InputError: A text that cannot be pooled; names it.
     """

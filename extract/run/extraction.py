@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,12 @@ from extract.inputs.batching import Batch, collate, group_by_length
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.poolings.pages import empty_in_pages
 from extract.run.pipeline import Ahead, Sink
-from extract.run.progress import ExtractionProgress, SilentProgress
+from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
 from extract.run.word_encoder import Encoder, make_encoder
 from extract.run.workers import Workers
-from extract.store.manifest import require_same
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, require_same
 from extract.store.rounding import name_latent, refuse_latent, round_latents
 from extract.store.writer import StoreWriter
 from extract.wiring.applied import plan_in_force
@@ -34,25 +35,23 @@ from extract.wiring.certificate import check_batch_invariance, check_influence
 
 
 @contextmanager
-def open_store(path: Path, *, expected: dict[str, Any], is_first: bool = True) -> Iterator[StoreWriter]:
-    """Open a store for writing, locked by this process until the `with` block ends.
+def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:  # noqa: B008
+    """Open a store for writing, laid out if it is not there, and locked until the `with` block ends.
 
-    Args:
-        path: The store, laid out.
-        expected: Identity the store must have.
-        is_first: Whether this process takes the lock; the others of a group write under the first one's.
-
-    Yields:
-        Its writer.
+    The first process of a group takes the lock, under which the others write.
 
     Raises:
         CacheIdentityError: The store has another identity; nothing was written.
         CacheLockedError: Another process is writing it.
+        DiskFullError: Not enough space to lay it out.
     """
+    if workers.rank == 0 and not path.exists():
+        create_store(path, manifest)
+    workers.barrier()
     writer = StoreWriter(path)
     try:
-        require_same(writer.manifest.identity, expected, where=repr(str(path)))
-        with writer.locked() if is_first else nullcontext():
+        require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
+        with writer.locked() if workers.rank == 0 else nullcontext():
             yield writer
     finally:
         writer.close()
@@ -75,7 +74,7 @@ class Extraction:
     texts: Sequence[str | JoinedText]
     spec: ExtractionSpec
     writer: StoreWriter
-    progress: ExtractionProgress = field(default_factory=SilentProgress)
+    progress: ExtractionProgress = field(default_factory=ExtractionProgress)
     workers: Workers = field(default_factory=Workers)
 
     @cached_property
@@ -105,11 +104,7 @@ class Extraction:
         return dict(self.writer.manifest.provenance["batching"])
 
     def run(self) -> None:
-        """Fill the store and write its certificate.
-
-        Raises:
-            IcecoreError: As `extract_latents`.
-        """
+        """Fill the store and write its certificate; raises as `extract_latents`."""
         with plan_in_force(self.decoder, self.spec.mask_plan):
             self._fill()
 
@@ -157,7 +152,10 @@ class Extraction:
 
     def _pump(self, is_done: NDArray[np.bool_]) -> None:
         """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
-        with Sink(lambda item: self.write(*item)) as sink, Ahead(self.batches(is_done)) as batches:
+        with (
+            closing(Sink(lambda item: self.write(*item))) as sink,
+            closing(Ahead(self.batches(is_done))) as batches,
+        ):
             for batch in batches:
                 latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
                 sink.put((batch, self.to_storage(batch, latents)))
