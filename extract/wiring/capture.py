@@ -40,7 +40,10 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     """
     top = len(decoder.blocks) + 1
     wanted = top if depth is None else depth
-    _begin_plan(decoder, batch)
+    wiring = wiring_of(decoder.blocks)
+    if wiring is not None:
+        spans = None if batch.spans is None else batch.spans.to(decoder.device)
+        wiring.begin(batch.is_real.to(decoder.device), spans)
     with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
@@ -53,13 +56,6 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
                 f"{final.shape[-1]} dimensions; choose layers without {FINAL_NORM!r}, for instance 'blocks'."
             )
         visit(top, final)
-
-
-def _begin_plan(decoder: Decoder, batch: Batch) -> None:
-    wiring = wiring_of(decoder.blocks)
-    if wiring is not None:
-        spans = None if batch.spans is None else batch.spans.to(decoder.device)
-        wiring.begin(batch.is_real.to(decoder.device), spans)
 
 
 def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
@@ -82,8 +78,9 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
     def check(value: Any) -> Tensor:
         hidden = value[0] if isinstance(value, tuple) else value
         if not isinstance(hidden, Tensor) or tuple(hidden.shape[:2]) != shape or hidden.dim() != 3:
+            got = f"a tensor {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
             raise DecoderError(
-                f"a block of the {decoder.description.family!r} decoder hands on {_shape_of(hidden)}, not one tensor "
+                f"a block of the {decoder.description.family!r} decoder hands on {got}, not one tensor "
                 f"({shape[0]}, {shape[1]}, D); this family cannot be read layer by layer."
             )
         return hidden
@@ -109,18 +106,11 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
         yield
 
 
-def _shape_of(value: object) -> str:
-    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
 class Pooler:
     """Pools the hidden states that it is shown, into `latents`.
 
-    Args:
-        decoder: The decoder that they come from.
-        batch: The batch.
-        poolings: `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words.
-        layers: `L` names of the decoder's layers, bottom up.
+    Poolings are `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words; layers are `L` names of
+    the decoder's, bottom up.
 
     Attributes:
         latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch.

@@ -106,9 +106,9 @@ def check_influence(decoder: Decoder, plan: MaskPlan) -> dict[str, Any]:
     return {"is_as_planned": True, "n_tokens": n_tokens, "n_layers": len(decoder.layers)}
 
 
-def probe_layers(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Float[Tensor, "L T D"]:
+def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
     """Compute hidden states of one short row, from the embedding to the last block, on the CPU."""
-    ids = _probe_ids(decoder, min(n_tokens, decoder.description.window), seed=0)
+    ids = _probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0)
     found: list[Tensor] = []
     top = len(decoder.blocks)
     run_batch(decoder, _plain_batch(ids.unsqueeze(0)), lambda _, h: found.append(h[0].float().cpu()), depth=top)
@@ -116,11 +116,7 @@ def probe_layers(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Float
 
 
 def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D"], decoder: Decoder) -> None:
-    """Check that wiring a decoder, causal at every block, changes its hidden states by no more than rounding.
-
-    Raises:
-        DecoderError: Names the first layer that differs.
-    """
+    """Check that wiring a decoder, causal at every block, changes no layer by more than rounding (`DecoderError`)."""
     drift = _drift(wired, untouched)
     wrong = (drift > DRIFT_ALLOWED[decoder.description.dtype]).nonzero()
     if len(wrong):

@@ -34,35 +34,22 @@ class Wiring:
         calls: How often each block has asked for its mask since the batch began.
         windows: Sliding window of each block that has asked, in tokens; None for none.
         asked_windows: Windows for which the decoder asked transformers to build a mask, in tokens.
+        watch: Receives every block's position and attention weights `(B, heads, T, T)`, which cost nothing without it.
     """
 
     kinds: list[MaskKind]
     calls: list[int] = field(default_factory=list)
     windows: dict[int, int | None] = field(default_factory=dict)
     asked_windows: set[int] = field(default_factory=set)
-    _watch: Callable[[int, Tensor], None] | None = None
+    watch: Callable[[int, Tensor], None] | None = None
     _is_real: Tensor | None = None
     _is_padded: bool = False
     _spans: Tensor | None = None
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
 
     def set_kinds(self, kinds: Sequence[str]) -> None:
-        """Set the kind of every block, bottom up."""
+        """Set the kind of every block, bottom up; masks that were built stay."""
         self.kinds = [parse_kind(kind) for kind in kinds]
-
-    @contextmanager
-    def watched(self, watch: Callable[[int, Tensor], None]) -> Iterator[None]:
-        """Pass every block's attention weights `(B, heads, T, T)` to `watch` until the `with` block ends."""
-        self._watch = watch
-        try:
-            yield
-        finally:
-            self._watch = None
-
-    def show(self, block: int, weights: Callable[[], Tensor]) -> None:
-        """Compute the attention weights of a block if somebody watches; costs nothing otherwise."""
-        if self._watch is not None:
-            self._watch(block, weights())
 
     @contextmanager
     def converted(self, block: int, kind: str) -> Iterator[None]:
@@ -145,7 +132,8 @@ def wired_attention(
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
     }
-    mark.wiring.show(mark.block, lambda: attention_weights(query, key, **how))
+    if mark.wiring.watch is not None:
+        mark.wiring.watch(mark.block, attention_weights(query, key, **how))
     return attend(query, key, value, **how), None
 
 
@@ -193,9 +181,8 @@ def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
 def require_obedient(wiring: Wiring, *, family: str) -> None:
     """Check after a forward call that every block asked for its mask, and that no window is lost.
 
-    Raises:
-        DecoderError: The attention of a block goes another way, or the family puts its sliding window or chunks into
-            the mask alone, which ours replaces.
+    Otherwise, `DecoderError`: the attention of a block goes another way, or the family puts its sliding window or
+    chunks into the mask alone, which ours replaces.
     """
     silent = [block + 1 for block, n_calls in enumerate(wiring.calls) if n_calls == 0]
     if silent:

@@ -11,7 +11,7 @@ from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
-from extract.wiring.architectures import Replay
+from extract.wiring.applied import Replay
 from extract.wiring.capture import Pooler, run_batch
 from extract.wiring.interface import Wiring
 
