@@ -15,7 +15,7 @@ The text form, blocks counted from the top down unless it says otherwise:
 
 import re
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from extract.errors import UnknownNameError, unknown_name
 
@@ -225,13 +225,9 @@ def _kind(part: str, text: str) -> str:
 def _joined(segments: list[Segment]) -> list[Segment]:
     """Drop empty segments, join equal neighbours, and leave a causal rest unsaid."""
     kept: list[Segment] = []
-    for segment in segments:
-        if segment.first == 0:
-            continue
-        if kept and kept[-1].kind == segment.kind:
-            before = kept.pop().first or 0
-            segment = Segment(segment.kind, None if segment.first is None else before + segment.first)  # noqa: PLW2901
-        kept.append(segment)
+    for kind, same in groupby((segment for segment in segments if segment.first != 0), lambda segment: segment.kind):
+        counts = [segment.first for segment in same]
+        kept.append(Segment(kind, None if counts[-1] is None else sum(count or 0 for count in counts)))
     while kept and kept[-1].kind == CAUSAL:
         kept.pop()
     return kept or [Segment(CAUSAL)]

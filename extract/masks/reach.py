@@ -18,20 +18,11 @@ def expected_reach(
     windows: Sequence[int | None],
     spans: Int[Tensor, " T"] | None = None,
 ) -> Bool[Tensor, "L T T"]:
-    """Work out which input positions may influence which outputs.
+    """Work out which input positions may influence which outputs of every layer, from the embedding to the final norm.
 
     A block hands on what it received (the residual) and what it attends to, so reach is the product of the masks of
-    the blocks passed, each with a true diagonal.
-
-    Args:
-        plan: The plan.
-        n_blocks: Blocks of the decoder.
-        n_tokens: Tokens `T` of an unpadded row.
-        windows: Sliding window per block, in tokens; None for none.
-        spans: `(T,)` span numbers for the hybrid mask.
-
-    Returns:
-        For every layer from the embedding to the final norm, whether output `i` may depend on input `j`.
+    the blocks passed, each with a true diagonal. The row is unpadded; `windows` are the sliding windows per block, in
+    tokens; the hybrid mask needs `spans`.
     """
     row = torch.ones(1, n_tokens, dtype=torch.bool)
     row_spans = None if spans is None else spans.unsqueeze(0)

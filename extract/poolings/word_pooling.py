@@ -94,11 +94,6 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
 
     Raises:
         UnknownNameError: An unknown name, no name at all, or a plan that does not fit the decoder.
-
-    Example:
-        >>> from extract.masks.plan import parse_plan
-        >>> [select_word_poolings(["auto"], parse_plan(plan), 4) for plan in ("causal", "backward", "backward:2")]
-        [('last',), ('first',), ('mean',)]
     """
     kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
     sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
