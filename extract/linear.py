@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 def has_quick_linear() -> bool:
     """Return whether linear maps of this process can go through oneDNN, with the same results as PyTorch.
 
-    PyTorch hands float32 products to MKL, which on some processors does not use AVX-512; its build of oneDNN
-    does. The operator is not part of PyTorch's public interface, so it is tried before it is used.
+    PyTorch hands float32 products to MKL, which on some processors does not use AVX-512; its build of oneDNN does. The
+    operator is not part of PyTorch's public interface, so it is tried before it is used.
     """
     available = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     if not (available and torch.backends.cpu.get_cpu_capability() == "AVX512"):
@@ -133,10 +133,9 @@ class QuickLinear(TorchFunctionMode):
     Results agree with PyTorch's to rounding. Nothing is patched and no weight is copied, so other models and other
     threads are not affected.
 
-    Args:
-        varied: Whether products have many different numbers of rows. oneDNN compiles a product for each number of
-            rows and keeps it, about 3 MB for the maps of one decoder, so a long extraction would grow with every new
-            shape of a batch. With `varied`, rows of zeros fill a product up to `round_rows`.
+    With `varied`, products may have many different numbers of rows: rows of zeros fill each up to `round_rows`. oneDNN
+    compiles a product for each number of rows and keeps it, about 3 MB for the maps of one decoder, so a long
+    extraction would otherwise grow with every new shape of a batch.
     """
 
     def __init__(self, *, varied: bool = False) -> None:
@@ -160,7 +159,7 @@ class QuickLinear(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Redirect `linear` and `addmm` (GPT-2's way of writing it); pass everything else on."""
+        # Redirect `linear` and `addmm` (GPT-2's way of writing it); pass everything else on.
         if not kwargs and not torch.is_grad_enabled():
             if func is torch.nn.functional.linear and 2 <= len(args) <= 3:
                 x, weight, bias = (*args, None)[:3]

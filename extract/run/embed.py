@@ -53,17 +53,13 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     Raises:
         InputError: A text that cannot be pooled; names it.
     """
-    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=False)
+    encoder = make_encoder(decoder, spec, has_words=False)
     return _embed(decoder, encoder(texts), spec, spec.poolings)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
-    """Compute latents of words in memory: those of an extraction before they are rounded for the store.
-
-    Raises:
-        InputError: A text that cannot be read, or a word without tokens under the policy `error`; names it.
-    """
-    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=True)
+    """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
+    encoder = make_encoder(decoder, spec, has_words=True)
     encoded = encoder(texts)
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
     return EmbeddedWords(

@@ -59,29 +59,22 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
 
 @dataclass(frozen=True, eq=False)
 class Extraction:
-    """One run over the rows of a store that are not done yet.
+    """One run over the rows of an open store that are not done yet.
 
-    Attributes:
-        decoder: The frozen decoder.
-        texts: Unique texts, all plain or all with their words.
-        spec: What to extract; poolings, layers, storage and batching come from the store.
-        writer: The store, open for writing.
-        progress: Receives what has been done.
-        workers: This process's place in a group that writes one store together.
+    Texts are unique, all plain or all with their words. Poolings, layers, storage and batching come from the store.
     """
 
     decoder: Decoder
     texts: Sequence[str | JoinedText]
     spec: ExtractionSpec
     writer: StoreWriter
-    progress: ExtractionProgress = field(default_factory=ExtractionProgress)
+    progress: ExtractionProgress
     workers: Workers = field(default_factory=Workers)
 
     @cached_property
     def encoder(self) -> Encoder:
         """Turns the texts into rows of tokens."""
-        has_words, window = isinstance(self.texts[0], JoinedText), self.decoder.description.window
-        return make_encoder(self.decoder.tokenizer, self.spec, window=window, has_words=has_words)
+        return make_encoder(self.decoder, self.spec, has_words=isinstance(self.texts[0], JoinedText))
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -106,40 +99,29 @@ class Extraction:
     def run(self) -> None:
         """Fill the store and write its certificate; raises as `extract_latents`."""
         with plan_in_force(self.decoder, self.spec.mask_plan):
-            self._fill()
-
-    def _fill(self) -> None:
-        started = time.monotonic()
-        is_done = self.writer.done_rows()
-        certificate = self.certify()
-        self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
-        try:
-            self._pump(is_done)
-        finally:
-            self.progress.finish()
-        certificate["frozen"] = self.check_frozen(is_done)
-        self.workers.barrier()
-        if self.workers.rank == 0 and self.writer.done_rows().all():
-            self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
-        self.workers.barrier()
+            started = time.monotonic()
+            is_done = self.writer.done_rows()
+            certificate = self.certify()
+            self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
+            try:
+                self._pump(is_done)
+            finally:
+                self.progress.finish()
+            certificate["frozen"] = self.check_frozen(is_done)
+            self.workers.barrier()
+            if self.workers.rank == 0 and self.writer.done_rows().all():
+                self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
+            self.workers.barrier()
 
     def certify(self) -> dict[str, Any]:
-        """Certify the plan in force before anything is computed with it.
-
-        Raises:
-            CertificateError: The plan did not take effect, or latents depend on padding.
-        """
+        """Certify the plan in force before anything is computed with it."""
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan),
             "batch_invariance": check_batch_invariance(self.decoder),
         }
 
     def check_frozen(self, was_done: NDArray[np.bool_]) -> dict[str, Any]:
-        """Certify that the weights have not changed; if they have, void the rows of this run.
-
-        Raises:
-            CertificateError: A weight changed.
-        """
+        """Certify that the weights have not changed; if they have, void the rows of this run and raise."""
         digest = digest_module(self.decoder.module)
         if digest != self.decoder.description.weight_digest:
             self.writer.void_rows(~was_done)
@@ -180,11 +162,7 @@ class Extraction:
                     yield collate(items, rows, positions=[item.index for item in items], first_word=first_word)
 
     def to_storage(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Tensor:
-        """Cast the latents of a batch to the storage dtype, on the CPU.
-
-        Raises:
-            NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text, word and value.
-        """
+        """Cast the latents of a batch to the storage dtype, on the CPU; `NonFiniteLatentError` if one does not fit."""
         stored, unfit = round_latents(latents, self.storage)
         if unfit is None:
             on_cpu = stored.device.type == "cpu"

@@ -100,15 +100,10 @@ def describe_extraction(
 
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
-    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation.
-
-    Raises:
-        InputError: Windows are asked for, and the texts are plain or one cannot be read.
-    """
+    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation."""
     if spec.template.on_long != "windows":
         return len(texts)
-    has_words = isinstance(texts[0], JoinedText)
-    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=has_words)
+    encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
     starts = range(0, len(texts), WINDOW_TEXTS)
     return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
 

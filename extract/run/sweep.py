@@ -29,13 +29,7 @@ from extract.wiring.tree import Kinds, count_blocks, walk_plans
 
 @dataclass(frozen=True)
 class SweepCost:
-    """What a sweep computes, against separate extractions.
-
-    Attributes:
-        n_plans: Plans.
-        n_blocks: Block passes of the tree.
-        n_blocks_apart: Block passes of separate extractions.
-    """
+    """Block passes of a sweep, and those of separate extractions."""
 
     n_plans: int
     n_blocks: int
@@ -48,12 +42,7 @@ class SweepCost:
 
 
 def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
-    """Predict the cost of a sweep from its tree.
-
-    Raises:
-        ConfigError: A plan that is more than masks: its architecture or skip cannot share blocks.
-        UnknownNameError: A plan that does not fit the decoder.
-    """
+    """Predict the cost of a sweep from its tree; a plan that is more than masks cannot share blocks (`ConfigError`)."""
     for plan in plans:
         if plan.architecture != "inplace" or plan.skip is not None:
             raise ConfigError(
@@ -66,8 +55,6 @@ def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
 
 @dataclass(frozen=True, eq=False)
 class _Branch:
-    """One plan that is being extracted."""
-
     extraction: Extraction
     kinds: Kinds
     was_done: NDArray[np.bool_]
@@ -87,16 +74,8 @@ def sweep_latents(
     Whole caches are reused and half-done ones resumed, as by `extract_latents`, which would give the same latents up
     to rounding.
 
-    Args:
-        decoder: The frozen decoder.
-        texts: Texts, all plain or all with their words; repeats are stored once.
-        plans: The plans; those that begin alike at the bottom share that work.
-        spec: What to extract; its own plan is not used.
-        folder: Where caches live.
-        progress: Receives what has been done, a row for each text and plan.
-
-    Returns:
-        The caches, in the order of the plans.
+    Plans that begin alike at the bottom share that work; the caches are in their order. The plan of `spec` is not used.
+    Progress counts a row for each text and plan.
 
     Raises:
         ConfigError: No plans, or one that cannot share blocks.

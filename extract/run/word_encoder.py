@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
+from extract.decoders.decoder import Decoder
 from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, AlignedWords, align_words
 from extract.inputs.dropped import DroppedCharacters
@@ -128,13 +129,11 @@ Encoder = Callable[..., list[EncodedText]]
 """Turns texts of one kind into rows of tokens; called as `WordEncoder` and `TextEncoder` are."""
 
 
-def make_encoder(
-    tokenizer: "PreTrainedTokenizerBase", spec: ExtractionSpec, *, window: int, has_words: bool
-) -> Encoder:
-    """Make the encoder of an extraction's texts for rows of at most `window` tokens; raises as the encoders do."""
+def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
+    """Make the encoder of an extraction's texts; raises as the encoders do."""
     if has_words:
-        return WordEncoder(tokenizer, spec.template, window=window, words=spec.words)
-    return TextEncoder(tokenizer, spec.template, window=window)
+        return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
+    return TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
 
 
 def _words(aligned: AlignedWords, flags: NDArray[np.uint8], some: slice) -> WordColumns:
