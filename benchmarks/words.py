@@ -88,7 +88,7 @@ def _extraction(decoder: Decoder, texts: Sequence[str | JoinedText], folder: Pat
 def _batches(decoder: Decoder, texts: Sequence[str | JoinedText]) -> list[Batch]:
     """Make the batches that an extraction of these texts computes."""
     has_words = isinstance(texts[0], JoinedText)
-    encoded = make_encoder(decoder.tokenizer, SPEC, window=decoder.description.window, has_words=has_words)(texts)
+    encoded = make_encoder(decoder, SPEC, has_words=has_words)(texts)
     most, fewest = batch_limits(SPEC, decoder.device)
     groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
     return [collate([encoded[i] for i in group], range(len(group))) for group in groups]

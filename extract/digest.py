@@ -1,4 +1,4 @@
-"""Digests of what was used, in hexadecimal digits."""
+"""Digests of what was used: SHA-256 in hexadecimal digits."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ DIGEST_BYTES = 16  # of a row digest
 
 
 def digest_json(value: object) -> str:
-    """Digest plain values by their canonical JSON (sorted keys, no blanks): SHA-256, hexadecimal."""
+    """Digest plain values by their canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
@@ -27,18 +27,14 @@ def canonical_json(value: object) -> str:
 
 
 def digest_rows(rows: NDArray[np.uint8]) -> str:
-    """Digest a whole list of row digests in its order: SHA-256, hexadecimal."""
+    """Digest a whole list of row digests in its order."""
     return hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
 
 
 def digest_module(module: "nn.Module") -> str:
-    """Digest every parameter and buffer of a module, non-persistent buffers included.
+    """Digest names, shapes, dtypes and bytes of every parameter and buffer, non-persistent buffers included.
 
-    Args:
-        module: Any module, on any device; tensors are hashed two at a time on the CPU.
-
-    Returns:
-        SHA-256 over names, shapes, dtypes and bytes, hexadecimal. Equal digests mean bit-identical tensors.
+    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU.
     """
     import torch
 
@@ -55,7 +51,7 @@ def digest_module(module: "nn.Module") -> str:
 
 
 def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Digest what decides a tokenizer's output: the whole fast tokenizer and its special tokens; hexadecimal."""
+    """Digest what decides a tokenizer's output: the whole fast tokenizer and its special tokens."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     state: Any = sorted(tokenizer.get_vocab().items())
     if backend is not None:

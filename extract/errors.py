@@ -65,16 +65,9 @@ class HeadError(IcecoreError):
 
 
 def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str = "") -> UnknownNameError:
-    """Build the error for an unknown name.
+    """Build the error for an unknown name: it names the value, the nearest match and all allowed names.
 
-    Args:
-        kind: What the name should be, as a noun (`"pooling"`).
-        value: The name that was given.
-        allowed: Every name that would have been accepted.
-        hint: What else to do, as a sentence.
-
-    Returns:
-        The error, for the caller to raise; it names the value, the nearest match and all allowed names.
+    `kind` is what the name should be, as a noun; `hint` is what else to do, as a sentence.
 
     Example:
         >>> str(unknown_name("pooling", "meen", ["last", "mean"]))

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 def has_quick_linear() -> bool:
     """Return whether linear maps of this process can go through oneDNN, with the same results as PyTorch.
 
-    PyTorch hands float32 products to MKL, which on some processors does not use AVX-512; its build of oneDNN
-    does. The operator is not part of PyTorch's public interface, so it is tried before it is used.
+    PyTorch hands float32 products to MKL, which on some processors does not use AVX-512; its build of oneDNN does. The
+    operator is not part of PyTorch's public interface, so it is tried before it is used.
     """
     available = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     if not (available and torch.backends.cpu.get_cpu_capability() == "AVX512"):
@@ -38,15 +38,9 @@ def has_quick_linear() -> bool:
 def quick_product(
     x: Float[Tensor, "*R K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*R N"]:
-    """Compute `x @ weight.T + bias` by oneDNN, without a gradient; only where `is_quick` allows it.
+    """Compute `x @ weight.T + bias` by oneDNN, without a gradient and only where `is_quick`.
 
-    Args:
-        x: `(..., K)` contiguous, at least two dimensions.
-        weight: `(N, K)`, any strides.
-        bias: `(N,)`.
-
-    Returns:
-        `(..., N)`.
+    `x` must be contiguous and have at least two dimensions; the weight may have any strides.
     """
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
@@ -68,31 +62,23 @@ def is_quick(*tensors: Any) -> bool:
 
 
 def describe_products(like: Tensor | None = None) -> dict[str, str]:
-    """Describe what computes linear maps, for a record of how numbers came about.
+    """Describe what computes linear maps with a weight `like` this one, for a record of how numbers came about.
 
-    Args:
-        like: A weight; float32 in main memory when absent.
-
-    Returns:
-        `linear`, `oneDNN` or `PyTorch`; and `cpu`, the instructions that PyTorch uses on this processor.
+    `cpu` are the instructions that PyTorch uses on this processor. Without a weight, one in float32 in main memory.
     """
     weight = torch.empty(1) if like is None else like
-    return {
-        "linear": "oneDNN" if is_quick(weight) else "PyTorch",
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-    }
+    linear = "oneDNN" if is_quick(weight) else "PyTorch"
+    return {"linear": linear, "cpu": torch.backends.cpu.get_cpu_capability()}
 
 
 def multiply_each(
     x: Float[Tensor, "L B D"], weights: Sequence[Tensor] | Float[Tensor, "L K D"]
 ) -> Float[Tensor, "L B K"]:
-    """Compute `x[l] @ weights[l].T` one by one through oneDNN, without a gradient; only where `is_quick` allows it."""
+    """Compute `x[l] @ weights[l].T` one by one through oneDNN, without a gradient and only where `is_quick`."""
     return torch.stack([quick_product(one.contiguous(), weight) for one, weight in zip(x, weights, strict=True)])
 
 
 class _MultiplyLayers(torch.autograd.Function):
-    """`x[l] @ weight[l].T` with the gradient of `weight`."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -105,8 +91,6 @@ class _MultiplyLayers(torch.autograd.Function):
 
 
 class _AffineLayers(torch.autograd.Function):
-    """`x[l] @ weight[l] + bias[l]` with all gradients."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -122,15 +106,7 @@ class _AffineLayers(torch.autograd.Function):
 
 
 def multiply_layers(x: Float[Tensor, "L B D"], weight: Float[Tensor, "L K D"]) -> Float[Tensor, "L B K"]:
-    """Multiply each layer by its own matrix: `x[l] @ weight[l].T`.
-
-    Args:
-        x: `(L, B, D)`; gets no gradient.
-        weight: `(L, K, D)`.
-
-    Returns:
-        `(L, B, K)`, differentiable once in `weight`.
-    """
+    """Compute `x[l] @ weight[l].T` for each layer, differentiable once in `weight` alone."""
     if is_quick(x, weight):
         return _MultiplyLayers.apply(x, weight)  # type: ignore[no-untyped-call,no-any-return]
     return torch.bmm(x, weight.transpose(1, 2))
@@ -139,28 +115,14 @@ def multiply_layers(x: Float[Tensor, "L B D"], weight: Float[Tensor, "L K D"]) -
 def affine_layers(
     x: Float[Tensor, "L B D"], weight: Float[Tensor, "L D H"], bias: Float[Tensor, "L 1 H"]
 ) -> Float[Tensor, "L B H"]:
-    """Map each layer by its own matrix and bias: `x[l] @ weight[l] + bias[l]`.
-
-    Args:
-        x: `(L, B, D)`.
-        weight: `(L, D, H)`.
-        bias: `(L, 1, H)`.
-
-    Returns:
-        `(L, B, H)`, differentiable once.
-    """
+    """Compute `x[l] @ weight[l] + bias[l]` for each layer, differentiable once."""
     if is_quick(x, weight, bias) and x.dim() == 3:
         return _AffineLayers.apply(x.contiguous(), weight, bias)  # type: ignore[no-untyped-call,no-any-return]
     return torch.baddbmm(bias, x, weight)
 
 
 def round_rows(n_rows: int) -> int:
-    """Round a number of rows up so that few different numbers occur: eight between a power of two and the next.
-
-    Example:
-        >>> [round_rows(n) for n in (7, 100, 1023, 1025)]
-        [7, 104, 1024, 1152]
-    """
+    """Round a number of rows up so that few different numbers occur: eight between a power of two and the next."""
     step = max(1, (1 << (n_rows.bit_length() - 1)) // 8)
     return -(-n_rows // step) * step
 
@@ -171,10 +133,9 @@ class QuickLinear(TorchFunctionMode):
     Results agree with PyTorch's to rounding. Nothing is patched and no weight is copied, so other models and other
     threads are not affected.
 
-    Args:
-        varied: Whether products have many different numbers of rows. oneDNN compiles a product for each number of
-            rows and keeps it, about 3 MB for the maps of one decoder, so a long extraction would grow with every new
-            shape of a batch. With `varied`, rows of zeros fill a product up to `round_rows`.
+    With `varied`, products may have many different numbers of rows: rows of zeros fill each up to `round_rows`. oneDNN
+    compiles a product for each number of rows and keeps it, about 3 MB for the maps of one decoder, so a long
+    extraction would otherwise grow with every new shape of a batch.
     """
 
     def __init__(self, *, varied: bool = False) -> None:
@@ -198,7 +159,7 @@ class QuickLinear(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Redirect `linear` and `addmm` (GPT-2's way of writing it); pass everything else on."""
+        # Redirect `linear` and `addmm` (GPT-2's way of writing it); pass everything else on.
         if not kwargs and not torch.is_grad_enabled():
             if func is torch.nn.functional.linear and 2 <= len(args) <= 3:
                 x, weight, bias = (*args, None)[:3]

@@ -8,21 +8,7 @@ from extract.masks.plan import MaskPlan, parse_plan
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Read whole numbers and ranges.
-
-    Args:
-        text: For instance `"0-4,8"`.
-
-    Returns:
-        The numbers, rising, each once.
-
-    Raises:
-        ConfigError: Anything else.
-
-    Example:
-        >>> parse_counts("0-3,8")
-        (0, 1, 2, 3, 8)
-    """
+    """Read whole numbers and ranges such as `0-3,8`, in rising order; refuse anything else with `ConfigError`."""
     numbers: set[int] = set()
     for part in re.sub(r"\s", "", text).split(","):
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -35,52 +21,27 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 
 def plans_over_k(kinds: Iterable[str], counts: Iterable[int]) -> list[MaskPlan]:
-    """List the plans `KIND:K`, for every kind and count; the causal plan is listed once.
-
-    Example:
-        >>> [plan.text for plan in plans_over_k(["backward", "bidirectional"], [0, 2])]
-        ['causal', 'backward:2', 'bidirectional:2']
-    """
+    """List the plans `KIND:K`, for every kind and count; the causal plan is listed once."""
     ks = list(counts)
     return _each_once(f"{kind}:{k}" for kind in kinds for k in ks)
 
 
 def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> list[MaskPlan]:
-    """List LBW's MASK0&BIDIR: the top `k0` nosink-bidirectional, bidirectional down to `k`; `k0 > k` is left out.
-
-    Example:
-        >>> [plan.text for plan in plans_over_k_and_k0([2], [0, 1, 3])]
-        ['bidirectional:2', 'nosink-bidirectional:1+bidirectional:1']
-    """
+    """List LBW's MASK0&BIDIR: the top `k0` nosink-bidirectional, bidirectional down to `k`; `k0 > k` is left out."""
     tops = list(top_counts)
     return _each_once(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
 
 
 def k_and_k0(text: str) -> tuple[int, int] | None:
-    """Read a plan as a point of a (k, k0) grid: k converted blocks from the top, the uppermost k0 of them nosink.
-
-    Args:
-        text: Text form of the plan.
-
-    Returns:
-        `(k, k0)`, or None for any other plan.
-
-    Example:
-        >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
-        ((10, 2), None)
-    """
+    """Read a plan as `(k, k0)`: k converted blocks from the top, the uppermost k0 of them nosink; None for others."""
     plan = parse_plan(text)
     if plan.is_untouched:
         return 0, 0
-    if plan.is_list or plan.architecture != "inplace" or plan.skip is not None:
+    found = re.fullmatch(r"(?:nosink-bidirectional:(\d+))?\+?(?:bidirectional:(\d+))?", plan.text)
+    if not found:
         return None
-    counts = {"nosink-bidirectional": 0, "bidirectional": 0}
-    for segment in plan.segments:
-        is_below = segment.kind == "nosink-bidirectional" and counts["bidirectional"] > 0
-        if segment.kind not in counts or segment.first is None or segment.last is not None or is_below:
-            return None
-        counts[segment.kind] += segment.first
-    return sum(counts.values()), counts["nosink-bidirectional"]
+    k0 = int(found[1] or 0)
+    return k0 + int(found[2] or 0), k0
 
 
 def plans_over_windows(kind: str, sizes: Iterable[int], reads: Iterable[int]) -> list[MaskPlan]:

@@ -16,17 +16,10 @@ from torch import Tensor
 from extract.errors import unknown_name
 from extract.inputs.spans import CONTEXT
 
-Positions = Int[Tensor, "*B T T"]
-
 
 @dataclass(frozen=True)
 class MaskKind:
-    """One mask kind.
-
-    Attributes:
-        name: A name from `KINDS`.
-        n: The number of a kind that has one, such as the tokens that `nosink` hides; 0 elsewhere.
-    """
+    """One mask kind: a name from `KINDS`, and the number of a kind that has one, such as the tokens `nosink` hides."""
 
     name: str
     n: int = 0
@@ -43,7 +36,7 @@ class MaskKind:
         return KINDS[self.name].needs_spans
 
 
-def allow_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_causal(i: Tensor, j: Tensor, *_: object) -> Tensor:
     """Token i attends to j <= i: the decoder as it was trained.
 
     1 0 0 0
@@ -51,11 +44,10 @@ def allow_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> 
     1 1 1 0
     1 1 1 1
     """
-    del kind, spans
     return j <= i
 
 
-def allow_backward(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_backward(i: Tensor, j: Tensor, *_: object) -> Tensor:
     """Token i attends to j >= i (LBW, BACK).
 
     1 1 1 1
@@ -63,11 +55,10 @@ def allow_backward(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -
     0 0 1 1
     0 0 0 1
     """
-    del kind, spans
     return j >= i
 
 
-def allow_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_bidirectional(i: Tensor, j: Tensor, *_: object) -> Tensor:
     """Every token attends to every token (LBW, BIDIR).
 
     1 1 1 1
@@ -75,11 +66,10 @@ def allow_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | No
     1 1 1 1
     1 1 1 1
     """
-    del kind, spans
     return torch.ones_like(i + j, dtype=torch.bool)
 
 
-def allow_nosink_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_nosink_causal(i: Tensor, j: Tensor, kind: MaskKind, *_: object) -> Tensor:
     """Causal, but the first m tokens are hidden from the later ones (LBW, MASK0-FOR; m = 3, 5, 7: MASK3/5/7).
 
     1 0 0 0
@@ -87,10 +77,10 @@ def allow_nosink_causal(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | No
     0 1 1 0
     0 1 1 1
     """
-    return (j <= i) & allow_nosink_bidirectional(i, j, kind, spans)
+    return (j <= i) & allow_nosink_bidirectional(i, j, kind)
 
 
-def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, *_: object) -> Tensor:
     """Every token attends to every token but the first m, which still see all (LBW, MASK0-BIDIR).
 
     1 1 1 1
@@ -98,11 +88,10 @@ def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, spans: Tens
     0 1 1 1
     0 1 1 1
     """
-    del spans
     return (j >= kind.n) | (i < kind.n)
 
 
-def allow_hybrid(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_hybrid(i: Tensor, j: Tensor, _: MaskKind, spans: Tensor | None) -> Tensor:
     """Context sees all context; a span token sees all context and, causally, its own span (MAGNET, Figure 2).
 
     With tokens 1 and 2 as one span:
@@ -112,14 +101,13 @@ def allow_hybrid(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> 
     1 1 1 1
     1 0 0 1
     """
-    del kind
     if spans is None:
         raise ValueError("the hybrid mask needs spans")
     of_query, of_key = spans.unsqueeze(-1), spans.unsqueeze(-2)
     return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i))
 
 
-def allow_local(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> Tensor:
+def allow_local(i: Tensor, j: Tensor, kind: MaskKind, *_: object) -> Tensor:
     """Every token attends to the tokens at most w before or after it: how much context does a layer need? Here w = 1.
 
     1 1 0 0
@@ -127,7 +115,6 @@ def allow_local(i: Tensor, j: Tensor, kind: MaskKind, spans: Tensor | None) -> T
     0 1 1 1
     0 0 1 1
     """
-    del spans
     return (i - j).abs() <= kind.n
 
 
@@ -135,15 +122,7 @@ Rule = Callable[[Tensor, Tensor, MaskKind, "Tensor | None"], Tensor]
 
 
 class KindRow(NamedTuple):
-    """A row of `KINDS`.
-
-    Attributes:
-        rule: Builds the mask from positions.
-        what: What a token attends to, in a few words.
-        source: The paper, and its name there.
-        default: The number of a kind that has one, where its text leaves it out; 0 for a kind without a number.
-        needs_spans: Whether the rule needs spans.
-    """
+    """A row of `KINDS`: the rule builds the mask from positions; `default` is the number of a kind that has one."""
 
     rule: Rule
     what: str
@@ -172,13 +151,7 @@ KINDS: dict[str, KindRow] = {
 
 
 def parse_kind(text: str) -> MaskKind:
-    """Read a mask kind.
-
-    Args:
-        text: A name from `KINDS`; a kind with a number takes it after its first word: `nosink3-causal` hides three.
-
-    Returns:
-        The kind.
+    """Read a name from `KINDS`; a kind with a number takes it after its first word: `nosink3-causal` hides three.
 
     Raises:
         UnknownNameError: An unknown kind, a number for a kind that has none, or a number of 0.
@@ -200,13 +173,8 @@ def parse_kind(text: str) -> MaskKind:
 def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | None = None) -> Bool[Tensor, "T T"]:
     """Build the truth table of a kind for one unpadded row.
 
-    Args:
-        kind: The kind.
-        n_tokens: Tokens `T`.
-        spans: `(T,)` span number per token, `CONTEXT` outside spans; only for `hybrid`.
-
-    Returns:
-        `(T, T)` bool, true where query i attends to key j.
+    It is true where query i attends to key j. Only `hybrid` needs `spans`, the span number per token with `CONTEXT`
+    outside spans.
 
     Example:
         >>> print(draw(kind_matrix(parse_kind("nosink-causal"), 3)))
@@ -223,14 +191,8 @@ def batch_mask(
 ) -> Bool[Tensor, "B T T"]:
     """Build the masks of a batch, padding on either side.
 
-    Args:
-        kind: The kind.
-        is_real: `(B, T)` bool, true at real tokens.
-        spans: `(B, T)` span number per token, `CONTEXT` outside spans; only for `hybrid`.
-        window: Sliding window of the layer, in tokens: i sees only |i - j| < window. None for none.
-
-    Returns:
-        `(B, T, T)` bool. Padding is never attended to; a padding query sees only itself, so that no row is empty.
+    Padding is never attended to; a padding query sees only itself, so that no row is empty. Under the sliding window
+    of a layer, in tokens, i sees only |i - j| < window. `spans` are those of `kind_matrix`.
     """
     order = is_real.long().cumsum(1) - 1
     i, j = order.unsqueeze(-1), order.unsqueeze(-2)

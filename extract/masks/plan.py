@@ -15,7 +15,7 @@ The text form, blocks counted from the top down unless it says otherwise:
 
 import re
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from extract.errors import UnknownNameError, unknown_name
 
@@ -73,7 +73,7 @@ class MaskPlan:
     """A mask plan.
 
     Attributes:
-        segments: From the top down; windows from the bottom up; the blocks of an explicit list from the bottom up.
+        segments: From the top down; windows, and the blocks of an explicit list, from the bottom up.
         is_list: Whether the plan names every block.
         architecture: A name from `ARCHITECTURES`.
         skip: Stride and number of blocks below the first addition of LBW's extra skip; None for none.
@@ -105,60 +105,50 @@ class MaskPlan:
         return self.segments[0].kind, self.segments[0].first or 0
 
     def kinds(self, n_blocks: int) -> tuple[str, ...]:
-        """Return the kind of every block.
+        """Return the kind of every block as text, from the bottom up.
 
-        Args:
-            n_blocks: Blocks of the decoder.
-
-        Returns:
-            `n_blocks` kinds as text, from the bottom up; all causal for another architecture than `inplace`, which
-            leaves the decoder's own stack alone.
+        All are causal for another architecture than `inplace`, which leaves the decoder's own stack alone.
 
         Raises:
             UnknownNameError: The plan names more blocks than the decoder has, or a list of another length.
         """
         if self.skip is not None and self.skip[1] >= n_blocks:
-            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, most=n_blocks - 1)
+            raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
         if self.architecture != "inplace":
             if self.converted[1] > n_blocks:
-                raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks)
+                raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks, n_blocks)
             return (CAUSAL,) * n_blocks
         if self.is_list:
             if len(self.segments) != n_blocks:
-                raise self._misfit(f"names {len(self.segments)} blocks", n_blocks)
+                raise self._misfit(f"names {len(self.segments)} blocks", n_blocks, n_blocks)
             return tuple(segment.kind for segment in self.segments)
         kinds = [CAUSAL] * n_blocks
         top = n_blocks  # blocks not yet given away, counted from the bottom
         for segment in self.segments:
             if segment.last is not None:
                 if segment.last > n_blocks:
-                    raise self._misfit(f"reaches up to block {segment.last}", n_blocks)
+                    raise self._misfit(f"reaches up to block {segment.last}", n_blocks, n_blocks)
                 span = range((segment.first or 1) - 1, segment.last)
             else:
                 count = top if segment.first is None else segment.first
                 if count > top:
-                    raise self._misfit(f"needs {n_blocks - top + count} blocks", n_blocks)
+                    raise self._misfit(f"needs {n_blocks - top + count} blocks", n_blocks, n_blocks)
                 span = range(top - count, top)
                 top -= count
             for block in span:
                 kinds[block] = segment.kind
         return tuple(kinds)
 
-    def _misfit(self, what: str, n_blocks: int, *, most: int | None = None) -> UnknownNameError:
-        allowed = n_blocks if most is None else most
+    def _misfit(self, what: str, n_blocks: int, most: int) -> UnknownNameError:
         return UnknownNameError(
-            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {allowed}."
+            f"the mask plan {self.text!r} {what}, but the decoder has {n_blocks}; give at most {most}."
         )
 
 
 def parse_plan(text: str) -> MaskPlan:
-    """Read a mask plan from its text form.
+    """Read a mask plan from its text form, in which blanks do not count, into its canonical form.
 
-    Args:
-        text: The plan; blanks do not count.
-
-    Returns:
-        The plan in canonical form: empty segments and a causal rest left out, equal neighbours joined.
+    Empty segments and a causal rest are left out, and equal neighbours joined.
 
     Raises:
         UnknownNameError: A text that is not a plan; says what is wrong and which forms exist.
@@ -172,9 +162,8 @@ def parse_plan(text: str) -> MaskPlan:
     bare, tilde, tail = re.sub(r"\s", "", text).partition("~")
     skip = _skip(tail, text) if tilde else None
     architecture, slash, rest = bare.partition("/")
-    if slash:
-        return replace(_converted(architecture, rest, text), skip=skip)
-    return replace(_inplace(bare, text), skip=skip)
+    plan = _converted(architecture, rest, text) if slash else _inplace(bare, text)
+    return replace(plan, skip=skip)
 
 
 def _skip(tail: str, text: str) -> tuple[int, int]:
@@ -236,13 +225,9 @@ def _kind(part: str, text: str) -> str:
 def _joined(segments: list[Segment]) -> list[Segment]:
     """Drop empty segments, join equal neighbours, and leave a causal rest unsaid."""
     kept: list[Segment] = []
-    for segment in segments:
-        if segment.first == 0:
-            continue
-        if kept and kept[-1].kind == segment.kind:
-            before = kept.pop().first or 0
-            segment = Segment(segment.kind, None if segment.first is None else before + segment.first)  # noqa: PLW2901
-        kept.append(segment)
+    for kind, same in groupby((segment for segment in segments if segment.first != 0), lambda segment: segment.kind):
+        counts = [segment.first for segment in same]
+        kept.append(Segment(kind, None if counts[-1] is None else sum(count or 0 for count in counts)))
     while kept and kept[-1].kind == CAUSAL:
         kept.pop()
     return kept or [Segment(CAUSAL)]

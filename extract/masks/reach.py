@@ -1,6 +1,6 @@
 """Which input positions a plan lets influence which outputs: the product of its masks, layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Int
@@ -18,31 +18,21 @@ def expected_reach(
     windows: Sequence[int | None],
     spans: Int[Tensor, " T"] | None = None,
 ) -> Bool[Tensor, "L T T"]:
-    """Work out which input positions may influence which outputs.
+    """Work out which input positions may influence which outputs of every layer, from the embedding to the final norm.
 
     A block hands on what it received (the residual) and what it attends to, so reach is the product of the masks of
-    the blocks passed, each with a true diagonal.
-
-    Args:
-        plan: The plan.
-        n_blocks: Blocks of the decoder.
-        n_tokens: Tokens `T` of an unpadded row.
-        windows: Sliding window per block, in tokens; None for none.
-        spans: `(T,)` span numbers for the hybrid mask.
-
-    Returns:
-        `(n_blocks + 2, T, T)` bool from the embedding to the final norm: output `i` of layer `l` may depend on `j`.
+    the blocks passed, each with a true diagonal. The row is unpadded; `windows` are the sliding windows per block, in
+    tokens; the hybrid mask needs `spans`.
     """
+    row = torch.ones(1, n_tokens, dtype=torch.bool)
+    row_spans = None if spans is None else spans.unsqueeze(0)
 
     def step(reach: Tensor, kind: str, block: int) -> Tensor:
-        row = torch.ones(1, n_tokens, dtype=torch.bool)
-        mask = batch_mask(
-            parse_kind(kind), row, spans=None if spans is None else spans.unsqueeze(0), window=windows[block]
-        )[0]
+        mask = batch_mask(parse_kind(kind), row, spans=row_spans, window=windows[block])[0]
         passed: Tensor = (mask.float() @ reach.float()) > 0
         return passed | reach
 
-    def climb(reach: Tensor, blocks: range, kind: str) -> Tensor:
+    def climb(reach: Tensor, blocks: Iterable[int], kind: str) -> Tensor:
         for block in blocks:
             reach = step(reach, kind, block)
         return reach
@@ -55,8 +45,7 @@ def expected_reach(
         if plan.architecture == "inter-block" and block >= first:
             layers[-1] |= step(layers[-2], kind, block)
     if plan.architecture == "extend":
-        for _ in range(n_converted):
-            layers[-1] = step(layers[-1], kind, n_blocks - 1)
+        layers[-1] = climb(layers[-1], [n_blocks - 1] * n_converted, kind)
     elif plan.architecture == "extra":
         layers[-1] |= climb(layers[0], range(n_converted), kind)
     elif plan.architecture == "inter-stack":

@@ -20,16 +20,8 @@ CPU = torch.device("cpu")
 def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.device = CPU) -> Tensor:
     """Make an uninitialised tensor whose memory goes back to the system with it.
 
-    Latents of a batch outlive the activations computed beside them. On the heap the two would alternate, and the gaps
-    between latents fit no later batch, so a long extraction would grow.
-
-    Args:
-        shape: Any shape.
-        dtype: Any dtype.
-        device: Device of the tensor; only the CPU needs such pages.
-
-    Returns:
-        The tensor.
+    Only the CPU needs such pages. Latents of a batch outlive the activations computed beside them. On the heap the two
+    would alternate, and the gaps between latents fit no later batch, so a long extraction would grow.
     """
     n = math.prod(shape)
     if device.type != "cpu" or n == 0 or not hasattr(mmap, "MAP_PRIVATE"):

@@ -30,15 +30,7 @@ class PoolingIndex:
 
 
 def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:
-    """Work out the pooling index of a batch from its masks, whatever the padding side.
-
-    Args:
-        is_text: `(B, T)` bool, true at tokens of the text itself; every row has at least one.
-        is_real: `(B, T)` bool, true at every token that is not padding.
-
-    Returns:
-        The index, on the device of the masks.
-    """
+    """Work out the pooling index of a batch, whatever the padding side; every row has at least one text token."""
     weights = is_text.to(torch.float32)
     columns = torch.arange(is_text.shape[1], device=is_text.device)
     return PoolingIndex(
@@ -115,26 +107,12 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
 
 
 def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Check pooling names and drop repeats.
-
-    Args:
-        names: Names from `POOLINGS`, or one name.
-
-    Returns:
-        The names in the order given.
-
-    Raises:
-        UnknownNameError: An unknown name, or no name at all.
-
-    Example:
-        >>> select_poolings(["mean", "last", "mean"])
-        ('mean', 'last')
-    """
+    """Check names from `POOLINGS`, or one name, and drop repeats; raises as `check_names`."""
     return check_names("pooling", [names] if isinstance(names, str) else names, POOLINGS)
 
 
 def check_names(noun: str, names: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
-    """Check names against those allowed and drop repeats; see `select_poolings`."""
+    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all."""
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in allowed:

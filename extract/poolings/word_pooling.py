@@ -37,15 +37,7 @@ class WordIndex:
 
 
 def index_words(words: BatchWords, device: torch.device) -> WordIndex:
-    """Work out the index of a batch's words.
-
-    Args:
-        words: The words.
-        device: Where the hidden states are.
-
-    Returns:
-        The index, on the device.
-    """
+    """Work out the index of a batch's words, on the device of the hidden states."""
     offsets = np.cumsum(words.counts) - words.counts
     tokens = np.arange(int(words.counts.sum())) + np.repeat(words.starts - offsets, words.counts)
     is_read = words.counts > 0
@@ -91,7 +83,7 @@ WORD_POOLINGS: dict[str, tuple[WordPooling, str]] = {
 
 
 def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
-    """Check word pooling names, `auto` included, and drop repeats; raises as `select_poolings`."""
+    """Check word pooling names, `auto` included, and drop repeats; raises as `check_names`."""
     return check_names("word pooling", names, [AUTO, *WORD_POOLINGS])
 
 
@@ -100,21 +92,8 @@ def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) ->
 
     Under causal masks only the last token of a word has seen all of it, under backward masks only the first.
 
-    Args:
-        names: Names from `WORD_POOLINGS`, or `auto`.
-        plan: The mask plan.
-        n_blocks: Blocks of the decoder.
-
-    Returns:
-        Names from `WORD_POOLINGS`, each once, in the order given.
-
     Raises:
-        UnknownNameError: A name that is not in the table, no name at all, or a plan that does not fit the decoder.
-
-    Example:
-        >>> from extract.masks.plan import parse_plan
-        >>> [select_word_poolings(["auto"], parse_plan(plan), 4) for plan in ("causal", "backward", "backward:2")]
-        [('last',), ('first',), ('mean',)]
+        UnknownNameError: An unknown name, no name at all, or a plan that does not fit the decoder.
     """
     kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
     sees = {side for kind in kinds for side in _sides(parse_kind(kind))}

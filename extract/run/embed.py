@@ -48,38 +48,18 @@ class EmbeddedWords:
 
 
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
-    """Compute latents in memory, exactly as an extraction does.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: `N` texts.
-        spec: What to extract; storage dtype does not matter here.
-
-    Returns:
-        `(L, P, N, D)` float32 on the CPU.
+    """Compute latents of texts in memory, on the CPU: those of an extraction before they are rounded for the store.
 
     Raises:
         InputError: A text that cannot be pooled; names it.
     """
-    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=False)
+    encoder = make_encoder(decoder, spec, has_words=False)
     return _embed(decoder, encoder(texts), spec, spec.poolings)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
-    """Compute the latents of words in memory, exactly as an extraction does.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: `N` texts with their words; a long one is cut or read in windows, as the template says.
-        spec: What to extract; storage dtype does not matter here.
-
-    Returns:
-        The latents, `L` layers and `P` word poolings as in a cache, and the flags of the words.
-
-    Raises:
-        InputError: A text that cannot be read, or a word without tokens under the policy `error`; names it.
-    """
-    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=True)
+    """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
+    encoder = make_encoder(decoder, spec, has_words=True)
     encoded = encoder(texts)
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
     return EmbeddedWords(

@@ -66,23 +66,9 @@ def estimate_extraction(
     """Tokenise every text, time a few batches, and work out the rest. Nothing is written.
 
     On a CPU long rows are timed by their beginnings; what a row takes beyond grows as its multiplications do, linearly
-    in the weights and with the square of its length in attention.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: Unique texts, all plain or all with their words.
-        spec: What would be extracted.
-        manifest: The manifest the cache would have.
-
-    Returns:
-        The estimate.
-
-    Raises:
-        InputError: A text that cannot be pooled; names it.
+    in the weights and with the square of its length in attention. A text that cannot be pooled is an `InputError`.
     """
-    encoder = make_encoder(
-        decoder.tokenizer, spec, window=decoder.description.window, has_words=manifest.words is not None
-    )
+    encoder = make_encoder(decoder, spec, has_words=manifest.words is not None)
     batching = manifest.provenance["batching"]
     most, fewest = batching["batch_tokens"], batching["min_tokens"]
     lengths: list[int] = []

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,12 @@ from extract.inputs.batching import Batch, collate, group_by_length
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.poolings.pages import empty_in_pages
 from extract.run.pipeline import Ahead, Sink
-from extract.run.progress import ExtractionProgress, SilentProgress
+from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
 from extract.run.word_encoder import Encoder, make_encoder
 from extract.run.workers import Workers
-from extract.store.manifest import require_same
+from extract.store.create import create_store
+from extract.store.manifest import Manifest, require_same
 from extract.store.rounding import name_latent, refuse_latent, round_latents
 from extract.store.writer import StoreWriter
 from extract.wiring.applied import plan_in_force
@@ -34,25 +35,23 @@ from extract.wiring.certificate import check_batch_invariance, check_influence
 
 
 @contextmanager
-def open_store(path: Path, *, expected: dict[str, Any], is_first: bool = True) -> Iterator[StoreWriter]:
-    """Open a store for writing, locked by this process until the `with` block ends.
+def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) -> Iterator[StoreWriter]:  # noqa: B008
+    """Open a store for writing, laid out if it is not there, and locked until the `with` block ends.
 
-    Args:
-        path: The store, laid out.
-        expected: Identity the store must have.
-        is_first: Whether this process takes the lock; the others of a group write under the first one's.
-
-    Yields:
-        Its writer.
+    The first process of a group takes the lock, under which the others write.
 
     Raises:
         CacheIdentityError: The store has another identity; nothing was written.
         CacheLockedError: Another process is writing it.
+        DiskFullError: Not enough space to lay it out.
     """
+    if workers.rank == 0 and not path.exists():
+        create_store(path, manifest)
+    workers.barrier()
     writer = StoreWriter(path)
     try:
-        require_same(writer.manifest.identity, expected, where=repr(str(path)))
-        with writer.locked() if is_first else nullcontext():
+        require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
+        with writer.locked() if workers.rank == 0 else nullcontext():
             yield writer
     finally:
         writer.close()
@@ -60,29 +59,22 @@ def open_store(path: Path, *, expected: dict[str, Any], is_first: bool = True) -
 
 @dataclass(frozen=True, eq=False)
 class Extraction:
-    """One run over the rows of a store that are not done yet.
+    """One run over the rows of an open store that are not done yet.
 
-    Attributes:
-        decoder: The frozen decoder.
-        texts: Unique texts, all plain or all with their words.
-        spec: What to extract; poolings, layers, storage and batching come from the store.
-        writer: The store, open for writing.
-        progress: Receives what has been done.
-        workers: This process's place in a group that writes one store together.
+    Texts are unique, all plain or all with their words. Poolings, layers, storage and batching come from the store.
     """
 
     decoder: Decoder
     texts: Sequence[str | JoinedText]
     spec: ExtractionSpec
     writer: StoreWriter
-    progress: ExtractionProgress = field(default_factory=SilentProgress)
+    progress: ExtractionProgress
     workers: Workers = field(default_factory=Workers)
 
     @cached_property
     def encoder(self) -> Encoder:
         """Turns the texts into rows of tokens."""
-        has_words, window = isinstance(self.texts[0], JoinedText), self.decoder.description.window
-        return make_encoder(self.decoder.tokenizer, self.spec, window=window, has_words=has_words)
+        return make_encoder(self.decoder, self.spec, has_words=isinstance(self.texts[0], JoinedText))
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -105,46 +97,31 @@ class Extraction:
         return dict(self.writer.manifest.provenance["batching"])
 
     def run(self) -> None:
-        """Fill the store and write its certificate.
-
-        Raises:
-            IcecoreError: As `extract_latents`.
-        """
+        """Fill the store and write its certificate; raises as `extract_latents`."""
         with plan_in_force(self.decoder, self.spec.mask_plan):
-            self._fill()
-
-    def _fill(self) -> None:
-        started = time.monotonic()
-        is_done = self.writer.done_rows()
-        certificate = self.certify()
-        self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
-        try:
-            self._pump(is_done)
-        finally:
-            self.progress.finish()
-        certificate["frozen"] = self.check_frozen(is_done)
-        self.workers.barrier()
-        if self.workers.rank == 0 and self.writer.done_rows().all():
-            self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
-        self.workers.barrier()
+            started = time.monotonic()
+            is_done = self.writer.done_rows()
+            certificate = self.certify()
+            self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
+            try:
+                self._pump(is_done)
+            finally:
+                self.progress.finish()
+            certificate["frozen"] = self.check_frozen(is_done)
+            self.workers.barrier()
+            if self.workers.rank == 0 and self.writer.done_rows().all():
+                self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
+            self.workers.barrier()
 
     def certify(self) -> dict[str, Any]:
-        """Certify the plan in force before anything is computed with it.
-
-        Raises:
-            CertificateError: The plan did not take effect, or latents depend on padding.
-        """
+        """Certify the plan in force before anything is computed with it."""
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan),
             "batch_invariance": check_batch_invariance(self.decoder),
         }
 
     def check_frozen(self, was_done: NDArray[np.bool_]) -> dict[str, Any]:
-        """Certify that the weights have not changed; if they have, void the rows of this run.
-
-        Raises:
-            CertificateError: A weight changed.
-        """
+        """Certify that the weights have not changed; if they have, void the rows of this run and raise."""
         digest = digest_module(self.decoder.module)
         if digest != self.decoder.description.weight_digest:
             self.writer.void_rows(~was_done)
@@ -157,7 +134,10 @@ class Extraction:
 
     def _pump(self, is_done: NDArray[np.bool_]) -> None:
         """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
-        with Sink(lambda item: self.write(*item)) as sink, Ahead(self.batches(is_done)) as batches:
+        with (
+            closing(Sink(lambda item: self.write(*item))) as sink,
+            closing(Ahead(self.batches(is_done))) as batches,
+        ):
             for batch in batches:
                 latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
                 sink.put((batch, self.to_storage(batch, latents)))
@@ -182,11 +162,7 @@ class Extraction:
                     yield collate(items, rows, positions=[item.index for item in items], first_word=first_word)
 
     def to_storage(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Tensor:
-        """Cast the latents of a batch to the storage dtype, on the CPU.
-
-        Raises:
-            NonFiniteLatentError: A latent that cannot be stored; names layer, pooling, text, word and value.
-        """
+        """Cast the latents of a batch to the storage dtype, on the CPU; `NonFiniteLatentError` if one does not fit."""
         stored, unfit = round_latents(latents, self.storage)
         if unfit is None:
             on_cpu = stored.device.type == "cpu"

@@ -1,19 +1,13 @@
 """Progress of an extraction: what the library reports, and a bar for a terminal."""
 
-import logging
 import time
-from types import TracebackType
-from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-logger = logging.getLogger(__name__)
 
-
-@runtime_checkable
-class ExtractionProgress(Protocol):
-    """Receives progress from an extraction."""
+class ExtractionProgress:
+    """Receives progress from an extraction; this one is silent."""
 
     def start(self, *, n_rows: int, n_done: int) -> None:
         """An extraction of `n_rows` rows begins, of which `n_done` are already there."""
@@ -25,26 +19,8 @@ class ExtractionProgress(Protocol):
         """The extraction has ended, well or not."""
 
 
-class SilentProgress:
-    """Silent."""
-
-    def start(self, *, n_rows: int, n_done: int) -> None:
-        """Do nothing."""
-
-    def advance(self, *, n_rows: int, n_tokens: int) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-
-class BarProgress:
-    """A bar with rows/s, tokens/s and time left; off a terminal, a log line every half minute.
-
-    Args:
-        console: Where the bar goes.
-        title: What is being extracted, a few words.
-    """
+class BarProgress(ExtractionProgress):
+    """A bar with rows/s, tokens/s and time left; off a terminal, a line every half minute."""
 
     def __init__(self, console: Console, *, title: str) -> None:
         self._console, self._title = console, title
@@ -60,8 +36,7 @@ class BarProgress:
     def start(self, *, n_rows: int, n_done: int) -> None:
         """Show the bar."""
         self._total = n_rows
-        self._rows = n_done
-        self._n_before = n_done
+        self._rows = self._n_before = n_done
         self._started = self._said = time.monotonic()
         self._bar.update(self._task, total=n_rows, completed=n_done)
         self._bar.start()
@@ -80,11 +55,3 @@ class BarProgress:
     def finish(self) -> None:
         """Leave the bar as it stands."""
         self._bar.stop()
-
-    def __enter__(self) -> "BarProgress":
-        """Enter a block at whose end the bar stops."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """Stop the bar."""
-        self.finish()

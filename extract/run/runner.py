@@ -15,12 +15,11 @@ from extract.linear import describe_products
 from extract.poolings.pooling import select_poolings
 from extract.poolings.word_pooling import select_word_poolings
 from extract.run.extraction import Extraction, open_store
-from extract.run.progress import ExtractionProgress, SilentProgress
+from extract.run.progress import ExtractionProgress
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.run.workers import Workers
 from extract.store.cache import LatentCache
-from extract.store.create import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.reuse import cache_path, find_cache
 
@@ -31,11 +30,7 @@ Text = TypeVar("Text", bound=str | JoinedText)
 def unique_texts(texts: Iterable[Text]) -> list[Text]:
     """Drop repeated texts, keeping the first of each.
 
-    Args:
-        texts: Texts, all plain or all with their words.
-
-    Returns:
-        The different ones; equal texts with other words are different.
+    Texts are all plain or all with their words; equal texts with other words are different.
 
     Raises:
         InputError: No texts, one that is empty or no text, one with words that are not in it, or plain texts among
@@ -66,16 +61,7 @@ def _versions() -> tuple[tuple[str, str], ...]:
 def describe_extraction(
     decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, n_rows: int | None = None
 ) -> Manifest:
-    """Work out the manifest that an extraction would have.
-
-    Args:
-        decoder: The decoder.
-        texts: Unique texts, all plain or all with their words.
-        spec: What to extract.
-        n_rows: As `count_rows` gives it, where it is known already.
-
-    Returns:
-        The manifest.
+    """Work out the manifest that an extraction of unique texts would have; `n_rows` saves a `count_rows`.
 
     Raises:
         UnknownNameError: A layer this decoder does not have.
@@ -114,23 +100,10 @@ def describe_extraction(
 
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
-    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation.
-
-    Args:
-        decoder: The decoder.
-        texts: Unique texts, all plain or all with their words.
-        spec: What to extract.
-
-    Returns:
-        Rows of the store.
-
-    Raises:
-        InputError: Windows are asked for, and the texts are plain or one cannot be read.
-    """
+    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation."""
     if spec.template.on_long != "windows":
         return len(texts)
-    has_words = isinstance(texts[0], JoinedText)
-    encoder = make_encoder(decoder.tokenizer, spec, window=decoder.description.window, has_words=has_words)
+    encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
     starts = range(0, len(texts), WINDOW_TEXTS)
     return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
 
@@ -184,9 +157,6 @@ def extract_latents(
     if found is not None:
         return found
     path = cache_path(Path(folder), manifest)
-    if workers.rank == 0 and not path.exists():
-        create_store(path, manifest)
-    workers.barrier()
-    with open_store(path, expected=manifest.identity, is_first=workers.rank == 0) as writer:
-        Extraction(decoder, unique, spec, writer, progress or SilentProgress(), workers).run()
+    with open_store(path, manifest, workers=workers) as writer:
+        Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
     return LatentCache(path, expected=manifest.identity)

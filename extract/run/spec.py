@@ -16,7 +16,6 @@ WINDOW_TEXTS = 4096  # texts tokenised and sorted at a time; bounds memory
 LATENT_BYTES = 1 << 28  # of one batch's words; a few batches wait to be written
 LATENT_BYTES_CPU = 1 << 27  # with half of it, words take a tenth longer than their sentences
 FEWEST_TOKENS = 256  # of a batch of words, whatever its latents take
-LostPolicy = Literal["error", "count"]
 LOST_POLICIES = {
     "error": "refuse the text, naming the word",
     "count": "flag the word; it has no latent",
@@ -32,7 +31,7 @@ class WordSpec:
     `first` where every block is backward, else `mean`. The name that `auto` stands for is recorded."""
     shift: bool = False
     """Represent each token by the output at the token before it (MAGNET)."""
-    on_lost: LostPolicy = "error"
+    on_lost: Literal["error", "count"] = "error"
     """What happens to a word that no token covers: `error` (its text is refused) or `count` (flagged, no latent)."""
 
     def __post_init__(self) -> None:
@@ -65,7 +64,7 @@ class ExtractionSpec:
 
     @cached_property
     def mask_plan(self) -> MaskPlan:
-        """The plan that `plan` says, read once; everything downstream receives this one."""
+        """The plan, read once."""
         return parse_plan(self.plan)
 
     def __post_init__(self) -> None:
@@ -88,14 +87,8 @@ class ExtractionSpec:
 def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:
     """Choose the most and the fewest tokens per batch for a device.
 
-    Args:
-        spec: The extraction; its own `batch_tokens` counts first.
-        device: Where the decoder is.
-        token_bytes: Bytes of latents that a token can bring: of a word of one token, at every layer and pooling. 0
-            for whole texts, whose latents take next to nothing.
-
-    Returns:
-        Most tokens, padding included, and the count below which batches of neighbouring lengths are joined.
+    `token_bytes` are those of the latents that a token can bring, of a word of one token, at every layer and pooling;
+    whole texts take next to nothing. Batches below the fewest tokens are joined with those of neighbouring lengths.
     """
     most, latent_bytes = (2048, LATENT_BYTES_CPU) if device.type == "cpu" else (16384, LATENT_BYTES)
     if token_bytes:

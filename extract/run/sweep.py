@@ -1,7 +1,7 @@
 """A sweep: many plans over the same texts, one cache per plan, the lower blocks they share computed once."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
-from extract.run.progress import ExtractionProgress, SilentProgress
+from extract.run.progress import ExtractionProgress
 from extract.run.runner import count_rows, describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from extract.store.create import create_store
 from extract.store.reuse import cache_path, find_cache
 from extract.wiring.applied import masks_in_force
 from extract.wiring.interface import Wiring
@@ -30,13 +29,7 @@ from extract.wiring.tree import Kinds, count_blocks, walk_plans
 
 @dataclass(frozen=True)
 class SweepCost:
-    """What a sweep computes, against separate extractions.
-
-    Attributes:
-        n_plans: Plans.
-        n_blocks: Block passes of the tree.
-        n_blocks_apart: Block passes of separate extractions.
-    """
+    """Block passes of a sweep, and those of separate extractions."""
 
     n_plans: int
     n_blocks: int
@@ -49,19 +42,7 @@ class SweepCost:
 
 
 def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
-    """Predict the cost of a sweep from its tree.
-
-    Args:
-        plans: The plans.
-        n_blocks: Blocks of the decoder.
-
-    Returns:
-        The cost in block passes.
-
-    Raises:
-        ConfigError: A plan that is more than masks: its architecture or skip cannot share blocks.
-        UnknownNameError: A plan that does not fit the decoder.
-    """
+    """Predict the cost of a sweep from its tree; a plan that is more than masks cannot share blocks (`ConfigError`)."""
     for plan in plans:
         if plan.architecture != "inplace" or plan.skip is not None:
             raise ConfigError(
@@ -74,8 +55,6 @@ def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
 
 @dataclass(frozen=True, eq=False)
 class _Branch:
-    """One plan that is being extracted."""
-
     extraction: Extraction
     kinds: Kinds
     was_done: NDArray[np.bool_]
@@ -95,16 +74,8 @@ def sweep_latents(
     Whole caches are reused and half-done ones resumed, as by `extract_latents`, which would give the same latents up
     to rounding.
 
-    Args:
-        decoder: The frozen decoder.
-        texts: Texts, all plain or all with their words; repeats are stored once.
-        plans: The plans; those that begin alike at the bottom share that work.
-        spec: What to extract; its own plan is not used.
-        folder: Where caches live.
-        progress: Receives what has been done, a row for each text and plan.
-
-    Returns:
-        The caches, in the order of the plans.
+    Plans that begin alike at the bottom share that work; the caches are in their order. The plan of `spec` is not used.
+    Progress counts a row for each text and plan.
 
     Raises:
         ConfigError: No plans, or one that cannot share blocks.
@@ -122,16 +93,14 @@ def sweep_latents(
         branches = []
         for plan in missing:
             path = cache_path(Path(folder), manifests[plan])
-            if not path.exists():
-                create_store(path, manifests[plan])
-            writer = stack.enter_context(open_store(path, expected=manifests[plan].identity))
-            extraction = Extraction(decoder, unique, specs[plan], writer)
+            writer = stack.enter_context(open_store(path, manifests[plan]))
+            extraction = Extraction(decoder, unique, specs[plan], writer, progress or ExtractionProgress())
             branches.append(_Branch(extraction, plan.kinds(len(decoder.blocks)), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.
         branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
         if branches:
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
-            _fill(decoder, wiring, branches, progress or SilentProgress())
+            _fill(decoder, wiring, branches)
     whole = ((plan, find_cache(Path(folder), manifests[plan].identity)) for plan in plans)
     return [
         extract_latents(decoder, unique, spec=specs[plan], folder=folder) if found is None else found
@@ -139,15 +108,16 @@ def sweep_latents(
     ]
 
 
-def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
+def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     certificates = []
     for branch in branches:
         wiring.set_kinds(branch.kinds)
         certificates.append(branch.extraction.certify())
     was_done = np.stack([branch.was_done for branch in branches])
+    progress = branches[0].extraction.progress  # one for all
     progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
     try:
-        _pump(decoder, wiring, branches, progress)
+        _pump(decoder, wiring, branches)
     finally:
         progress.finish()
     frozen = branches[0].extraction.check_frozen(branches[0].was_done)
@@ -155,17 +125,16 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: E
         branch.extraction.writer.write_certificate({**certificate, "frozen": frozen, "swept_with": len(branches)})
 
 
-def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: ExtractionProgress) -> None:
-    def write(item: tuple[_Branch, Batch, Tensor]) -> None:
-        branch, batch, stored = item
-        branch.extraction.write(batch, stored)
-        progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))
+def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
+    def write(item: tuple[Extraction, Batch, Tensor]) -> None:
+        extraction, batch, stored = item
+        extraction.write(batch, stored)
 
     first = branches[0].extraction
     # The word pooling that `auto` stands for differs between plans; each plan gets its own out of all of these.
     poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
     is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
-    with Sink(write) as sink, Ahead(first.batches(is_done_everywhere)) as batches:
+    with closing(Sink(write)) as sink, closing(Ahead(first.batches(is_done_everywhere))) as batches:
         for batch in batches:
             needed: dict[Kinds, list[_Branch]] = {}
             for branch in branches:
@@ -175,6 +144,6 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch], progress: E
             def emit(kinds: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
                 for branch in needed[kinds]:
                     own = latents[:, [poolings.index(name) for name in branch.extraction.poolings]]  # a copy
-                    sink.put((branch, batch, branch.extraction.to_storage(batch, own)))
+                    sink.put((branch.extraction, batch, branch.extraction.to_storage(batch, own)))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)

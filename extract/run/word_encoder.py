@@ -1,12 +1,13 @@
 """Texts with their words as rows of tokens: the columns each word is read at, and long texts in windows."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int
 from numpy.typing import NDArray
 
+from extract.decoders.decoder import Decoder
 from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, AlignedWords, align_words
 from extract.inputs.joined import JoinedText
@@ -54,15 +55,10 @@ class WordEncoder:
         self._filler = next(int(i) for i in known if i is not None)
 
     def __call__(self, texts: Sequence[JoinedText], *, first_index: int = 0) -> list[EncodedText]:
-        """Encode texts.
+        """Encode texts; `first_index` is the position of the first in the caller's list, for messages.
 
-        Args:
-            texts: Any number of texts.
-            first_index: Position of `texts[0]` in the caller's list, for messages.
-
-        Returns:
-            One row per text, or several where a text is read in windows. The rows of a text are consecutive, and each
-            of its words is in exactly one of them, in order.
+        A text becomes one row, or several where it is read in windows. The rows of a text are consecutive, and each of
+        its words is in exactly one of them, in order.
 
         Raises:
             InputError: As by `TextEncoder`; a character that the tokenizer drops without a trace; a word without
@@ -137,35 +133,15 @@ class WordEncoder:
         return EncodedText(ids, roles, False, None, item.index, _words(aligned, aligned.flags, slice(None)))
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """Turns texts of one kind into rows of tokens."""
-
-    def __call__(self, texts: Any, *, first_index: int = 0) -> list[EncodedText]:
-        """Encode texts, `first_index` being the position of the first in the caller's list."""
-        ...
+Encoder = Callable[..., list[EncodedText]]
+"""Turns texts of one kind into rows of tokens; called as `WordEncoder` and `TextEncoder` are."""
 
 
-def make_encoder(
-    tokenizer: "PreTrainedTokenizerBase", spec: ExtractionSpec, *, window: int, has_words: bool
-) -> Encoder:
-    """Make what turns the texts of an extraction into rows.
-
-    Args:
-        tokenizer: A fast tokenizer.
-        spec: The extraction.
-        window: Longest row the decoder takes, in tokens.
-        has_words: Whether the texts come with their words.
-
-    Returns:
-        The encoder.
-
-    Raises:
-        InputError: As `TextEncoder` and `WordEncoder`.
-    """
+def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
+    """Make the encoder of an extraction's texts; raises as the encoders do."""
     if has_words:
-        return WordEncoder(tokenizer, spec.template, window=window, words=spec.words)
-    return TextEncoder(tokenizer, spec.template, window=window)
+        return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
+    return TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
 
 
 def _words(aligned: AlignedWords, flags: NDArray[np.uint8], some: slice) -> WordColumns:

@@ -23,7 +23,7 @@ class Workers:
 
 
 def launched_size() -> int:
-    """Number of processes that torchrun or SLURM launched with this one; 1 when alone."""
+    """Count the processes that torchrun or SLURM launched, this one included."""
     if "WORLD_SIZE" in os.environ and "RANK" in os.environ:
         return int(os.environ["WORLD_SIZE"])
     if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
@@ -32,14 +32,7 @@ def launched_size() -> int:
 
 
 def join_workers(device: str = "auto") -> Workers:
-    """Join the group this process was launched into; alone, this costs nothing.
-
-    Args:
-        device: `auto`, or a torch device for a single process.
-
-    Returns:
-        This process's place.
-    """
+    """Join the group this process was launched into, on `auto` or a torch device; alone, this costs nothing."""
     size = launched_size()
     if size == 1:
         return Workers(device=device)

@@ -28,7 +28,7 @@ def attend(
     Args:
         query: `(B, heads, T, H)`.
         key: `(B, key heads, T, H)`; a number of heads that divides the query's is repeated.
-        value: `(B, key heads, T, H)`.
+        value: `(B, key heads, T, V)`.
         mask: `(B or 1, 1, T, T)` bool, or `"none"`, `"causal"` or `"backward"` for an unpadded batch, which need no
             mask in memory.
         scaling: Factor of the scores; `H ** -0.5` when absent.
@@ -36,17 +36,20 @@ def attend(
         sinks: `(heads,)` learned scores of a sink that takes part in the softmax and has no value (GPT-OSS).
 
     Returns:
-        `(B, T, heads, H)`, contiguous.
+        `(B, T, heads, V)`, contiguous.
     """
-    n_groups = query.shape[1] // key.shape[1]
-    if n_groups > 1:
-        key, value = key.repeat_interleave(n_groups, dim=1), value.repeat_interleave(n_groups, dim=1)
+    value = _repeat_heads(value, query.shape[1])
     if softcap is None and sinks is None:
-        mixed = _fast(query, key, value, mask, scaling)
+        mixed = _fast(query, _repeat_heads(key, query.shape[1]), value, mask, scaling)
     else:
-        scores = attention_scores(query, key, mask=mask, scaling=scaling, softcap=softcap)
-        mixed = _softmax(scores, sinks).to(value.dtype) @ value
+        weights = attention_weights(query, key, mask=mask, scaling=scaling, softcap=softcap, sinks=sinks)
+        mixed = weights.to(value.dtype) @ value
     return mixed.transpose(1, 2).contiguous()
+
+
+def _repeat_heads(x: Float[Tensor, "B K T H"], n_heads: int) -> Float[Tensor, "B Q T H"]:
+    n_groups = n_heads // x.shape[1]
+    return x.repeat_interleave(n_groups, dim=1) if n_groups > 1 else x
 
 
 def _fast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | str, scaling: float | None) -> Tensor:
@@ -68,46 +71,15 @@ def attention_weights(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Float[Tensor, "B Q T T"]:
-    """Compute attention weights, arguments as in `attend`.
-
-    Returns:
-        `(B, heads, T, T)` float32; rows sum to 1, or to less where learned sinks take their share.
-    """
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    return _softmax(attention_scores(query, key, mask=mask, scaling=scaling, softcap=softcap), sinks)
-
-
-def attention_scores(
-    query: Float[Tensor, "B Q T H"],
-    key: Float[Tensor, "B Q T H"],
-    *,
-    mask: Tensor | str,
-    scaling: float | None = None,
-    softcap: float | None = None,
-) -> Float[Tensor, "B Q T T"]:
-    """Compute masked attention scores before the softmax, in float32.
-
-    Args:
-        query: As in `attend`.
-        key: As in `attend`, heads repeated already.
-        mask: As in `attend`.
-        scaling: As in `attend`.
-        softcap: As in `attend`.
-
-    Returns:
-        `(B, heads, T, T)`, minus infinity where the mask forbids.
-    """
+    """Compute attention weights in float32, arguments as in `attend`; learned sinks take their share of each row."""
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-    scores = (query @ key.transpose(2, 3) * factor).float()
+    scores = (query @ _repeat_heads(key, query.shape[1]).transpose(2, 3) * factor).float()
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if isinstance(mask, str):
         table = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
         mask = {"none": table, "causal": table.tril(), "backward": table.triu()}[mask]
-    return scores.masked_fill(~mask, float("-inf"))
-
-
-def _softmax(scores: Float[Tensor, "B Q T T"], sinks: Tensor | None) -> Float[Tensor, "B Q T T"]:
+    scores = scores.masked_fill(~mask, float("-inf"))
     if sinks is None:
         return scores.softmax(-1)
     column = sinks.float().reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)

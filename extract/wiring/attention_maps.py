@@ -12,8 +12,7 @@ from extract.errors import ConfigError
 from extract.inputs.batching import collate
 from extract.inputs.template import InputTemplate, TextEncoder
 from extract.masks.plan import MaskPlan
-from extract.wiring.applied import masks_in_force
-from extract.wiring.architectures import skip_in_force
+from extract.wiring.applied import masks_in_force, skip_in_force
 from extract.wiring.capture import run_batch
 
 
@@ -41,19 +40,10 @@ def attention_maps(
     *,
     template: InputTemplate = InputTemplate(),  # noqa: B008
 ) -> AttentionMaps:
-    """Compute attention maps of a handful of texts, one at a time.
-
-    Args:
-        decoder: The frozen decoder.
-        texts: A few texts of two tokens or more.
-        plan: The plan; of the architecture `inplace`.
-        template: How a text becomes tokens.
-
-    Returns:
-        The maps.
+    """Compute attention maps of a handful of texts of two tokens or more, one at a time.
 
     Raises:
-        ConfigError: No texts, or another architecture, whose blocks run twice.
+        ConfigError: No texts, or another architecture than `inplace`, whose blocks run twice.
         DecoderError: The family does not let its attention be chosen.
         InputError: A text without tokens.
     """
@@ -72,16 +62,11 @@ def attention_maps(
         maps[block] += mean[:n_tokens, :n_tokens]
         sink[block] += mean[1:, 0].sum()
 
-    kinds = plan.kinds(n_blocks)
-    with masks_in_force(decoder, kinds) as wiring, wiring.watched(watch):
+    with masks_in_force(decoder, plan.kinds(n_blocks)) as wiring, skip_in_force(decoder.blocks, plan.skip):
+        wiring.watch = watch
         for item in encoded:
             n_queries += len(item.ids) - 1
-            batch = collate([item], [0])
-            if plan.skip is None:
-                run_batch(decoder, batch, lambda _position, _hidden: None)
-            else:
-                with skip_in_force(decoder.blocks, stride=plan.skip[0], first=plan.skip[1]):
-                    run_batch(decoder, batch, lambda _position, _hidden: None)
+            run_batch(decoder, collate([item], [0]), lambda _position, _hidden: None)
     names = tuple(decoder.layers[1:-1])
     tokens = tuple(decoder.tokenizer.convert_ids_to_tokens(encoded[0].ids[:n_tokens].tolist()))
     return AttentionMaps(names, sink / max(n_queries, 1), maps / len(texts), tokens)

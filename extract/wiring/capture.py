@@ -1,7 +1,7 @@
 """One forward pass, pooled at every layer on the device: only pooled vectors leave it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from extract.decoders.layers import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
-from extract.poolings.pooler import Pooler
+from extract.poolings.pages import empty_in_pages
+from extract.poolings.pooling import POOLINGS, index_batch
+from extract.poolings.word_pooling import WORD_POOLINGS, index_words
 from extract.wiring.interface import wiring_of
 
 Visit = Callable[[int, Tensor], None]
@@ -38,7 +40,10 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     """
     top = len(decoder.blocks) + 1
     wanted = top if depth is None else depth
-    _begin_plan(decoder, batch)
+    wiring = wiring_of(decoder.blocks)
+    if wiring is not None:
+        spans = None if batch.spans is None else batch.spans.to(decoder.device)
+        wiring.begin(batch.is_real.to(decoder.device), spans)
     with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
@@ -53,26 +58,11 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
         visit(top, final)
 
 
-def _begin_plan(decoder: Decoder, batch: Batch) -> None:
-    """Tell a wired decoder which batch comes."""
-    wiring = wiring_of(decoder.blocks)
-    if wiring is not None:
-        spans = None if batch.spans is None else batch.spans.to(decoder.device)
-        wiring.begin(batch.is_real.to(decoder.device), spans)
-
-
 def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
     """Build the arguments of the forward call.
 
     Without padding no mask is passed, which every attention implementation takes as plain causal and computes
     fastest. With padding the mask and positions counted from the first real token are passed.
-
-    Args:
-        decoder: The decoder that will be called.
-        batch: The batch.
-
-    Returns:
-        Keyword arguments, on the decoder's device.
     """
     inputs: dict[str, Any] = {"input_ids": batch.ids.to(decoder.device, non_blocking=True), "use_cache": False}
     if batch.is_padded:
@@ -88,8 +78,9 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
     def check(value: Any) -> Tensor:
         hidden = value[0] if isinstance(value, tuple) else value
         if not isinstance(hidden, Tensor) or tuple(hidden.shape[:2]) != shape or hidden.dim() != 3:
+            got = f"a tensor {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
             raise DecoderError(
-                f"a block of the {decoder.description.family!r} decoder hands on {_shape_of(hidden)}, not one tensor "
+                f"a block of the {decoder.description.family!r} decoder hands on {got}, not one tensor "
                 f"({shape[0]}, {shape[1]}, D); this family cannot be read layer by layer."
             )
         return hidden
@@ -108,37 +99,53 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
 
         return hook
 
-    handles = [decoder.blocks[0].register_forward_pre_hook(before, with_kwargs=True)]
-    handles += [block.register_forward_hook(after(i)) for i, block in enumerate(decoder.blocks, start=1)]
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(before, with_kwargs=True))
+        for position, block in enumerate(decoder.blocks, start=1):
+            hooks.enter_context(block.register_forward_hook(after(position)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+class Pooler:
+    """Pools the hidden states that it is shown, into `latents`.
+
+    Poolings are `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words; layers are `L` names of
+    the decoder's, bottom up.
+
+    Attributes:
+        latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch.
+    """
+
+    def __init__(self, decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str]) -> None:
+        self._slots = {decoder.layers.index(layer): slot for slot, layer in enumerate(layers)}
+        self._index: Any
+        self._pools: list[Callable[[Tensor, Any], Tensor]]
+        device = decoder.device
+        with torch.inference_mode():
+            if batch.words is None:
+                n_pooled = len(batch.rows)
+                self._index = index_batch(batch.is_text.to(device), batch.is_real.to(device))
+                self._pools = [POOLINGS[name][0] for name in poolings]
+            else:
+                n_pooled = len(batch.words.flags)
+                self._index = index_words(batch.words, device)
+                self._pools = [WORD_POOLINGS[name][0] for name in poolings]
+            shape = (len(layers), len(poolings), n_pooled, decoder.description.width)
+            self.latents = empty_in_pages(shape, torch.float32, device=device)
+
+    def __call__(self, position: int, hidden: Tensor) -> None:
+        """Pool the hidden states `(B, T, D)` of a layer, if it is wanted; position 0 is the embedding."""
+        slot = self._slots.get(position)
+        if slot is not None:
+            for p, pool in enumerate(self._pools):
+                self.latents[slot, p] = pool(hidden, self._index)
 
 
 def pool_batch(
     decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str]
 ) -> Float[Tensor, "L P N D"]:
-    """Compute the latents of a batch.
-
-    Args:
-        decoder: The frozen decoder.
-        batch: The batch.
-        poolings: `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words.
-        layers: Names of the decoder's layers, bottom up, `L` of them.
-
-    Returns:
-        `(L, P, N, D)` float32 on the decoder's device, `N` rows or words of the batch in their order.
-
-    Raises:
-        DecoderError: A block that does not hand on one `(B, T, D)` tensor.
-    """
+    """Compute the latents of a batch; arguments, result and order as of `Pooler`, errors as by `run_batch`."""
     pooler = Pooler(decoder, batch, poolings=poolings, layers=layers)
     highest = max(decoder.layers.index(layer) for layer in layers)
     run_batch(decoder, batch, pooler, depth=None if FINAL_NORM in layers else highest)
     return pooler.latents
-
-
-def _shape_of(value: object) -> str:
-    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

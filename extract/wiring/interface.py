@@ -1,9 +1,8 @@
 """One wiring for every decoder: a registered attention function that asks each block for its own mask.
 
-transformers looks up by name which function computes attention and which one builds masks. Ours are registered under
-the name `icecore`, and one decoder's configuration selects them. That name is the only global: transformers offers no
-way to hand a function to a single model. What is in force hangs on the decoder itself, as an attribute of the modules
-of its blocks and of its configuration, and is removed when the `with` block ends. No class is copied, subclassed or
+transformers looks up by name which function computes attention and which one builds masks. Ours are registered as
+`icecore`, the only global, and one decoder's configuration selects them. What is in force is an attribute of that
+configuration and of the modules of the decoder's blocks until the `with` block ends. No class is copied, subclassed or
 rebound, and other models of the process keep their attention. See docs/decisions/own-wiring.md.
 """
 
@@ -35,13 +34,14 @@ class Wiring:
         calls: How often each block has asked for its mask since the batch began.
         windows: Sliding window of each block that has asked, in tokens; None for none.
         asked_windows: Windows for which the decoder asked transformers to build a mask, in tokens.
+        watch: Receives every block's position and attention weights `(B, heads, T, T)`, which cost nothing without it.
     """
 
     kinds: list[MaskKind]
     calls: list[int] = field(default_factory=list)
     windows: dict[int, int | None] = field(default_factory=dict)
     asked_windows: set[int] = field(default_factory=set)
-    _watch: Callable[[int, Tensor], None] | None = None
+    watch: Callable[[int, Tensor], None] | None = None
     _is_real: Tensor | None = None
     _is_padded: bool = False
     _spans: Tensor | None = None
@@ -50,20 +50,6 @@ class Wiring:
     def set_kinds(self, kinds: Sequence[str]) -> None:
         """Set the kind of every block, bottom up; masks that were built stay."""
         self.kinds = [parse_kind(kind) for kind in kinds]
-
-    @contextmanager
-    def watched(self, watch: Callable[[int, Tensor], None]) -> Iterator[None]:
-        """Pass every block's attention weights `(B, heads, T, T)` to `watch` until the `with` block ends."""
-        self._watch = watch
-        try:
-            yield
-        finally:
-            self._watch = None
-
-    def show(self, block: int, weights: Callable[[], Tensor]) -> None:
-        """Compute the attention weights of a block if somebody watches; costs nothing otherwise."""
-        if self._watch is not None:
-            self._watch(block, weights())
 
     @contextmanager
     def converted(self, block: int, kind: str) -> Iterator[None]:
@@ -76,12 +62,7 @@ class Wiring:
             self.kinds[block] = before
 
     def begin(self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None) -> None:
-        """Begin a batch.
-
-        Args:
-            is_real: `(B, T)` bool, true at real tokens.
-            spans: `(B, T)` span number per token; `CONTEXT` outside spans. Needed by `hybrid` alone.
-        """
+        """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans."""
         self._is_real, self._spans = is_real, spans
         self._is_padded = not bool(is_real.all())
         self._masks = {}
@@ -93,44 +74,33 @@ class Wiring:
         self._masks = {}
 
     def mask(self, block: int, window: int | None) -> Tensor | str:
-        """Return the mask of a block for the current batch.
+        """Return the mask `(B, 1, T, T)` of a block for the current batch, or the name of a shortcut that needs none.
 
-        Args:
-            block: Position of the block, from 0.
-            window: Sliding window of its attention, in tokens; None for none.
-
-        Returns:
-            `(B, 1, T, T)` bool, or the name of a shortcut that needs no mask.
-
-        Raises:
-            DecoderError: There is no current batch.
+        `window` is the sliding window of its attention, in tokens. Outside a batch this raises `DecoderError`.
         """
         if self._is_real is None:
             raise DecoderError("a wired decoder was called on its own; run it through icecore, which begins a batch.")
         self.calls[block] += 1
         self.windows[block] = window
         kind = self.kinds[block]
-        n_tokens = self._is_real.shape[1]
-        window = None if window is None or window >= n_tokens else window
+        window = None if window is None or window >= self._is_real.shape[1] else window
         key = (kind, window)
         if key not in self._masks:
-            self._masks[key] = self._build(kind, window)
+            self._masks[key] = self._build(kind, self._is_real, window)
         return self._masks[key]
 
-    def _build(self, kind: MaskKind, window: int | None) -> Tensor | str:
-        assert self._is_real is not None
-        if kind.name in SHORTCUTS and not self._is_padded and window is None:
+    def _build(self, kind: MaskKind, is_real: Tensor, window: int | None) -> Tensor | str:
+        if kind.needs_spans:
+            spans = torch.full(is_real.shape, CONTEXT, device=is_real.device) if self._spans is None else self._spans
+            return batch_mask(kind, is_real, spans=spans, window=window).unsqueeze(1)
+        if self._is_padded:
+            return batch_mask(kind, is_real, window=window).unsqueeze(1)
+        if kind.name in SHORTCUTS and window is None:
             return SHORTCUTS[kind.name]
-        spans = self._spans if kind.needs_spans else None
-        if kind.needs_spans and spans is None:
-            spans = torch.full(self._is_real.shape, CONTEXT, device=self._is_real.device)
-        is_real = self._is_real if self._is_padded or kind.needs_spans else self._is_real[:1]
-        return batch_mask(kind, is_real, spans=spans, window=window).unsqueeze(1)
+        return batch_mask(kind, is_real[:1], window=window).unsqueeze(1)
 
 
 class _Mark(NamedTuple):
-    """What a module of a wired block carries."""
-
     wiring: Wiring
     block: int
 
@@ -140,8 +110,7 @@ def wired_attention(
 ) -> tuple[Tensor, None]:
     """Compute attention under the mask of the block that asks; called by transformers.
 
-    Raises:
-        DecoderError: The layer passes something that changes attention and is not supported here.
+    A layer that passes something unsupported that would change attention is refused with `DecoderError`.
     """
     mark: _Mark | None = getattr(module, _MARK, None)
     if mark is None:
@@ -163,7 +132,8 @@ def wired_attention(
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
     }
-    mark.wiring.show(mark.block, lambda: attention_weights(query, key, **how))
+    if mark.wiring.watch is not None:
+        mark.wiring.watch(mark.block, attention_weights(query, key, **how))
     return attend(query, key, value, **how), None
 
 
@@ -177,28 +147,20 @@ def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: An
 
 @contextmanager
 def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], *, family: str) -> Iterator[Wiring]:
-    """Wire a decoder until the `with` block ends, and leave it as it was found.
+    """Wire a decoder, given without its head, until the `with` block ends, and leave it as it was found.
 
-    Args:
-        module: The decoder without its head.
-        blocks: Its blocks, bottom up.
-        kinds: Mask kind per block as text, bottom up.
-        family: Its `model_type`, for messages.
-
-    Yields:
-        The wiring; `begin` must be called before each forward call.
+    `begin` of the wiring must be called before each forward call.
 
     Raises:
         DecoderError: The family does not let its attention be chosen; says which plan works.
     """
     _register()
-    model: Any = module
     wiring = Wiring([parse_kind(kind) for kind in kinds])
-    config: Any = model.config
+    config: Any = module.config
     before = config._attn_implementation
     marks = {part: _Mark(wiring, index) for index, block in enumerate(blocks) for part in block.modules()}
     try:
-        _choose(model, NAME, family)
+        _choose(module, NAME, family)
         for part, mark in marks.items():
             setattr(part, _MARK, mark)
         setattr(config, _MARK, wiring)
@@ -207,7 +169,7 @@ def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], 
         vars(config).pop(_MARK, None)
         for part in marks:
             vars(part).pop(_MARK, None)
-        _choose(model, before, family)
+        _choose(module, before, family)
 
 
 def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
@@ -219,37 +181,35 @@ def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
 def require_obedient(wiring: Wiring, *, family: str) -> None:
     """Check after a forward call that every block asked for its mask, and that no window is lost.
 
-    Raises:
-        DecoderError: A block did not: its attention goes another way. Or the family puts its sliding window or chunks
-            into the mask alone, which ours replaces.
+    Otherwise, `DecoderError`: the attention of a block goes another way, or the family puts its sliding window or
+    chunks into the mask alone, which ours replaces.
     """
     silent = [block + 1 for block, n_calls in enumerate(wiring.calls) if n_calls == 0]
     if silent:
-        raise DecoderError(
-            f"the family {family!r} computes attention past the library's interface (block {silent[0]} did not ask "
-            "for its mask), so a mask plan would be ignored; only the plan 'causal' works for it."
+        raise only_causal(
+            family,
+            f"computes attention past the library's interface (block {silent[0]} did not ask for its mask), so a mask "
+            "plan would be ignored",
         )
     lost = sorted(wiring.asked_windows - set(wiring.windows.values()))
     if lost:
-        raise DecoderError(
-            f"the family {family!r} does not pass its attention the window of {lost[0]} tokens, so a mask plan "
-            "would lose it; only the plan 'causal' works for it."
-        )
+        why = f"does not pass its attention the window of {lost[0]} tokens, so a mask plan would lose it"
+        raise only_causal(family, why)
+
+
+def only_causal(family: str, why: str) -> DecoderError:
+    """Build the error for a family that cannot be wired."""
+    return DecoderError(f"the family {family!r} {why}; only the plan 'causal' works for it.")
 
 
 def _choose(model: Any, name: str, family: str) -> None:
     try:
         model.set_attn_implementation(name)
     except (ValueError, KeyError, NotImplementedError) as error:
-        raise DecoderError(
-            f"the family {family!r} does not let its attention be chosen ({str(error).splitlines()[0]}); "
-            "only the plan 'causal' works for it."
-        ) from error
+        why = str(error).splitlines()[0]
+        raise only_causal(family, f"does not let its attention be chosen ({why})") from error
     if model.config._attn_implementation != name:
-        raise DecoderError(
-            f"the family {family!r} does not go through the library's attention interface; "
-            "only the plan 'causal' works for it."
-        )
+        raise only_causal(family, "does not go through the library's attention interface")
 
 
 def _register() -> None:

@@ -11,22 +11,15 @@ from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
-from extract.poolings.pooler import Pooler
-from extract.wiring.capture import run_batch
+from extract.wiring.applied import Replay
+from extract.wiring.capture import Pooler, run_batch
 from extract.wiring.interface import Wiring
-from extract.wiring.replay import Replay
 
 Kinds = tuple[str, ...]
 
 
 def count_blocks(plans: Sequence[Kinds]) -> int:
-    """Count the block passes that plans need when what they share is computed once.
-
-    Args:
-        plans: Kinds per block, bottom up, per plan.
-
-    Returns:
-        The number of nodes of the tree of their beginnings.
+    """Count the block passes that plans need when the beginnings they share are computed once.
 
     Example:
         >>> count_blocks([("causal", "causal"), ("causal", "backward")])
@@ -41,15 +34,9 @@ def walk_plans(
 ) -> None:  # fmt: skip
     """Compute the latents of a batch under several plans, going through their tree depth first.
 
-    Args:
-        decoder: The frozen decoder, wired.
-        wiring: Its wiring.
-        batch: The batch.
-        plans: Kinds per block, bottom up, per plan; at least one.
-        poolings: Names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words.
-        layers: Names of the decoder's layers, bottom up.
-        emit: Called with each plan, in sorted order, and its latents `(L, P, N, D)` float32 on the decoder's device;
-            the tensor is used again for the next plan, so what is kept must be copied.
+    Poolings, layers and latents are those of `Pooler`; a plan is given as its kinds per block, bottom up. `emit` is
+    called with each plan, in sorted order, and its latents; the tensor is used again for the next plan, so what is
+    kept must be copied.
 
     Raises:
         DecoderError: The final norm of this family cannot be found.

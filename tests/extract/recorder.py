@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from extract.run.progress import ExtractionProgress
 
-class Recorder:
+
+class Recorder(ExtractionProgress):
     """Counts what it is told; calls `on_start` once and `on_advance` with the number of batches written so far."""
 
     def __init__(

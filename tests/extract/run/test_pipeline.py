@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from extract.run.pipeline import QUEUE_BATCHES, QUEUE_WRITES, Ahead, Sink
+from extract.run.pipeline import ITEMS_AHEAD, ITEMS_WAITING, Ahead, Sink
 
 
 def n_threads() -> int:
     """Count the threads of the pipeline."""
-    return sum(thread.name in ("icecore-writer", "icecore-tokeniser") for thread in threading.enumerate())
+    return sum(thread.name.startswith(("icecore-writer", "icecore-tokeniser")) for thread in threading.enumerate())
 
 
 def test_a_sink_keeps_the_order_and_finishes() -> None:
@@ -69,7 +69,7 @@ def test_a_slow_sink_holds_few_items() -> None:
     assert taken.acquire(timeout=60)  # one is being consumed, the queue fills up behind it
     feeder.join(timeout=0.5)
     assert feeder.is_alive()
-    assert len(put) <= QUEUE_WRITES + 1
+    assert len(put) <= ITEMS_WAITING + 1
     may_go_on.set()
     feeder.join(timeout=60)
     sink.close()
@@ -95,7 +95,7 @@ def test_ahead_is_only_a_few_items_ahead() -> None:
     ahead = Ahead(make())
     assert next(ahead) == 0
     ahead.close()
-    assert len(made) <= QUEUE_BATCHES + 3
+    assert len(made) <= ITEMS_AHEAD + 1
     assert n_threads() == 0
 
 

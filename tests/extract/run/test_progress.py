@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from extract.run.progress import BarProgress, ExtractionProgress, SilentProgress
+from extract.run.progress import BarProgress, ExtractionProgress
 
 
 def show(progress: ExtractionProgress) -> None:
@@ -17,14 +17,13 @@ def show(progress: ExtractionProgress) -> None:
 
 
 def test_silence(capfd: pytest.CaptureFixture[str]) -> None:
-    show(SilentProgress())
+    show(ExtractionProgress())
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_terminal_gets_a_bar() -> None:
     screen = io.StringIO()
-    with BarProgress(Console(file=screen, force_terminal=True, width=120), title="drilling") as bar:
-        show(bar)
+    show(BarProgress(Console(file=screen, force_terminal=True, width=120), title="drilling"))
     assert "drilling" in screen.getvalue()
     assert "100/100" in screen.getvalue()
     assert "rows/s" in screen.getvalue()

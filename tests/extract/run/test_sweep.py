@@ -13,6 +13,7 @@ from extract.run.spec import ExtractionSpec
 from extract.run.sweep import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache
 from extract.wiring.tree import count_blocks
+from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import make_decoder
 
 PLANS = ("causal", "backward:1", "backward:2", "backward", "nosink-bidirectional:2+bidirectional:1", "backward@1-1")
@@ -89,24 +90,12 @@ def test_a_grid_of_k_and_k0_costs_what_its_tree_says() -> None:
 def test_an_interrupted_sweep_goes_on_and_ends_with_the_same_numbers(
     decoder: Decoder, texts: list[str], tmp_path: Path
 ) -> None:
-    class Interrupting:
-        def __init__(self) -> None:
-            self.seen = 0
-
-        def start(self, *, n_rows: int, n_done: int) -> None:
-            assert n_done < n_rows
-
-        def advance(self, *, n_rows: int, n_tokens: int) -> None:
-            self.seen += n_rows > 0 and n_tokens > 0
-            if self.seen == 4:
-                raise KeyboardInterrupt
-
-        def finish(self) -> None: ...
-
+    progress = Recorder(on_advance=interrupt_after(4))
     plans = [parse_plan(plan) for plan in PLANS]
     spec = ExtractionSpec(poolings=SPEC.poolings, batch_tokens=60)
     with pytest.raises(KeyboardInterrupt):
-        sweep_latents(decoder, texts, plans, spec=spec, folder=tmp_path / "cut", progress=Interrupting())
+        sweep_latents(decoder, texts, plans, spec=spec, folder=tmp_path / "cut", progress=progress)
+    assert progress.n_done < progress.n_rows
     half = [LatentCache(path, allow_partial=True) for path in sorted((tmp_path / "cut").glob("*.h5"))]
     assert 0 < sum(cache.n_done for cache in half) < len(texts) * len(PLANS)
     resumed = sweep_latents(decoder, texts, plans, spec=spec, folder=tmp_path / "cut")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import normalizers
 
+from extract.decoders.decoder import Decoder
 from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText, join_words
@@ -217,11 +218,11 @@ def test_a_text_all_of_whose_words_are_lost_still_is_a_row(
     assert not row.words.columns.any()
 
 
-def test_an_encoder_for_either_kind_of_text() -> None:
+def test_an_encoder_for_either_kind_of_text(decoder: Decoder) -> None:
     spec = ExtractionSpec()
-    assert isinstance(make_encoder(make_tokenizer(), spec, window=64, has_words=True), WordEncoder)
-    assert isinstance(make_encoder(make_tokenizer(), spec, window=64, has_words=False), TextEncoder)
+    assert isinstance(make_encoder(decoder, spec, has_words=True), WordEncoder)
+    assert isinstance(make_encoder(decoder, spec, has_words=False), TextEncoder)
     windows = ExtractionSpec(template=InputTemplate(on_long="windows"))
-    assert isinstance(make_encoder(make_tokenizer(), windows, window=64, has_words=True), WordEncoder)
+    assert isinstance(make_encoder(decoder, windows, has_words=True), WordEncoder)
     with pytest.raises(InputError, match="on_long is 'windows', but these are plain texts"):
-        make_encoder(make_tokenizer(), windows, window=64, has_words=False)
+        make_encoder(decoder, windows, has_words=False)
