@@ -11,8 +11,7 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from probes.latents.channels import Channels
-from probes.latents.chunks import Chunk, plan_chunks
-from probes.latents.reading import Streaming, WordBatch, WordReader
+from probes.latents.reading import Chunk, Streaming, WordBatch, WordReader, plan_chunks
 from probes.latents.stream import InOrder, Shuffled
 from probes.latents.word_latents import WordLatents
 from tests.probes.heads.words.planted_words import CUT, LAYERS, PlantedCache, make_task, plant

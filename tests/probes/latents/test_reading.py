@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.latents.chunks import GAP_WORDS, PIECE_WORDS, WordRows, plan_chunks
+from probes.latents.reading import GAP_WORDS, PIECE_WORDS, WordRows, plan_chunks
 
 
 def make_rows(starts: list[int], lengths: list[int], missing: set[int] = frozenset()) -> WordRows:  # type: ignore[assignment]
