@@ -11,15 +11,7 @@ class CosineLinear(CosineHead):
     """Standardised layer cosines, then one linear map and a sigmoid: a weight per layer, and no hidden layer.
 
     Cosines of neighbouring layers rise and fall together, so a weight says what a layer adds beside the others, not
-    what it knows alone.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
-        loss: A name from `LOSSES`.
-        learning_rate: AdamW learning rate.
-        weight_decay: AdamW weight decay.
+    what it knows alone. The arguments are those of `CosineHead`.
     """
 
     network: nn.Linear

@@ -14,14 +14,9 @@ from probes.networks.pair_head import PairHead, collect_similarities, cosine
 class CosineHead(PairHead):
     """Standardised layer cosines, then a network with one output and a sigmoid.
 
-    The cosines are standardised before the network, and where asked for also the latents before the cosine, both by
-    the training split. A head sets `network`, from `(B, L)` to `(B, 1)`.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
-        how: As for `PairHead`.
+    The cosines are standardised before the network and, with `standardises_latents`, so is each dimension of a latent
+    before the cosine, both by the training split. A head sets `network`, from `(B, L)` to `(B, 1)`; the other arguments
+    are those of `PairHead`.
     """
 
     cosine_mean: Tensor
@@ -61,16 +56,8 @@ class CosineHead(PairHead):
 class CosineMLP(CosineHead):
     """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
 
-    FREEZE takes the cosines of latents as they are: `standardises_latents` off.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        hidden: Units of the hidden layer.
-        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
-        loss: A name from `LOSSES`.
-        learning_rate: AdamW learning rate.
-        weight_decay: AdamW weight decay.
+    FREEZE takes the cosines of latents as they are: `standardises_latents` off. `hidden` counts the units of the hidden
+    layer; the other arguments are those of `CosineHead`.
     """
 
     def __init__(
