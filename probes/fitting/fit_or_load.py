@@ -18,12 +18,6 @@ def fit_or_load(
         fit_id: Digest of everything that decides the fit.
         fit: Fits the head; returns it with its record (plain values, `name` among them).
         build: Builds the module, without its weights, from a record.
-
-    Returns:
-        The head and its record.
-
-    Raises:
-        HeadError: The head could not be fitted.
     """
     try:
         saved = load_fitted(folder, build)

@@ -44,28 +44,15 @@ M_co = TypeVar("M_co", bound=FittedModule, covariant=True)
 
 @dataclass(frozen=True)
 class SavedHead(Generic[M_co]):
-    """A fitted head and what is stored with it: a pair head, autoencoders, a token head or a logistic probe.
-
-    Attributes:
-        head: The module, in eval mode, on the CPU.
-        record: Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds.
-    """
+    """A fitted head, in eval mode, on the CPU, and what is stored with it."""
 
     head: M_co
     record: dict[str, Any]
+    """Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds."""
 
 
 def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
-    """Write a fitted head.
-
-    Args:
-        folder: Folder for `model.safetensors` and `head.json`; created if absent.
-        head: The fitted module.
-        record: Plain values; must hold `name`.
-
-    Returns:
-        The head with the whole record.
-    """
+    """Write a fitted head to a folder; its record holds plain values, `name` among them, and is returned whole."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({key: value.contiguous() for key, value in head.state_dict().items()}, folder / WEIGHTS)
     whole = {"schema": SCHEMA, "arguments": head.arguments(), **record}
@@ -75,14 +62,7 @@ def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
 
 
 def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
-    """Read a fitted head.
-
-    Args:
-        folder: A folder written by `save_fitted`.
-        build: Builds the module, without its weights, from the record.
-
-    Returns:
-        The head and its record.
+    """Read a fitted head; `build` makes the module, without its weights, from the record.
 
     Raises:
         HeadError: No head there, or one that cannot be read.
