@@ -1,4 +1,4 @@
-"""Where the words of a split are in a cache, and the stretches of the cache in which they are read."""
+"""The stretches of a word cache in which the words of a split are read, and the reader."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
+from extract.store.lookup import WordPlaces
 from probes.latents.channels import Channels
 
 PIECE_WORDS = 256
@@ -22,32 +23,6 @@ GAP_WORDS = 64
 
 Prepare = Callable[[Tensor], None]
 """Changes latents `(L, W, D)` in place, in the thread that reads them."""
-
-
-@dataclass(frozen=True, eq=False)
-class WordRows:
-    """The words of one split, sentence after sentence.
-
-    Attributes:
-        places: Place of each word in the cache; equal sentences have equal places.
-        offsets: Where each sentence starts in `places`; the last entry is the number of words.
-        flags: What befell each word in extraction.
-        has_latent: Whether the cache holds a latent: False for words that were cut off or lost.
-    """
-
-    places: Int[np.ndarray, " W"]
-    offsets: Int[np.ndarray, " N_1"]
-    flags: UInt8[np.ndarray, " W"]
-    has_latent: Bool[np.ndarray, " W"]
-
-    def __len__(self) -> int:
-        """Number of sentences."""
-        return len(self.offsets) - 1
-
-    @property
-    def n_words(self) -> int:
-        """Number of words."""
-        return len(self.places)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +41,7 @@ class Chunk:
         return self.stop - self.start
 
 
-def plan_chunks(rows: WordRows, *, chunk_words: int) -> list[Chunk]:
+def plan_chunks(rows: WordPlaces, *, chunk_words: int) -> list[Chunk]:
     """Cut the words of a split into stretches of at most `chunk_words` places, in the order of the file.
 
     The chunks hold every word with a latent exactly once. Equal sentences are in one chunk, each a piece of its own.
@@ -75,7 +50,7 @@ def plan_chunks(rows: WordRows, *, chunk_words: int) -> list[Chunk]:
     pieces: list[NDArray[np.int64]] = []
     start = stop = 0
     for piece in _pieces(rows, min(chunk_words, PIECE_WORDS)):
-        first, end = int(rows.places[piece[0]]), int(rows.places[piece[-1]]) + 1
+        first, end = int(rows.positions[piece[0]]), int(rows.positions[piece[-1]]) + 1
         if pieces and (end - start > chunk_words or first - stop > GAP_WORDS):
             chunks.append(Chunk(start, stop, tuple(pieces)))
             pieces = []
@@ -88,18 +63,18 @@ def plan_chunks(rows: WordRows, *, chunk_words: int) -> list[Chunk]:
     return chunks
 
 
-def _pieces(rows: WordRows, most_words: int) -> list[NDArray[np.int64]]:
+def _pieces(rows: WordPlaces, most_words: int) -> list[NDArray[np.int64]]:
     """Return the words of every sentence, or of a part of it, by their place in the cache.
 
     A sentence is cut where its words do not follow each other in the cache, as at the seams of windows.
     """
-    found = []
+    found, has_latent = [], rows.has_latent
     for begin, end in zip(rows.offsets[:-1], rows.offsets[1:], strict=True):
-        seams = begin + 1 + np.flatnonzero(np.diff(rows.places[begin:end]) != 1)
+        seams = begin + 1 + np.flatnonzero(np.diff(rows.positions[begin:end]) != 1)
         for first, last in pairwise([begin, *seams, end]):
             parts = (np.arange(at, min(at + most_words, last)) for at in range(first, last, most_words))
-            found += [words for part in parts if len(words := part[rows.has_latent[part]])]
-    return sorted(found, key=lambda piece: int(rows.places[piece[0]]))
+            found += [words for part in parts if len(words := part[has_latent[part]])]
+    return sorted(found, key=lambda piece: int(rows.positions[piece[0]]))
 
 
 class WordBatch(NamedTuple):

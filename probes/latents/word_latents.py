@@ -10,8 +10,9 @@ from jaxtyping import Int
 
 from extract.errors import CacheError, TaskError
 from extract.store.cache import LatentCache
+from extract.store.lookup import WordPlaces
 from probes.latents.channels import Channels, channels_of
-from probes.latents.reading import Chunk, Prepare, Streaming, WordReader, WordRows, plan_chunks
+from probes.latents.reading import Chunk, Prepare, Streaming, WordReader, plan_chunks
 from probes.latents.standardise import Standardiser, standardise_chunks
 from probes.latents.stream import InOrder, Shuffled
 from probes.tasks.words.task import WordTask
@@ -61,7 +62,7 @@ class WordLatents(lightning.LightningDataModule):
         self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
         self.layers = self.channels.names
         """Names of the channels, `L` of them; with one pooling these are its layers."""
-        self.rows = {split: _locate(cache, task, split) for split in task.splits}
+        self.rows = {split: cache.words_of(task.joined(split)) for split in task.splits}
         self._planned: dict[str, list[Chunk]] = {}
         self.epoch_steps = 1
         """Fewest steps of an epoch of training: a small split is gone over several times."""
@@ -82,7 +83,7 @@ class WordLatents(lightning.LightningDataModule):
             )
         return found
 
-    def split(self, name: str) -> WordRows:
+    def split(self, name: str) -> WordPlaces:
         """Return the words of one split; a `TaskError` where the task has none of this name."""
         if name not in self.rows:
             raise TaskError(f"task {self.task.name!r} has no split {name!r}; it has: {', '.join(self.rows)}.")
@@ -100,28 +101,25 @@ class WordLatents(lightning.LightningDataModule):
     def standardiser(self) -> Standardiser:
         """Mean and scale over the training words, each place of the cache counted once."""
         return standardise_chunks(
-            batch.latents[:, np.unique(self.split("train").places[batch.words], return_index=True)[1]]
+            batch.latents[:, np.unique(self.split("train").positions[batch.words], return_index=True)[1]]
             for batch in self.loader("train")
         )
 
     def loader(self, split: str, *, channel: int | None = None, prepare: Prepare | None = None) -> InOrder:
         """Read the words of one split in the order of the file, without labels and without words that lack a latent.
 
-        Args:
-            split: The split.
-            channel: Position of the one channel to read; all of them when absent.
-            prepare: What is done to the latents.
+        `channel` is the position of the one channel to read (all of them when None), `prepare` changes the latents.
         """
         channels = self.channels
         if channel is not None:
             pooling, layer = divmod(channel, len(channels.layers))
             channels = Channels((channels.poolings[pooling],), (channels.layers[layer],))
-        return InOrder(WordReader(self.cache, channels, prepare), self._chunks(split), self.split(split).places)
+        return InOrder(WordReader(self.cache, channels, prepare), self._chunks(split), self.split(split).positions)
 
     def train_dataloader(self) -> Shuffled:
         """Training sentences, shuffled by the seed."""
         return Shuffled(
-            WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").places,
+            WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").positions,
             labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
             buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
         )  # fmt: skip
@@ -130,9 +128,3 @@ class WordLatents(lightning.LightningDataModule):
         if split not in self._planned:
             self._planned[split] = plan_chunks(self.split(split), chunk_words=self.streaming.chunk_words)
         return self._planned[split]
-
-
-def _locate(cache: LatentCache, task: WordTask, split: str) -> WordRows:
-    found = cache.words_of(task.joined(split))
-    places, offsets = (np.asarray(values, dtype=np.int64) for values in (found.positions, found.offsets))
-    return WordRows(places, offsets, np.asarray(found.flags, dtype=np.uint8), np.asarray(found.has_latent, dtype=bool))
