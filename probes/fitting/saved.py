@@ -1,4 +1,4 @@
-"""The one format of fitted heads on disk: weights as safetensors, everything else as JSON. No pickle."""
+"""Fitted heads on disk, each fitted once: weights as safetensors, everything else as JSON. No pickle."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from extract.errors import HeadError
+from extract.errors import HeadError, IcecoreError
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
@@ -82,6 +82,27 @@ def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> Sav
         ) from error
     head.eval()
     return SavedHead(head, record)
+
+
+def fit_or_load(
+    folder: Path, fit_id: str, fit: Callable[[], tuple[M, dict[str, Any]]], build: Callable[[dict[str, Any]], M]
+) -> SavedHead[M]:
+    """Load the head of a folder if it was fitted under the same circumstances; otherwise fit and save it.
+
+    Args:
+        folder: Where the head is kept.
+        fit_id: Digest of everything that decides the fit.
+        fit: Fits the head; returns it with its record (plain values, `name` among them).
+        build: Builds the module, without its weights, from a record.
+    """
+    try:
+        saved = load_fitted(folder, build)
+        if saved.record.get("fit_id") == fit_id:
+            return saved
+    except IcecoreError:
+        pass  # absent, cut short, of another version or another head: fitted again
+    head, record = fit()
+    return save_fitted(folder, head, {**record, "fit_id": fit_id})
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

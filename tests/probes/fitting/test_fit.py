@@ -14,7 +14,7 @@ from extract.store.cache import LatentCache
 from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.correlation import pearson
-from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.cosine_heads import CosineMLP
 from probes.networks.pair_head import PairHead, collect_similarities
 from probes.networks.siamese_cosine import SiameseCosine
 from probes.tasks import PairTask
