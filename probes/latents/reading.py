@@ -78,12 +78,9 @@ def _pieces(rows: WordPlaces, most_words: int) -> list[NDArray[np.int64]]:
 
 
 class WordBatch(NamedTuple):
-    """Words with their latents; valid until the next batch is drawn, which takes the same memory.
+    """Words by their positions in their split; labels are None where they are to be predicted.
 
-    Attributes:
-        latents: Latents of the words.
-        words: Positions of the words in their split.
-        labels: Classes of the words; None where they are to be predicted.
+    The batch is valid until the next one is drawn, which takes the same memory.
     """
 
     latents: Float[Tensor, "L W D"]

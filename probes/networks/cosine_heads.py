@@ -15,8 +15,7 @@ class CosineHead(PairHead):
     """Standardised layer cosines, then a network with one output and a sigmoid.
 
     The cosines are standardised before the network and, with `standardises_latents`, so is each dimension of a latent
-    before the cosine, both by the training split. A head sets `network`, from `(B, L)` to `(B, 1)`; the other arguments
-    are those of `PairHead`.
+    before the cosine, both by the training split. A head sets `network`, from `(B, L)` to `(B, 1)`.
     """
 
     cosine_mean: Tensor
@@ -56,8 +55,7 @@ class CosineHead(PairHead):
 class CosineMLP(CosineHead):
     """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
 
-    FREEZE takes the cosines of latents as they are: `standardises_latents` off. `hidden` counts the units of the hidden
-    layer; the other arguments are those of `CosineHead`.
+    FREEZE takes the cosines of latents as they are: `standardises_latents` off.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class CosineLinear(CosineHead):
     """Standardised layer cosines, then one linear map and a sigmoid: a weight per layer, and no hidden layer.
 
     Cosines of neighbouring layers rise and fall together, so a weight says what a layer adds beside the others, not
-    what it knows alone. The arguments are those of `CosineHead`.
+    what it knows alone.
     """
 
     network: nn.Linear

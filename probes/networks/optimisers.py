@@ -18,9 +18,9 @@ def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_de
 class LayerwiseAdamW(torch.optim.AdamW):
     """AdamW for parameters whose first axis is the layer, each layer with its own learning rate.
 
-    Every layer's slice is a leaf that shares memory with its parameter, so that the fused step serves all of them.
     The learning rates are FREEZE's: `learning_rate * (1 + layer / L)`. `stacks` are parameters `(L_g, ...)` with the
-    positions, 0 to `L - 1`, of the layers they hold.
+    positions, 0 to `L - 1`, of the layers they hold. Every layer's slice is a leaf that shares memory with its
+    parameter, so that the fused step serves all of them.
     """
 
     def __init__(

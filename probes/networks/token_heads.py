@@ -174,11 +174,7 @@ class TokenHead(lightning.LightningModule, ABC):
 
 
 class TokenClassifier(TokenHead):
-    """Dropout and a linear map on every layer at once: `P = L` probes.
-
-    Source:
-        MAGNET, appendix A; Look Both Ways, section 3.2.
-    """
+    """Dropout and a linear map on every layer: `P = L` probes (MAGNET, appendix A; Look Both Ways, section 3.2)."""
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Map each layer by its own matrix."""
@@ -201,8 +197,7 @@ class TokenNormed(TokenClassifier):
 class TokenMix(TokenHead):
     """Dropout and a linear map on a softmax-weighted sum of layer-normed layers with a scale: one probe.
 
-    Source:
-        The scalar mix of ELMo (Peters et al., 2018, section 3.2).
+    The sum is the scalar mix of ELMo (Peters et al., 2018, section 3.2).
     """
 
     is_normed = True
