@@ -64,9 +64,7 @@ def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
 def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
     """Read a fitted head; `build` makes the module, without its weights, from the record.
 
-    Raises:
-        HeadError: No head there, or one that cannot be read.
-        UnknownNameError: `build` does not know the head.
+    Raises `HeadError` where no head is there, or one that cannot be read.
     """
     folder = Path(folder)
     try:

@@ -48,12 +48,7 @@ def split_poolings(text: str) -> tuple[str, ...]:
 
 
 def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = "all") -> Channels:
-    """Choose channels of a cache.
-
-    Raises:
-        HeadError: An empty or repeated pooling.
-        UnknownNameError: A pooling or layer that the cache does not have.
-    """
+    """Choose channels of a cache; a pooling or layer that it does not have raises `UnknownNameError`."""
     chosen = Channels(split_poolings(pooling), select_from(layers, cache.layers))
     for name in chosen.poolings:
         cache.layer(chosen.layers[0], name)  # rejects an unknown pooling

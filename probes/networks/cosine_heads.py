@@ -56,6 +56,15 @@ class CosineMLP(CosineHead):
     """Standardised layer cosines, then `L -> hidden -> 1` and a sigmoid (FREEZE section 4.2.1).
 
     FREEZE takes the cosines of latents as they are: `standardises_latents` off.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        hidden: Units of the hidden layer.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
     """
 
     def __init__(
@@ -73,6 +82,14 @@ class CosineLinear(CosineHead):
 
     Cosines of neighbouring layers rise and fall together, so a weight says what a layer adds beside the others, not
     what it knows alone.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
     """
 
     network: nn.Linear

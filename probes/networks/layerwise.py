@@ -66,12 +66,7 @@ def build_map(kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float
 class LayerGroups(nn.Module):
     """Layer-wise maps `D -> H_l` (encoders) or `H_l -> D` (decoders), one batched computation per distinct `H_l`.
 
-    Args:
-        kind: A name from `ENCODERS`.
-        width: Dimension `D` of a latent.
-        codes: Width `H_l` of the codes of each of the `L` layers.
-        dropout: Dropout probability.
-        is_decoder: Whether the maps lead from codes back to latents.
+    `kind` is a name from `ENCODERS`, `width` is `D`, and `codes` holds the `H_l` of each of the `L` layers.
     """
 
     def __init__(

@@ -12,11 +12,7 @@ _RULE = re.compile(r"(?P<low>[^,]+?)\s*(?:,\s*upper half\s+(?P<high>[^,]+?)\s*)?
 
 
 def check_widths(value: object) -> Widths:
-    """Check that a value from a config may be a rule for bottlenecks, before anybody reads it, and return it.
-
-    Raises:
-        HeadError: It is neither a whole number, nor a text, nor a list of whole numbers of at least 1.
-    """
+    """Return a value from a config if it is a text, a size of at least 1 or a list of sizes; else raise `HeadError`."""
     sizes = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str) or (sizes and all(_is_size(size) for size in sizes)):
         return value  # type: ignore[return-value]
