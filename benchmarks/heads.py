@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from benchmarks.extraction import matmul_rate
 from benchmarks.timing import Comparison, compare
 from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.encoders import LayerGroups
-from probes.networks.layerwise import LayerwiseLinear, LayerwiseNorm
+from probes.networks.layerwise import LayerGroups, LayerwiseLinear, LayerwiseNorm
 from probes.networks.losses import log_variance_loss
 from probes.networks.siamese_cosine import SiameseCosine
 

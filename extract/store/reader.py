@@ -72,6 +72,11 @@ class WordPlaces:
     flags: NDArray[np.uint8]
 
     @property
+    def n_words(self) -> int:
+        """Number of words."""
+        return len(self.positions)
+
+    @property
     def has_latent(self) -> Bool[np.ndarray, " W"]:
         """Whether each word has a latent: it was neither truncated nor lost."""
         has_latent: NDArray[np.bool_] = (self.flags & (WORD_CUT | WORD_LOST)) == 0

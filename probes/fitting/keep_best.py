@@ -20,15 +20,10 @@ def ignore_epoch(epoch: int, values: dict[str, float]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What an epoch gave.
-
-    Attributes:
-        scores: `(S,)` score of each stack, higher is better; NaN where there is none.
-        history: Values to keep.
-        reported: Values to report.
-    """
+    """What an epoch gave: scores of the stacks, values to keep and values to report."""
 
     scores: Float[np.ndarray, " S"]
+    """Higher is better; NaN where there is none."""
     history: dict[str, Any]
     reported: dict[str, float]
 

@@ -1,8 +1,9 @@
 """Fitting layer-wise autoencoders: every layer keeps its own best epoch, as if it were trained alone."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import lightning
@@ -17,24 +18,19 @@ from probes.networks.autoencoder import LayerAutoencoder
 
 @dataclass(frozen=True)
 class LayerFit:
-    """What a fit gave; the autoencoders themselves hold the weights that were kept.
-
-    Attributes:
-        best_epochs: Epoch of the weights kept, from 1, for each layer.
-        losses: Held-out loss of the weights kept, for each layer.
-        history: Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K.
-        seconds: Duration.
-    """
+    """What a fit gave; the autoencoders themselves hold the weights that were kept."""
 
     best_epochs: tuple[int, ...]
+    """Epoch of the weights kept, from 1, for each layer."""
     losses: tuple[float, ...]
+    """Held-out loss of the weights kept, for each layer."""
     history: tuple[dict[str, float], ...]
+    """Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K."""
     seconds: float
 
 
-def _parts(module: LayerAutoencoder) -> Iterator[Part]:
-    yield from module.encoder.stacks()
-    yield from module.decoder.stacks()
+def _parts(module: LayerAutoencoder) -> Iterable[Part]:
+    return chain(module.encoder.stacks(), module.decoder.stacks())
 
 
 def _look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any) -> Look:
@@ -57,12 +53,8 @@ def fit_layers(
         device: `cpu` or a torch device.
         report: Called after every epoch with its number and its values.
 
-    Returns:
-        What happened.
-
     Raises:
         HeadError: A layer without an epoch of finite loss.
-        KeyboardInterrupt: Ctrl-C.
     """
     started = time.monotonic()
     module.prepare(data.standardiser())

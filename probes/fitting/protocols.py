@@ -82,15 +82,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:
-    """Look up a protocol.
-
-    Args:
-        name: A key of `PROTOCOLS`.
-        kind: The kind of task it is to be used on; any where empty.
-        task: Name of the task, for the message.
-
-    Returns:
-        The protocol.
+    """Look up a protocol of `PROTOCOLS` for a kind of task, any where empty; `task` is its name, for the message.
 
     Raises:
         UnknownNameError: Another name.

@@ -1,4 +1,4 @@
-"""The one format of fitted heads on disk: weights as safetensors, everything else as JSON. No pickle."""
+"""Fitted heads on disk, each fitted once: weights as safetensors, everything else as JSON. No pickle."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from extract.errors import HeadError
+from extract.errors import HeadError, IcecoreError
 
 SCHEMA = 3
 READABLE = (1, 2, SCHEMA)
@@ -44,28 +44,15 @@ M_co = TypeVar("M_co", bound=FittedModule, covariant=True)
 
 @dataclass(frozen=True)
 class SavedHead(Generic[M_co]):
-    """A fitted head and what is stored with it: a pair head, autoencoders, a token head or a logistic probe.
-
-    Attributes:
-        head: The module, in eval mode, on the CPU.
-        record: Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds.
-    """
+    """A fitted head, in eval mode, on the CPU, and what is stored with it."""
 
     head: M_co
     record: dict[str, Any]
+    """Plain values: `schema`, `name`, `arguments`, `pooling`, `layers`, and what the head's own fit adds."""
 
 
 def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
-    """Write a fitted head.
-
-    Args:
-        folder: Folder for `model.safetensors` and `head.json`; created if absent.
-        head: The fitted module.
-        record: Plain values; must hold `name`.
-
-    Returns:
-        The head with the whole record.
-    """
+    """Write a fitted head to a folder; its record holds plain values, `name` among them, and is returned whole."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({key: value.contiguous() for key, value in head.state_dict().items()}, folder / WEIGHTS)
     whole = {"schema": SCHEMA, "arguments": head.arguments(), **record}
@@ -75,18 +62,9 @@ def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
 
 
 def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> SavedHead[M]:
-    """Read a fitted head.
+    """Read a fitted head; `build` makes the module, without its weights, from the record.
 
-    Args:
-        folder: A folder written by `save_fitted`.
-        build: Builds the module, without its weights, from the record.
-
-    Returns:
-        The head and its record.
-
-    Raises:
-        HeadError: No head there, or one that cannot be read.
-        UnknownNameError: `build` does not know the head.
+    Raises `HeadError` where no head is there, or one that cannot be read.
     """
     folder = Path(folder)
     try:
@@ -102,6 +80,27 @@ def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> Sav
         ) from error
     head.eval()
     return SavedHead(head, record)
+
+
+def fit_or_load(
+    folder: Path, fit_id: str, fit: Callable[[], tuple[M, dict[str, Any]]], build: Callable[[dict[str, Any]], M]
+) -> SavedHead[M]:
+    """Load the head of a folder if it was fitted under the same circumstances; otherwise fit and save it.
+
+    Args:
+        folder: Where the head is kept.
+        fit_id: Digest of everything that decides the fit.
+        fit: Fits the head; returns it with its record (plain values, `name` among them).
+        build: Builds the module, without its weights, from a record.
+    """
+    try:
+        saved = load_fitted(folder, build)
+        if saved.record.get("fit_id") == fit_id:
+            return saved
+    except IcecoreError:
+        pass  # absent, cut short, of another version or another head: fitted again
+    head, record = fit()
+    return save_fitted(folder, head, {**record, "fit_id": fit_id})
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Fitting one head with one seed: Lightning's loop, the best validation epoch kept, test never touched."""
 
+import logging
 import signal
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import lightning
@@ -40,32 +41,14 @@ class FitOptions:
 
 @dataclass(frozen=True)
 class FitResult:
-    """What a fit gave; the head itself holds the best epoch's weights.
-
-    Attributes:
-        seed: The seed.
-        best_epoch: Epoch chosen on validation, from 1; 0 for a head without epochs.
-        history: Per epoch `train_loss`, `validation_pearson` and `validation_spearman`.
-        seconds: Duration.
-    """
+    """What a fit gave; the head itself holds the best epoch's weights."""
 
     seed: int
     best_epoch: int
+    """Epoch chosen on validation, from 1; 0 for a head without epochs."""
     history: tuple[dict[str, float], ...]
+    """Per epoch `train_loss`, `validation_pearson` and `validation_spearman`."""
     seconds: float
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What decides which epoch is kept.
-
-    Attributes:
-        metric: Name of a logged value, of which the highest counts.
-        every: Epochs from one look to the next.
-    """
-
-    metric: str = "validation_pearson"
-    every: int = 1
 
 
 def fit_head(
@@ -83,13 +66,9 @@ def fit_head(
         every: Epochs from one look at the selection split to the next.
         report: Called after every epoch with its number and its values.
 
-    Returns:
-        What happened.
-
     Raises:
         HeadError: No epoch had a finite score on the selection split.
         TaskError: The task has no training split or no selection split.
-        KeyboardInterrupt: Ctrl-C.
     """
     started = time.monotonic()
     data.split("train")
@@ -103,73 +82,42 @@ def fit_head(
     if not head.is_trained:
         head.eval()
         return FitResult(seed, 0, (), time.monotonic() - started)
-    selection = Selection(f"{data.selection}_pearson", every=every)
-    found = fit_epochs(head, data, options=options, selection=selection, seed=seed, device=device, report=report)
-    return replace(found, seconds=time.monotonic() - started)
-
-
-def fit_epochs(
-    module: lightning.LightningModule, data: lightning.LightningDataModule, *, options: FitOptions,
-    selection: Selection, seed: int = 0, device: str = "cpu", report: EpochReport = ignore_epoch,
-) -> FitResult:  # fmt: skip
-    """Run Lightning's loop and keep the best epoch.
-
-    Args:
-        module: What is trained; it ends with the weights of the best epoch, in eval mode, on the CPU.
-        data: What it is trained on.
-        options: Epochs and patience.
-        selection: What decides which epoch is best.
-        seed: Seed of dropout.
-        device: `cpu` or a torch device.
-        report: Called after every epoch with its number and its values.
-
-    Returns:
-        What happened.
-
-    Raises:
-        HeadError: No epoch had a finite value of the selection's metric.
-        KeyboardInterrupt: Ctrl-C.
-    """
-    started = time.monotonic()
-    selection = replace(selection, every=min(selection.every, options.max_epochs))  # the last epoch is looked at
-
-    def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
-        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
-        if epoch % selection.every:  # what was logged before is of an earlier epoch
-            values = {key: value for key, value in values.items() if key.startswith("train_")}
-        score = np.array([values.get(selection.metric, float("nan"))])
-        return Look(score, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
-
-    keeper = KeepBest(
-        1, parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()), look=look,
-        patience=options.patience, report=report,
-    )  # fmt: skip
+    metric = f"{data.selection}_pearson"
+    every = min(every, options.max_epochs)  # the last epoch is looked at
+    keeper = _keep_best(metric, every=every, patience=options.patience, report=report)
     run_trainer(
-        module, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
-        check_val_every_n_epoch=selection.every,
+        head, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
+        check_val_every_n_epoch=every,
     )  # fmt: skip
     [best_epoch] = keeper.best_epochs.tolist()
     if not best_epoch:
         raise HeadError(
-            f"no epoch of {type(module).__name__} had a finite {selection.metric.replace('_', ' ')} (last loss "
+            f"no epoch of {type(head).__name__} had a finite {metric.replace('_', ' ')} (last loss "
             f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
         )
-    keeper.restore(module.cpu())
-    module.eval()
+    keeper.restore(head.cpu())
+    head.eval()
     return FitResult(seed, best_epoch, tuple(keeper.history), time.monotonic() - started)
 
 
+def _keep_best(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
+    """Keep the epoch with the highest value of a logged metric."""
+
+    def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
+        values = {key: float(value) for key, value in trainer.callback_metrics.items()}
+        if epoch % every:  # what was logged before is of an earlier epoch
+            values = {key: value for key, value in values.items() if key.startswith("train_")}
+        score = np.array([values.get(metric, float("nan"))])
+        return Look(score, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+
+    return KeepBest(
+        1, parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()), look=look,
+        patience=patience, report=report,
+    )  # fmt: skip
+
+
 def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
-    """Score every pair of a split, in order.
-
-    Args:
-        head: A fitted head.
-        data: The pairs.
-        split: The split.
-
-    Returns:
-        `(N,)` float32 predictions.
-    """
+    """Score every pair of a split, in order."""
     head.eval()
     device = head.mean.device
     with torch.no_grad():
@@ -182,15 +130,7 @@ def run_trainer(
 ) -> None:
     """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
 
-    Args:
-        module: What is trained.
-        data: What it is trained on.
-        seed: Seed of torch's own generator meanwhile.
-        device: `cpu` or a torch device.
-        options: Further options of `lightning.Trainer`.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C.
+    `seed` is that of torch's own generator meanwhile; `options` are further ones of `lightning.Trainer`.
     """
     kind, _, index = device.partition(":")
     with torch.random.fork_rng(), quiet_lightning(), _interruptible():
@@ -220,8 +160,6 @@ def _interruptible() -> Iterator[None]:
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Silence Lightning's greetings and its advice on workers inside the block; other warnings pass."""
-    import logging
-
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

@@ -22,8 +22,7 @@ from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, spl
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
 from probes.logistic.probe import LinearProbe
-from probes.networks.cosine_linear import CosineLinear
-from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.cosine_heads import CosineLinear, CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
 from probes.networks.token_heads import TokenClassifier, TokenMix, TokenNormed

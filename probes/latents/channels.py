@@ -16,12 +16,7 @@ JOIN = "+"
 
 @dataclass(frozen=True)
 class Channels:
-    """Which latents of a cache a head reads, in order.
-
-    Attributes:
-        poolings: Poolings, one or more.
-        layers: Names of layers, bottom up; every pooling gives all of them.
-    """
+    """Which latents of a cache a head reads, in order: every pooling gives all of the layers, bottom up."""
 
     poolings: tuple[str, ...]
     layers: tuple[str, ...]
@@ -45,15 +40,7 @@ class Channels:
 
 
 def split_poolings(text: str) -> tuple[str, ...]:
-    """Read `mean` or `mean+last`.
-
-    Raises:
-        HeadError: An empty or repeated name.
-
-    Example:
-        >>> split_poolings("mean+last")
-        ('mean', 'last')
-    """
+    """Read `mean` or `mean+last`; an empty or repeated name raises `HeadError`."""
     names = tuple(part.strip() for part in text.split(JOIN))
     if not all(names) or len(set(names)) != len(names):
         raise HeadError(f"pooling is {text!r}; allowed: names, each once, joined by '{JOIN}', for instance mean+last.")
@@ -61,20 +48,7 @@ def split_poolings(text: str) -> tuple[str, ...]:
 
 
 def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = "all") -> Channels:
-    """Choose channels of a cache.
-
-    Args:
-        cache: The cache.
-        pooling: `mean`, or several joined by `+`.
-        layers: A selection of its layers.
-
-    Returns:
-        The channels.
-
-    Raises:
-        HeadError: An empty or repeated pooling.
-        UnknownNameError: A pooling or layer that the cache does not have.
-    """
+    """Choose channels of a cache; a pooling or layer that it does not have raises `UnknownNameError`."""
     chosen = Channels(split_poolings(pooling), select_from(layers, cache.layers))
     for name in chosen.poolings:
         cache.layer(chosen.layers[0], name)  # rejects an unknown pooling

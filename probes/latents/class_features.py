@@ -16,13 +16,7 @@ CHUNK_NUMBERS = 1 << 26  # float32 numbers of a chunk of layers, 256 MiB
 
 @dataclass(frozen=True, eq=False)
 class ClassFeatures:
-    """Reads the features of every row of a task, a few layers at a time.
-
-    Attributes:
-        cache: A cache that holds every text of the task.
-        task: The task.
-        channels: Which latents.
-    """
+    """Reads the features of every row of a task, a few layers at a time."""
 
     cache: LatentCache
     task: ClassTask
@@ -39,39 +33,24 @@ class ClassFeatures:
         return tuple(self.cache.rows_of(list(part[column])) for column in self.task.text_columns)
 
     def chunks(self, splits: Sequence[str]) -> Iterator[dict[str, Float[Tensor, "l N W"]]]:
-        """Read the features of splits, chunk of layers by chunk of layers.
-
-        Args:
-            splits: Which splits.
-
-        Yields:
-            Split to features `(l, N, W)`; the layers of all chunks together are the channels, in order.
-        """
+        """Yield features by split, a few layers at a time; those of all chunks together are the channels, in order."""
         rows = {split: self.rows(split) for split in splits}
         n_numbers = sum(len(part[0]) for part in rows.values()) * self.width * (2 if self.task.is_pairs else 1)
         step = max(1, CHUNK_NUMBERS // max(n_numbers, 1))
         for pooling in self.channels.poolings:
             for start in range(0, len(self.channels.layers), step):
-                layers = self.channels.layers[start : start + step]
-                one = Channels((pooling,), layers)
+                chunk = Channels((pooling,), self.channels.layers[start : start + step])
                 yield {
-                    split: join_pair(*(one.gather(self.cache, index) for index in part)) for split, part in rows.items()
+                    split: join_pair(*(chunk.gather(self.cache, index) for index in part))
+                    for split, part in rows.items()
                 }
 
 
 def join_pair(a: Float[Tensor, "L N D"], b: Float[Tensor, "L N D"] | None = None) -> Float[Tensor, "L N W"]:
     """Return latents as they are, or two of them as their absolute difference and product, which are symmetric.
 
-    Args:
-        a: `(L, N, D)` latents of the first, or only, texts.
-        b: `(L, N, D)` latents of the second texts.
-
-    Returns:
-        `(L, N, D)`, or `(L, N, 2 D)` for pairs.
-
     Example:
-        >>> one, other = torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 2.0]]])
-        >>> join_pair(one, other).tolist()
+        >>> join_pair(torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[3.0, 2.0]]])).tolist()
         [[[2.0, 0.0, 3.0, 4.0]]]
     """
     return a if b is None else torch.cat([(a - b).abs(), a * b], dim=-1)

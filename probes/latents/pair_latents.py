@@ -7,25 +7,18 @@ import lightning
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from extract.errors import HeadError, TaskError
 from extract.store.cache import LatentCache
 from probes.latents.channels import Channels, channels_of
 from probes.latents.standardise import Standardiser, fit_standardiser
+from probes.latents.text_latents import GatheredRows, in_order, shuffled
 from probes.tasks import PairTask
-
-EVALUATION_ROWS = 512
 
 
 class PairBatch(NamedTuple):
-    """A batch of pairs.
-
-    Attributes:
-        a: `(L, B, D)` float32 latents of the first texts.
-        b: `(L, B, D)` float32 latents of the second texts.
-        gold: `(B,)` float32 gold in [0, 1].
-    """
+    """Latents of the first and second texts of pairs, and gold in [0, 1]."""
 
     a: Float[Tensor, "L B D"]
     b: Float[Tensor, "L B D"]
@@ -33,19 +26,14 @@ class PairBatch(NamedTuple):
 
 
 class SimilarityBatch(NamedTuple):
-    """A batch of pairs whose layer similarities are known already.
-
-    Attributes:
-        similarities: `(C, B)` float32.
-        gold: `(B,)` float32 gold in [0, 1].
-    """
+    """Pairs whose layer similarities are known already, and gold in [0, 1]."""
 
     similarities: Float[Tensor, "C B"]
     gold: Float[Tensor, " B"]
 
 
-class PairRows(Dataset[PairBatch]):
-    """Pairs of one split; a whole batch is gathered in one call, so that a batch costs one read per layer."""
+class PairRows(GatheredRows[PairBatch]):
+    """Pairs of one split."""
 
     def __init__(self, cache: LatentCache, rows: tuple[Tensor, Tensor], gold: Tensor, *, channels: Channels) -> None:
         self.cache, self.rows, self.gold, self.channels = cache, rows, gold, channels
@@ -53,10 +41,6 @@ class PairRows(Dataset[PairBatch]):
     def __len__(self) -> int:
         """Number of pairs."""
         return len(self.gold)
-
-    def __getitem__(self, index: int) -> PairBatch:
-        """Return one pair as a batch of one."""
-        return self.__getitems__([index])
 
     def __getitems__(self, indices: Sequence[int]) -> PairBatch:
         """Gather a batch."""
@@ -66,8 +50,8 @@ class PairRows(Dataset[PairBatch]):
         return PairBatch(a, b, self.gold[index])
 
 
-class SimilarityRows(Dataset[SimilarityBatch]):
-    """Similarities of the pairs of one split, `(C, N)`, in memory."""
+class SimilarityRows(GatheredRows[SimilarityBatch]):
+    """Similarities of the pairs of one split, in memory."""
 
     def __init__(self, similarities: Float[Tensor, "C N"], gold: Float[Tensor, " N"]) -> None:
         self.similarities, self.gold = similarities, gold
@@ -76,23 +60,10 @@ class SimilarityRows(Dataset[SimilarityBatch]):
         """Number of pairs."""
         return len(self.gold)
 
-    def __getitem__(self, index: int) -> SimilarityBatch:
-        """Return one pair as a batch of one."""
-        return self.__getitems__([index])
-
     def __getitems__(self, indices: Sequence[int]) -> SimilarityBatch:
         """Gather a batch."""
         index = torch.as_tensor(indices)
         return SimilarityBatch(self.similarities[:, index], self.gold[index])
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
-
-
-def _in_order(rows: Dataset[Any]) -> DataLoader[Any]:
-    # With a generator of its own a loader draws nothing from the global one.
-    return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=_as_is, generator=torch.Generator())
 
 
 class PairLatents(lightning.LightningDataModule):
@@ -120,6 +91,8 @@ class PairLatents(lightning.LightningDataModule):
         super().__init__()
         self.cache, self.task, self.seed, self.selection = cache, task, seed, selection
         self.channels = channels_of(cache, pooling, layers)
+        self.pooling, self.layers = self.channels.pooling, self.channels.names
+        """The pooling, or several joined by `+`, and the names of the `L` channels."""
         self.batch_size = batch_size
         self.fixed: dict[str, SimilarityRows] = {}
         """Splits whose similarities a head has computed once and for all; Lightning's loop reads these instead."""
@@ -134,22 +107,8 @@ class PairLatents(lightning.LightningDataModule):
         gold = torch.from_numpy(self.task.gold01(split)).float()
         return PairRows(self.cache, rows, gold, channels=self.channels)
 
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the channels, `L` of them; with one pooling these are its layers."""
-        return self.channels.names
-
-    @property
-    def pooling(self) -> str:
-        """The pooling, or several joined by `+`."""
-        return self.channels.pooling
-
     def split(self, name: str) -> PairRows:
-        """Return one split.
-
-        Raises:
-            TaskError: The task has no such split.
-        """
+        """Return one split; a `TaskError` where the task has none of this name."""
         if name not in self.splits:
             raise TaskError(f"task {self.task.name!r} has no split {name!r}; it has: {', '.join(self.splits)}.")
         return self.splits[name]
@@ -159,23 +118,15 @@ class PairLatents(lightning.LightningDataModule):
         rows = torch.cat(self.split("train").rows)
         return fit_standardiser(self.cache, rows, channels=self.channels)
 
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Training pairs, shuffled by the seed."""
-        rows: Dataset[Any] = self.fixed.get("train", self.split("train"))
-        return DataLoader(
-            rows, batch_size=self.batch_size, shuffle=True, drop_last=True, collate_fn=_as_is,
-            generator=torch.Generator().manual_seed(self.seed),
-        )  # fmt: skip
-
     def loader(self, split: str) -> DataLoader[PairBatch]:
         """Pairs of one split in their order."""
-        return _in_order(self.split(split))
+        return in_order(self.split(split))
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Training pairs, shuffled by the seed."""
+        rows = self.fixed.get("train", self.split("train"))
+        return shuffled(rows, batch_size=self.batch_size, seed=self.seed)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Pairs of the split that epochs are chosen on."""
-        rows: Dataset[Any] = self.fixed.get(self.selection, self.split(self.selection))
-        return _in_order(rows)
-
-    def test_dataloader(self) -> DataLoader[PairBatch]:
-        """Test pairs."""
-        return self.loader("test")
+        return in_order(self.fixed.get(self.selection, self.split(self.selection)))

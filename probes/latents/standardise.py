@@ -15,41 +15,20 @@ CHUNK_ROWS = 1024
 
 @dataclass(frozen=True)
 class Standardiser:
-    """Mean and scale of every dimension of every layer.
-
-    Attributes:
-        mean: `(L, D)` float32.
-        scale: `(L, D)` float32, the standard deviation; 1 where a dimension is constant.
-    """
+    """Mean and scale of every dimension: the standard deviation, or 1 where a dimension is constant."""
 
     mean: Float[Tensor, "L D"]
     scale: Float[Tensor, "L D"]
 
 
 def fit_standardiser(cache: LatentCache, rows: Tensor, *, channels: Channels) -> Standardiser:
-    """Fit mean and scale of every dimension in one pass over the rows, a chunk at a time.
-
-    Args:
-        cache: The cache.
-        rows: `(N,)` int64 rows, at least 2.
-        channels: The channels, `L` of them.
-
-    Returns:
-        The standardiser.
-    """
+    """Fit mean and scale of every dimension in one pass over at least two rows, a chunk at a time."""
     chunks = torch.unique(rows).split(CHUNK_ROWS)  # sorted rows read the file in order
     return standardise_chunks(channels.gather(cache, chunk) for chunk in chunks)
 
 
 def standardise_chunks(chunks: Iterable[Float[Tensor, "L B D"]]) -> Standardiser:
-    """Fit mean and scale of every dimension in one pass over chunks of latents, in float64.
-
-    Args:
-        chunks: Chunks `(L, B, D)`, at least one; `B` may differ.
-
-    Returns:
-        The standardiser.
-    """
+    """Fit mean and scale of every dimension in one pass over chunks of any lengths, at least one, in float64."""
     count = 0
     means, squares = torch.zeros(2, 0)
     for chunk in chunks:

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from probes.latents.chunks import Chunk
-from probes.latents.reading import WordBatch, WordReader
+from probes.latents.reading import Chunk, WordBatch, WordReader
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,10 +22,7 @@ R = TypeVar("R")
 class InOrder:
     """Every word of a split with a latent once, in the order of the file, a chunk a batch.
 
-    Args:
-        reader: Reads the cache.
-        chunks: From `plan_chunks`.
-        places: `(W,)` place of each word of the split.
+    `places` holds the place in the cache of each word of the split.
     """
 
     def __init__(self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64]) -> None:
@@ -66,8 +62,8 @@ class Shuffled:
     Args:
         reader: Reads the cache.
         chunks: From `plan_chunks`.
-        places: `(W,)` place of each word of the split.
-        labels: `(W,)` class of each word.
+        places: Place in the cache of each word of the split.
+        labels: Class of each word.
         batch_size: Sentences a batch; the last batch of a pass may have fewer.
         buffer_words: Words that are mixed.
         seed: Seed of the order; every pass has its own.
@@ -109,13 +105,13 @@ class Shuffled:
             order = rng.permutation(len(sentences))
             at = 0
             while at < len(order):
-                taken = order[at : at + self.batch_size - batch.n_sentences]
+                taken = order[at : at + self.batch_size - len(batch.words)]
                 batch.add(buffer, [sentences[k] for k in taken])
                 at += len(taken)
-                if batch.n_sentences == self.batch_size:
-                    yield self._label(batch)
-        if batch.n_sentences:
-            yield self._label(batch)
+                if len(batch.words) == self.batch_size:
+                    yield batch.take(self.labels)
+        if batch.words:
+            yield batch.take(self.labels)
 
     def _groups(self, rng: np.random.Generator) -> list[list[Chunk]]:
         """Put chunks, in a random order, into groups that fill the buffer."""
@@ -139,10 +135,6 @@ class Shuffled:
             at += len(chunk)
         return sentences
 
-    def _label(self, batch: "_Batch") -> WordBatch:
-        found = batch.take()
-        return found._replace(labels=self.labels[found.words])
-
 
 class _Sentence(NamedTuple):
     """Words of a sentence, by their position in the split, and where in a buffer their latents are."""
@@ -157,11 +149,8 @@ class _Batch:
     def __init__(self, reader: WordReader) -> None:
         self.reader, self.memory = reader, reader.empty(0)
         self.words: list[NDArray[np.int64]] = []
+        """Words of each sentence."""
         self.n_words = 0
-
-    @property
-    def n_sentences(self) -> int:
-        return len(self.words)
 
     def add(self, buffer: Tensor, sentences: Sequence[_Sentence]) -> None:
         """Copy sentences out of a buffer."""
@@ -176,9 +165,10 @@ class _Batch:
         self.words += [sentence.words for sentence in sentences]
         self.n_words = end
 
-    def take(self) -> WordBatch:
+    def take(self, labels: Tensor) -> WordBatch:
         """Return the batch and begin the next one in the same memory."""
-        found = WordBatch(self.memory[:, : self.n_words], torch.from_numpy(np.concatenate(self.words)))
+        words = torch.from_numpy(np.concatenate(self.words))
+        found = WordBatch(self.memory[:, : self.n_words], words, labels[words])
         self.clear()
         return found
 

@@ -1,7 +1,8 @@
-"""The Lightning data module that reads latents of single texts out of a cache."""
+"""The Lightning data module of single texts, and what it shares with that of pairs: a batch is gathered in one call."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import lightning
 import torch
@@ -11,40 +12,62 @@ from torch.utils.data import DataLoader, Dataset
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
-from probes.latents.channels import channels_of
+from probes.latents.channels import Channels, channels_of
 from probes.latents.standardise import Standardiser, fit_standardiser
 
 EVALUATION_ROWS = 512
+B = TypeVar("B")
 
 
-class TextRows(Dataset[Tensor]):
-    """Latents of single texts; a whole batch `(L, B, D)` is gathered in one call."""
+class GatheredRows(Dataset[B], ABC, Generic[B]):
+    """Rows that are gathered a batch at a time, so that a batch costs one read per layer."""
 
-    def __init__(self, data: "TextLatents", rows: Tensor) -> None:
-        self.data, self.rows = data, rows
+    @abstractmethod
+    def __getitems__(self, indices: Sequence[int]) -> B:
+        """Gather a batch."""
+
+    def __getitem__(self, index: int) -> B:
+        """Return one row as a batch of one."""
+        return self.__getitems__([index])
+
+
+def as_is(batch: Any) -> Any:
+    """Collate nothing: rows come as a batch."""
+    return batch
+
+
+def shuffled(rows: Dataset[Any], *, batch_size: int, seed: int) -> DataLoader[Any]:
+    """Load rows in an order of the seed's; a last batch that is smaller is dropped."""
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(rows, batch_size=batch_size, shuffle=True, drop_last=True, collate_fn=as_is, generator=generator)
+
+
+def in_order(rows: Dataset[Any]) -> DataLoader[Any]:
+    """Load rows in their order."""
+    # With a generator of its own a loader draws nothing from the global one.
+    return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=as_is, generator=torch.Generator())
+
+
+class TextRows(GatheredRows[Tensor]):
+    """Latents of single texts."""
+
+    def __init__(self, cache: LatentCache, rows: Tensor, *, channels: Channels) -> None:
+        self.cache, self.rows, self.channels = cache, rows, channels
 
     def __len__(self) -> int:
         """Number of texts."""
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Float[Tensor, "L 1 D"]:
-        """Return one text as a batch of one."""
-        return self.__getitems__([index])
-
     def __getitems__(self, indices: Sequence[int]) -> Float[Tensor, "L B D"]:
         """Gather a batch."""
-        return self.data.channels.gather(self.data.cache, self.rows[torch.as_tensor(indices)])
-
-
-def _as_is(batch: Any) -> Any:
-    return batch
+        return self.channels.gather(self.cache, self.rows[torch.as_tensor(indices)])
 
 
 class TextLatents(lightning.LightningDataModule):
     """Every text of a cache, a part of them held out.
 
     Args:
-        cache: The cache.
+        cache: A cache of whole texts.
         pooling: Which pooling of the cache, or several joined by `+`.
         layers: A selection of its layers.
         batch_size: Texts per training batch; a last batch that is smaller is dropped.
@@ -74,8 +97,8 @@ class TextLatents(lightning.LightningDataModule):
             raise HeadError(f"held_out is {held_out} of {len(cache)} texts; allowed: a share between 0 and 1.")
         if not 1 <= batch_size <= n_train:
             raise HeadError(f"batch_size is {batch_size}; allowed: 1 to {n_train}, the texts that are trained on.")
-        self.train_rows = TextRows(self, order[n_held_out:].sort().values)
-        self.held_out_rows = TextRows(self, order[:n_held_out].sort().values)
+        self.train_rows = TextRows(cache, order[n_held_out:].sort().values, channels=self.channels)
+        self.held_out_rows = TextRows(cache, order[:n_held_out].sort().values, channels=self.channels)
 
     def standardiser(self) -> Standardiser:
         """Fit a standardiser on the training texts."""
@@ -83,13 +106,8 @@ class TextLatents(lightning.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Training texts, shuffled by the seed."""
-        return DataLoader(
-            self.train_rows, batch_size=self.batch_size, shuffle=True, drop_last=True, collate_fn=_as_is,
-            generator=torch.Generator().manual_seed(self.seed),
-        )  # fmt: skip
+        return shuffled(self.train_rows, batch_size=self.batch_size, seed=self.seed)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Held-out texts."""
-        return DataLoader(
-            self.held_out_rows, batch_size=EVALUATION_ROWS, collate_fn=_as_is, generator=torch.Generator()
-        )
+        return in_order(self.held_out_rows)

@@ -8,11 +8,11 @@ import lightning
 import numpy as np
 from jaxtyping import Int
 
-from extract.errors import CacheError, TaskError, unknown_name
+from extract.errors import CacheError, TaskError
 from extract.store.cache import LatentCache
+from extract.store.lookup import WordPlaces
 from probes.latents.channels import Channels, channels_of
-from probes.latents.chunks import Chunk, WordRows, plan_chunks
-from probes.latents.reading import Prepare, Streaming, WordReader
+from probes.latents.reading import Chunk, Prepare, Streaming, WordReader, plan_chunks
 from probes.latents.standardise import Standardiser, standardise_chunks
 from probes.latents.stream import InOrder, Shuffled
 from probes.tasks.words.task import WordTask
@@ -20,14 +20,10 @@ from probes.tasks.words.task import WordTask
 
 @dataclass(frozen=True, eq=False)
 class GoldTags:
-    """The gold tags of one split as numbers.
-
-    Attributes:
-        names: The tags: those of train first, which a head can predict, then those that only this split has.
-        ids: `(W,)` positions in `names`.
-    """
+    """The gold tags of one split as positions in `names`."""
 
     names: tuple[str, ...]
+    """The tags: those of train first, which a head can predict, then those that only this split has."""
     ids: Int[np.ndarray, " W"]
 
 
@@ -64,7 +60,9 @@ class WordLatents(lightning.LightningDataModule):
         self.cache, self.task = cache, task
         self.batch_size, self.seed, self.streaming = batch_size, seed, streaming
         self.channels = channels_of(cache, pooling or cache.poolings[0], layers)
-        self.rows = {split: _locate(cache, task, split) for split in task.splits}
+        self.layers = self.channels.names
+        """Names of the channels, `L` of them; with one pooling these are its layers."""
+        self.rows = {split: cache.words_of(task.joined(split)) for split in task.splits}
         self._planned: dict[str, list[Chunk]] = {}
         self.epoch_steps = 1
         """Fewest steps of an epoch of training: a small split is gone over several times."""
@@ -72,11 +70,6 @@ class WordLatents(lightning.LightningDataModule):
         """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
         if not self.split("train").has_latent.any():
             raise TaskError(f"no training word of task {task.name!r} has a latent, so there is nothing to train on.")
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the channels, `L` of them; with one pooling these are its layers."""
-        return self.channels.names
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -90,22 +83,14 @@ class WordLatents(lightning.LightningDataModule):
             )
         return found
 
-    def split(self, name: str) -> WordRows:
-        """Return the words of one split.
-
-        Raises:
-            TaskError: The task has no such split.
-        """
+    def split(self, name: str) -> WordPlaces:
+        """Return the words of one split; a `TaskError` where the task has none of this name."""
         if name not in self.rows:
             raise TaskError(f"task {self.task.name!r} has no split {name!r}; it has: {', '.join(self.rows)}.")
         return self.rows[name]
 
     def gold(self, split: str) -> GoldTags:
-        """Return the gold tags of one split.
-
-        Raises:
-            TaskError: The task has no such split.
-        """
+        """Return the gold tags of one split; a `TaskError` where the task has none of this name."""
         self.split(split)
         tags = [tag for row in self.task.splits[split]["tags"] for tag in row]
         names = (*self.classes, *sorted(set(tags) - set(self.classes)))
@@ -116,48 +101,30 @@ class WordLatents(lightning.LightningDataModule):
     def standardiser(self) -> Standardiser:
         """Mean and scale over the training words, each place of the cache counted once."""
         return standardise_chunks(
-            batch.latents[:, np.unique(self.split("train").places[batch.words], return_index=True)[1]]
+            batch.latents[:, np.unique(self.split("train").positions[batch.words], return_index=True)[1]]
             for batch in self.loader("train")
         )
 
     def loader(self, split: str, *, channel: int | None = None, prepare: Prepare | None = None) -> InOrder:
-        """Read the words of one split in the order of the file, those without a latent left out.
+        """Read the words of one split in the order of the file, without labels and without words that lack a latent.
 
-        Args:
-            split: The split.
-            channel: Position of the one channel to read; all of them when absent.
-            prepare: What is done to the latents.
-
-        Returns:
-            Batches without labels.
-
-        Raises:
-            TaskError: The task has no such split.
+        `channel` is the position of the one channel to read (all of them when None), `prepare` changes the latents.
         """
-        channels = self.channels if channel is None else self._only(channel)
-        return InOrder(WordReader(self.cache, channels, prepare), self._chunks(split), self.split(split).places)
+        channels = self.channels
+        if channel is not None:
+            pooling, layer = divmod(channel, len(channels.layers))
+            channels = Channels((channels.poolings[pooling],), (channels.layers[layer],))
+        return InOrder(WordReader(self.cache, channels, prepare), self._chunks(split), self.split(split).positions)
 
     def train_dataloader(self) -> Shuffled:
         """Training sentences, shuffled by the seed."""
         return Shuffled(
-            WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").places,
+            WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").positions,
             labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
             buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
         )  # fmt: skip
-
-    def _only(self, channel: int) -> Channels:
-        pooling, layer = divmod(channel, len(self.channels.layers))
-        return Channels((self.channels.poolings[pooling],), (self.channels.layers[layer],))
 
     def _chunks(self, split: str) -> list[Chunk]:
         if split not in self._planned:
             self._planned[split] = plan_chunks(self.split(split), chunk_words=self.streaming.chunk_words)
         return self._planned[split]
-
-
-def _locate(cache: LatentCache, task: WordTask, split: str) -> WordRows:
-    if split not in task.splits:
-        raise unknown_name("split", split, task.splits)
-    found = cache.words_of(task.joined(split))
-    places, offsets = (np.asarray(values, dtype=np.int64) for values in (found.positions, found.offsets))
-    return WordRows(places, offsets, np.asarray(found.flags, dtype=np.uint8), np.asarray(found.has_latent, dtype=bool))

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from probes.latents.standardise import Standardiser
-from probes.networks.encoders import LayerGroups
+from probes.networks.layerwise import LayerGroups
 from probes.networks.optimisers import LayerwiseAdamW
 from probes.networks.widths import Widths, code_widths
 
@@ -27,10 +27,6 @@ class LayerAutoencoder(lightning.LightningModule):
         dropout: Dropout probability.
         learning_rate: AdamW learning rate of the lowest layer.
         weight_decay: AdamW weight decay.
-
-    Raises:
-        HeadError: A bottleneck that cannot be read.
-        UnknownNameError: Unknown encoder.
     """
 
     mean: Tensor

@@ -1,6 +1,6 @@
 """Layer cosine: the cosine of raw and of standardised latents at each layer; the best one is the score."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.latents.pair_latents import PairBatch, PairLatents
+from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import Standardiser
 from probes.metrics.correlation import pearson, spearman
 from probes.networks.pair_head import PairHead, cosine
@@ -20,10 +20,6 @@ class LayerCosine(PairHead):
     """Cosine per layer, without training (FREEZE Figure 1).
 
     Preparing the head fits the standardisation on training texts and chooses layer and kind by validation Pearson.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
     """
 
     is_trained: ClassVar[bool] = False
@@ -54,11 +50,7 @@ class LayerCosine(PairHead):
         return alone.eval()
 
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
-        """Fit the standardisation and choose kind and layer on validation.
-
-        Raises:
-            HeadError: The cosine varies at no layer, so that there is nothing to choose by.
-        """
+        """Fit the standardisation and choose kind and layer on validation; a `HeadError` where no cosine varies."""
         super().prepare(data, standardiser)
         curves = self.curves(data, "validation")["pearson"]
         if np.isnan(curves).all():
@@ -66,28 +58,14 @@ class LayerCosine(PairHead):
                 f"the cosine of the {data.pooling!r} latents is the same for every validation pair at all of "
                 f"{', '.join(data.layers)}; read another pooling or other layers."
             )
-        if not np.isfinite(curves).any():
-            raise HeadError(
-                "no layer's cosine varies over the validation pairs, so none can be chosen; check texts and pooling."
-            )
         best = int(np.nanargmax(curves))
         self.chosen.copy_(torch.tensor(divmod(best, curves.shape[1])))
 
     def curves(self, data: PairLatents, split: str) -> dict[str, Float[np.ndarray, "2 L"]]:
-        """Correlate every layer's cosine with gold.
-
-        Args:
-            data: The pairs.
-            split: The split.
-
-        Returns:
-            Metric to `(2, L)` correlations, raw first.
-        """
-        parts = [self._cosines(batch) for batch in data.loader(split)]
-        values = np.concatenate(parts, axis=2)
+        """Correlate every layer's cosine, raw and then standardised, with gold: metric to correlations."""
+        device = self.mean.device
+        with torch.no_grad():
+            parts = [self.both(batch.a.to(device), batch.b.to(device)).cpu() for batch in data.loader(split)]
+        values = torch.cat(parts, dim=2).numpy()
         gold = data.split(split).gold.numpy()
         return {"pearson": pearson(values, gold), "spearman": spearman(values, np.broadcast_to(gold, values.shape))}
-
-    def _cosines(self, batch: PairBatch) -> Any:
-        with torch.no_grad():
-            return self.both(batch.a.to(self.mean.device), batch.b.to(self.mean.device)).cpu().numpy()

@@ -18,23 +18,9 @@ def log_variance_loss(
     """Logarithm of the variance of the residuals (FREEZE section 4.1.1).
 
     The variance is the unbiased one, so the loss ignores a constant offset; calibrate before reading a prediction as
-    a score. The logarithm is biased low in small batches (by about 1 / (B - 1)): use 32 rows or more.
-
-    Args:
-        predicted: `(B,)` predictions.
-        gold: `(B,)` gold.
-        epsilon: Added to the variance, so that equal residuals give a finite loss and gradient.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        HeadError: Fewer than two rows, of which no variance exists.
-
-    Example:
-        >>> gold = torch.tensor([0.0, 0.5, 1.0])
-        >>> float(log_variance_loss(gold + 0.3, gold, epsilon=1.0))
-        0.0
+    a score. The logarithm is biased low in small batches (by about 1 / (B - 1)): use 32 rows or more. `epsilon` keeps
+    loss and gradient finite where all residuals are equal. Fewer than two rows, which have no variance, raise
+    `HeadError`.
     """
     if len(predicted) < MIN_BATCH:
         raise HeadError(
@@ -44,32 +30,13 @@ def log_variance_loss(
     return torch.log((predicted - gold).var(correction=1) + epsilon)
 
 
-def mse_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"]) -> Float[Tensor, ""]:
-    """Mean squared error."""
-    return torch.nn.functional.mse_loss(predicted, gold)
-
-
 def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, scale: float = 20.0) -> Float[Tensor, ""]:
     """Logarithm of one plus the sum, over pairs of rows in the wrong order, of the exponential of their distance.
 
     `log(1 + sum over gold_i > gold_j of exp(scale * (predicted_j - predicted_i)))` (CoSENT, J. Su 2022): only the
-    order of the gold counts, as for a Spearman correlation, so that, as for log-variance, an offset is ignored.
-
-    Args:
-        predicted: `(B,)` predictions.
-        gold: `(B,)` gold.
-        scale: Factor on differences; the larger, the more the worst pair of rows counts.
-
-    Returns:
-        A scalar; 0 when every gold is the same.
-
-    Raises:
-        HeadError: Fewer than two rows, between which there is no order.
-
-    Example:
-        >>> gold = torch.tensor([0.0, 1.0])
-        >>> float(cosent_loss(gold, gold)) < 1e-6 < float(cosent_loss(1 - gold, gold))
-        True
+    order of the gold counts, as for a Spearman correlation, so that, as for log-variance, an offset is ignored. The
+    larger `scale`, the more the worst pair of rows counts. The loss is 0 when every gold is the same; fewer than two
+    rows, which have no order, raise `HeadError`.
     """
     if len(predicted) < MIN_BATCH:
         raise HeadError(
@@ -82,7 +49,7 @@ def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, sc
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "log-variance": (log_variance_loss, "log of the variance of the residuals (FREEZE)"),
-    "mse": (mse_loss, "mean squared error"),
+    "mse": (torch.nn.functional.mse_loss, "mean squared error"),
     "cosent": (cosent_loss, "order of the gold within a batch (CoSENT)"),
 }
 COMPARING = ("log-variance", "cosent")

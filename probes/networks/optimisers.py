@@ -8,16 +8,7 @@ from torch import Tensor, nn
 
 
 def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """Make AdamW with the fused step; without weight decay it is Adam.
-
-    Args:
-        parameters: What is trained, all on one device.
-        learning_rate: Learning rate.
-        weight_decay: Decoupled weight decay.
-
-    Returns:
-        The optimiser.
-    """
+    """Make AdamW with the fused step for parameters on one device; without weight decay it is Adam."""
     return torch.optim.AdamW(
         [parameter for parameter in parameters if parameter.requires_grad], lr=learning_rate,
         weight_decay=weight_decay, fused=True,
@@ -27,14 +18,9 @@ def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_de
 class LayerwiseAdamW(torch.optim.AdamW):
     """AdamW for parameters whose first axis is the layer, each layer with its own learning rate.
 
-    Every layer's slice is a leaf that shares memory with its parameter, so that the fused step serves all of them.
-    The learning rates are FREEZE's: `learning_rate * (1 + layer / L)`.
-
-    Args:
-        stacks: Parameters `(L_g, ...)` with the positions, 0 to `L - 1`, of the layers they hold.
-        n_layers: Layers `L`.
-        learning_rate: Learning rate of the lowest layer.
-        weight_decay: Decoupled weight decay.
+    The learning rates are FREEZE's: `learning_rate * (1 + layer / L)`. `stacks` are parameters `(L_g, ...)` with the
+    positions, 0 to `L - 1`, of the layers they hold. Every layer's slice is a leaf that shares memory with its
+    parameter, so that the fused step serves all of them.
     """
 
     def __init__(
@@ -55,22 +41,16 @@ class LayerwiseAdamW(torch.optim.AdamW):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Hand every slice its part of the gradient and take one step."""
-        if closure is None:
-            self._share_gradients()
-            return super().step()
 
-        def closed() -> Any:
-            loss = closure()
-            self._share_gradients()
+        def share_gradients() -> Any:
+            loss = None if closure is None else closure()
+            for parameter, slices in zip(self.stacks, self._slices, strict=True):
+                if parameter.grad is not None:
+                    for piece, gradient in zip(slices, parameter.grad.unbind(), strict=True):
+                        piece.grad = gradient
             return loss
 
-        return super().step(closed)
-
-    def _share_gradients(self) -> None:
-        for parameter, slices in zip(self.stacks, self._slices, strict=True):
-            if parameter.grad is not None:
-                for piece, gradient in zip(slices, parameter.grad.unbind(), strict=True):
-                    piece.grad = gradient
+        return super().step(share_gradients)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients of parameters and slices."""

@@ -25,9 +25,6 @@ class PairHead(lightning.LightningModule, ABC):
         loss: A name from `LOSSES`.
         learning_rate: AdamW learning rate.
         weight_decay: AdamW weight decay.
-
-    Raises:
-        UnknownNameError: Unknown loss.
     """
 
     is_trained: ClassVar[bool] = True
@@ -59,12 +56,7 @@ class PairHead(lightning.LightningModule, ABC):
     def similarities(self, a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "C B"]:
         """Compare two latents layer by layer, symmetric in its arguments.
 
-        Args:
-            a: `(L, B, D)` latents.
-            b: `(L, B, D)` latents.
-
-        Returns:
-            `(C, B)`: one similarity per layer first; a head may add further blocks of `L` rows.
+        The first `L` rows are one similarity per layer; a head may add further blocks of `L` rows.
         """
 
     @abstractmethod
@@ -76,12 +68,7 @@ class PairHead(lightning.LightningModule, ABC):
         return self.combine(self.similarities(a, b))
 
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
-        """Fit what is fitted in closed form on the training split, before any epoch.
-
-        Args:
-            data: The pairs.
-            standardiser: Mean and scale fitted on the training texts.
-        """
+        """Fit what is fitted in closed form on the training split, before any epoch."""
         del data
         self._set_standardiser(standardiser)
 
@@ -94,10 +81,9 @@ class PairHead(lightning.LightningModule, ABC):
         return (latents - self.mean).mul_(self.scale.reciprocal())  # in place: a batch of all layers is large
 
     def identical_similarity(self) -> float | None:
-        """Return the prediction for a text paired with itself: every similarity is 1, so it is one constant.
+        """Return the prediction for a text paired with itself: a constant, as every similarity is 1.
 
-        Returns:
-            The constant; None for a head whose prediction then depends on the text.
+        None for a head whose prediction then depends on the text.
         """
         with torch.no_grad():
             return float(self.combine(torch.ones(self.n_layers, 1, device=self.mean.device)))
@@ -140,10 +126,6 @@ class PairHead(lightning.LightningModule, ABC):
         flat: Tensor = joined.reshape(-1)
         return flat
 
-    def predict_step(self, batch: PairBatch | SimilarityBatch, _: int) -> Tensor:
-        """Score a batch."""
-        return self._score(batch)
-
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW; without weight decay it is Adam."""
         return adamw(self.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay)
@@ -153,18 +135,9 @@ class PairHead(lightning.LightningModule, ABC):
         return dict(self.hparams)
 
 
-def cosine(a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"], *, epsilon: float = 1e-8) -> Float[Tensor, "L B"]:
-    """Cosine of two batches of vectors, layer by layer.
-
-    Args:
-        a: `(L, B, D)` vectors.
-        b: `(L, B, D)` vectors.
-        epsilon: Smallest norm, for vectors of zeros.
-
-    Returns:
-        `(L, B)` in [-1, 1].
-    """
-    return torch.nn.functional.cosine_similarity(a, b, dim=-1, eps=epsilon)
+def cosine(a: Float[Tensor, "L B D"], b: Float[Tensor, "L B D"]) -> Float[Tensor, "L B"]:
+    """Cosine of two batches of vectors, layer by layer; 0 for a vector of zeros."""
+    return torch.nn.functional.cosine_similarity(a, b, dim=-1)
 
 
 def collect_similarities(head: PairHead, data: PairLatents, split: str) -> Float[Tensor, "C N"]:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from extract.errors import HeadError, unknown_name
 from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import Standardiser
-from probes.networks.encoders import LayerGroups
-from probes.networks.layerwise import LayerwiseLinear
+from probes.networks.layerwise import LayerGroups, LayerwiseLinear
 from probes.networks.optimisers import adamw
 from probes.networks.pair_head import PairHead, cosine
 from probes.networks.widths import Widths, code_widths
@@ -44,10 +43,6 @@ class SiameseCosine(PairHead):
         encoder_learning_rate: That of the encoders, for instance a lower one for those that come from autoencoders;
             `learning_rate` when None.
         weight_decay: AdamW weight decay, of encoders and network.
-
-    Raises:
-        HeadError: Widths that cannot be read, or a learning rate for encoders that are frozen.
-        UnknownNameError: Unknown encoder, start or loss.
     """
 
     def __init__(  # noqa: PLR0913 - a head's options are its signature
@@ -93,12 +88,9 @@ class SiameseCosine(PairHead):
         return self
 
     def adopt(self, encoders: LayerGroups, standardiser: Standardiser, *, picks: Sequence[int]) -> None:
-        """Take over the encoders of autoencoders, with the standardisation that they were trained under.
+        """Take over encoders of this head's kind and widths, with the standardisation they were trained under.
 
-        Args:
-            encoders: The encoders, of the kind and widths this head was built with.
-            standardiser: Mean and scale `(L', D)` of the latents they saw.
-            picks: For each of the `L` layers here, its position there.
+        `picks` are the positions of the `L` layers there.
         """
         self.encoder.copy_layers(encoders, picks)
         self._set_standardiser(Standardiser(standardiser.mean[list(picks)], standardiser.scale[list(picks)]))
@@ -109,8 +101,7 @@ class SiameseCosine(PairHead):
     def prepare(self, data: PairLatents, standardiser: Standardiser) -> None:
         """Take the standardisation of the training split, unless the encoders brought theirs.
 
-        Raises:
-            HeadError: The encoders should come from autoencoders, and none were given.
+        Encoders that should come from autoencoders, where none were given, raise `HeadError`.
         """
         if self.start == "fresh":
             super().prepare(data, standardiser)

@@ -29,17 +29,14 @@ _FINE = 2**16  # dropout probabilities are multiples of 1 / 65,536
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What a head does to latents before it reads them, on the CPU, in place.
-
-    Attributes:
-        mean: `(L, D)` that is taken off; nothing is when None.
-        factor: `(L, D)` that multiplies the rest.
-        is_normed: Whether each latent is then layer-normed.
-    """
+    """What a head does to latents before it reads them, on the CPU, in place."""
 
     mean: Float[Tensor, "L D"] | None
+    """What is taken off; nothing is when None."""
     factor: Float[Tensor, "L D"] | None
+    """What multiplies the rest."""
     is_normed: bool
+    """Whether each latent is then layer-normed."""
 
     def __call__(self, latents: Float[Tensor, "L W D"]) -> None:
         """Prepare latents, a layer at a time, for memory."""
@@ -57,20 +54,17 @@ class TokenHead(lightning.LightningModule, ABC):
         n_layers: Layers `L`.
         width: Dimension `D` of a latent.
         n_classes: Classes `K`.
-        n_probes: Probes `P`; the first axis of every parameter.
         dropout: Share of the dimensions of a word that are left out in training, 0 to below 1.
         learning_rate: AdamW learning rate.
         weight_decay: AdamW weight decay.
         schedule: A name from `SCHEDULES`.
         seed: Seed of the initial weights and of dropout.
-
-    Raises:
-        HeadError: A dropout outside its range.
-        UnknownNameError: Unknown schedule.
     """
 
     is_normed: ClassVar[bool] = False
     """Whether latents are layer-normed, after standardisation if there is any."""
+    is_mixed: ClassVar[bool] = False
+    """Whether one probe reads all layers; otherwise there is one probe per layer."""
 
     weight: nn.Parameter
     bias: nn.Parameter
@@ -79,22 +73,23 @@ class TokenHead(lightning.LightningModule, ABC):
     class_weights: Tensor
 
     def __init__(
-        self, n_layers: int, width: int, n_classes: int, *, n_probes: int, dropout: float = 0.1,
-        learning_rate: float = 1e-3, weight_decay: float = 0.01, schedule: str = "constant", seed: int = 0,
+        self, n_layers: int, width: int, n_classes: int, *, dropout: float = 0.1, learning_rate: float = 1e-3,
+        weight_decay: float = 0.01, schedule: str = "constant", seed: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         if schedule not in SCHEDULES:
             raise unknown_name("schedule", schedule, SCHEDULES)
         if not 0 <= dropout < 1:
             raise HeadError(f"dropout is {dropout}; allowed: a share from 0 to below 1.")
-        self.n_layers, self.width, self.n_classes, self.n_probes = n_layers, width, n_classes, n_probes
+        self.n_layers, self.width, self.n_classes = n_layers, width, n_classes
+        self.n_probes = 1 if self.is_mixed else n_layers
         self.dropout, self.learning_rate, self.weight_decay = dropout, learning_rate, weight_decay
         self.schedule, self.seed = schedule, seed
         generator = torch.Generator().manual_seed(seed)
         bound = width**-0.5  # as nn.Linear
         first = torch.empty(n_classes, width + 1).uniform_(-bound, bound, generator=generator)
-        self.weight = nn.Parameter(first[:, :-1].repeat(n_probes, 1, 1))
-        self.bias = nn.Parameter(first[:, -1].repeat(n_probes, 1))
+        self.weight = nn.Parameter(first[:, :-1].repeat(self.n_probes, 1, 1))
+        self.bias = nn.Parameter(first[:, -1].repeat(self.n_probes, 1))
         self.register_buffer("mean", torch.zeros(n_layers, width))
         self.register_buffer("scale", torch.ones(n_layers, width))
         self.register_buffer("class_weights", torch.ones(n_classes))
@@ -102,14 +97,7 @@ class TokenHead(lightning.LightningModule, ABC):
 
     @abstractmethod
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
-        """Score prepared latents.
-
-        Args:
-            prepared: `(L, W, D)` latents after `preparation`.
-
-        Returns:
-            `(P, W, K)` logits.
-        """
+        """Score latents after `preparation`."""
 
     @abstractmethod
     def only(self, probe: int) -> "TokenHead":
@@ -134,12 +122,9 @@ class TokenHead(lightning.LightningModule, ABC):
         self.scale.copy_(standardiser.scale)
 
     def begin_at(self, prior: Float[Tensor, " K"]) -> None:
-        """Begin with weights of zero and biases that predict a distribution of classes for every word.
+        """Begin with weights of zero and biases that predict a distribution of classes, all above zero, for every word.
 
         From there rare classes need not wait until the biases, a step at a time, have learned that they are rare.
-
-        Args:
-            prior: `(K,)` probability of each class, above zero.
         """
         with torch.no_grad():
             self.weight.zero_()
@@ -164,10 +149,6 @@ class TokenHead(lightning.LightningModule, ABC):
         self.log("train_loss", losses.mean(), on_step=False, on_epoch=True, batch_size=len(batch.labels))
         return losses.sum()
 
-    def predict_step(self, batch: WordBatch, _: int) -> Tensor:
-        """Return the `(P, W)` classes of prepared latents."""
-        return self.logits(batch.latents).argmax(-1)
-
     def _drop(self, latents: Float[Tensor, "L W D"]) -> Float[Tensor, "L W D"]:
         """Drop dimensions in place (a batch is ours, and new memory is dear), the same ones in every layer."""
         limit = round(self.dropout * _FINE)
@@ -191,31 +172,9 @@ class TokenHead(lightning.LightningModule, ABC):
         keys = ("n_layers", "width", "n_classes", "dropout", "learning_rate", "weight_decay", "schedule", "seed")
         return {key: getattr(self, key) for key in keys}
 
-    def _fill(self, other: "TokenHead", layers: slice) -> None:
-        """Take weights, standardisation and class weights from another head, as far as they are of these layers."""
-        with torch.no_grad():
-            for mine, theirs in ((self.weight, other.weight), (self.bias, other.bias)):
-                mine.copy_(theirs[layers])
-            for buffer, source in ((self.mean, other.mean), (self.scale, other.scale)):
-                buffer.copy_(source[layers])
-            self.class_weights.copy_(other.class_weights)
-
 
 class TokenClassifier(TokenHead):
-    """Dropout and a linear map on every layer at once: `P = L` probes, one per layer.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        n_classes: Classes `K`.
-        how: As for `TokenHead`.
-
-    Source:
-        MAGNET, appendix A; Look Both Ways, section 3.2.
-    """
-
-    def __init__(self, n_layers: int, width: int, n_classes: int, **how: Any) -> None:
-        super().__init__(n_layers, width, n_classes, n_probes=n_layers, **how)
+    """Dropout and a linear map on every layer: `P = L` probes (MAGNET, appendix A; Look Both Ways, section 3.2)."""
 
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
         """Map each layer by its own matrix."""
@@ -224,19 +183,13 @@ class TokenClassifier(TokenHead):
     def only(self, probe: int) -> "TokenClassifier":
         """Return the classifier of one layer."""
         alone = type(self)(**{**self.arguments(), "n_layers": 1})
-        alone._fill(self, slice(probe, probe + 1))
+        of_layers = {name: rows[probe : probe + 1] for name, rows in self.state_dict().items()}
+        alone.load_state_dict({**of_layers, "class_weights": self.class_weights})
         return alone.train(self.training)
 
 
 class TokenNormed(TokenClassifier):
-    """The same on layer-normed latents: every word has the same length at every layer, and no layer a scale.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        n_classes: Classes `K`.
-        how: As for `TokenHead`.
-    """
+    """The same on layer-normed latents: every word has the same length at every layer, and no layer a scale."""
 
     is_normed = True
 
@@ -244,20 +197,14 @@ class TokenNormed(TokenClassifier):
 class TokenMix(TokenHead):
     """Dropout and a linear map on a softmax-weighted sum of layer-normed layers with a scale: one probe.
 
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        n_classes: Classes `K`.
-        how: As for `TokenHead`.
-
-    Source:
-        The scalar mix of ELMo (Peters et al., 2018, section 3.2).
+    The sum is the scalar mix of ELMo (Peters et al., 2018, section 3.2).
     """
 
     is_normed = True
+    is_mixed = True
 
     def __init__(self, n_layers: int, width: int, n_classes: int, **how: Any) -> None:
-        super().__init__(n_layers, width, n_classes, n_probes=1, **how)
+        super().__init__(n_layers, width, n_classes, **how)
         self.preference = nn.Parameter(torch.zeros(1, n_layers))
         self.gamma = nn.Parameter(torch.ones(1))
 

@@ -12,17 +12,7 @@ _RULE = re.compile(r"(?P<low>[^,]+?)\s*(?:,\s*upper half\s+(?P<high>[^,]+?)\s*)?
 
 
 def check_widths(value: object) -> Widths:
-    """Check that a value from a config may be a rule for bottlenecks, before anybody reads it.
-
-    Args:
-        value: What was given.
-
-    Returns:
-        The value.
-
-    Raises:
-        HeadError: It is neither a whole number, nor a text, nor a list of whole numbers of at least 1.
-    """
+    """Return a value from a config if it is a text, a size of at least 1 or a list of sizes; else raise `HeadError`."""
     sizes = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, str) or (sizes and all(_is_size(size) for size in sizes)):
         return value  # type: ignore[return-value]
@@ -30,15 +20,7 @@ def check_widths(value: object) -> Widths:
 
 
 def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
-    """Read a rule for bottlenecks.
-
-    Args:
-        rule: `256`, `"D/2"`, `"256, upper half 512"` (FREEZE section 4.2.3), or a list of `L` sizes.
-        n_layers: Layers `L`; the upper half are the last `L // 2` of them.
-        width: Dimension `D` of a latent.
-
-    Returns:
-        `L` sizes.
+    """Read a rule for bottlenecks (FREEZE section 4.2.3) as `L` sizes; the upper half are the last `L // 2` layers.
 
     Raises:
         HeadError: A rule that cannot be read, sizes below 1, or a list of another length.
@@ -63,20 +45,15 @@ def code_widths(rule: Widths, n_layers: int, *, width: int) -> tuple[int, ...]:
 
 
 def is_same_rule(one: Widths, other: Widths) -> bool:
-    """Return whether two rules say the same, whatever the layers and the width they are read for.
+    """Return whether two rules say the same, whatever the layers and the width they are read for."""
 
-    Example:
-        >>> is_same_rule("256", 256), is_same_rule("D/2,upper half D", "D/2, upper half D"), is_same_rule(256, "D")
-        (True, True, False)
-    """
-    return _plain_rule(one) == _plain_rule(other)
+    def plain(rule: Widths) -> tuple[str, ...] | tuple[int, ...]:
+        if not isinstance(rule, int | str):
+            return tuple(rule)
+        low, _, high = "".join(str(rule).split()).partition(",upperhalf")
+        return low, high or low
 
-
-def _plain_rule(rule: Widths) -> tuple[str, ...] | tuple[int, ...]:
-    if not isinstance(rule, int | str):
-        return tuple(rule)
-    low, _, high = "".join(str(rule).split()).partition(",upperhalf")
-    return low, high or low
+    return plain(one) == plain(other)
 
 
 def _is_size(value: object) -> bool:

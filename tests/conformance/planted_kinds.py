@@ -91,7 +91,7 @@ def _predict_words(
     saved: Sequence[SavedHead[Any]], setting: Setting, split: str, chosen: Mapping[str, Any]
 ) -> NDArray[Any]:
     rows = WordLatents(setting.cache, setting.task).split(split)
-    latents = setting.cache.latents["mean"][:, rows.places[rows.has_latent]]  # type: ignore[attr-defined]
+    latents = setting.cache.latents["mean"][:, rows.positions[rows.has_latent]]  # type: ignore[attr-defined]
     with torch.no_grad():
         logits = saved[0].head(latents)
     probe = words.LAYERS.index(chosen["layer"]) if len(logits) > 1 else 0

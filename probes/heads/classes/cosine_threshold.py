@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from extract.digest import digest_json
 from extract.errors import ConfigError, HeadError
-from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import fit_or_load
 from probes.heads.classes.results import class_result, require_rows, training_names
 from probes.heads.classes.solving import check_features
 from probes.heads.entries import Purpose

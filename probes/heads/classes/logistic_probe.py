@@ -9,7 +9,7 @@ from jaxtyping import Float
 from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
 from extract.digest import digest_json
 from extract.errors import ConfigError
-from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import fit_or_load
 from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.picking import pick_probe, predict_split, score_splits
 from probes.heads.classes.results import class_result, require_rows, training_names

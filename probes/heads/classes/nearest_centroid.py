@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from extract.digest import digest_json
 from extract.errors import TaskError
-from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import fit_or_load
 from probes.heads.classes.picking import predict_split
 from probes.heads.classes.results import class_result, training_names
 from probes.heads.classes.solving import check_features, training_codes

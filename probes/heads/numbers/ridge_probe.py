@@ -14,7 +14,7 @@ from torch import Tensor
 from extract.digest import digest_json
 from extract.errors import HeadError, TaskError
 from extract.store.cache import LatentCache
-from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import fit_or_load
 from probes.heads.entries import Purpose
 from probes.heads.numbers.ridge import RidgeFit, RidgeProbe, fit_ridge
 from probes.heads.options import HeadOptions

@@ -9,8 +9,7 @@ from jaxtyping import Float, Float32
 
 from extract.digest import digest_json
 from extract.errors import HeadError
-from probes.fitting.fit_or_load import fit_or_load
-from probes.fitting.saved import SavedHead
+from probes.fitting.saved import SavedHead, fit_or_load
 from probes.fitting.trainer import FitOptions, FitResult, fit_head, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders

@@ -12,10 +12,9 @@ import torch
 from extract.digest import digest_json
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
-from probes.fitting.fit_or_load import fit_or_load
 from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.layer_fit import fit_layers
-from probes.fitting.saved import SavedHead
+from probes.fitting.saved import SavedHead, fit_or_load
 from probes.fitting.trainer import FitOptions
 from probes.heads.options import resolve_sources
 from probes.heads.pairs.building import try_building

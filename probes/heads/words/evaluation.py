@@ -8,8 +8,7 @@ from jaxtyping import Float32, Int
 
 from extract.digest import digest_json
 from extract.errors import TaskError
-from probes.fitting.fit_or_load import fit_or_load
-from probes.fitting.saved import SavedHead
+from probes.fitting.saved import SavedHead, fit_or_load
 from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from extract.errors import HeadError, TaskError
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import FitOptions, Selection, fit_epochs, fit_head, predict_pairs
+from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.correlation import pearson
-from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.cosine_heads import CosineMLP
 from probes.networks.pair_head import PairHead, collect_similarities
 from probes.networks.siamese_cosine import SiameseCosine
 from probes.tasks import PairTask
@@ -99,13 +99,11 @@ def test_a_fit_shorter_than_that_looks_at_its_last_epoch(data: PairLatents) -> N
     assert torch.equal(head.state_dict()["network.0.weight"], head.seen[0])
 
 
-def test_a_metric_that_nobody_logs_is_told(data: PairLatents) -> None:
+def test_a_fit_without_a_finite_score_is_told(data: PairLatents) -> None:
     with pytest.raises(
-        HeadError, match=r"no epoch of CosineMLP had a finite held out loss \(last loss 0\.\d+\); lower"
+        HeadError, match=r"no epoch of Scripted had a finite validation pearson \(last loss 0\.\d+\); lower"
     ):
-        fit_epochs(
-            make_mlp(), data, options=FitOptions(batch_size=40, max_epochs=1), selection=Selection("held_out_loss")
-        )
+        fit_head(Scripted([NAN]), data, options=FitOptions(batch_size=40, max_epochs=1))
 
 
 def test_the_split_that_chooses_is_the_one_the_data_names(cache: LatentCache, task: PairTask) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from extract.errors import HeadError, UnknownNameError
 from probes.fitting.saved import SCHEMA, FittedModule, save_fitted
 from probes.heads.saved import BUILDS, load_head
-from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.cosine_heads import CosineMLP
 
 L, B, D, K = 3, 20, 8, 4
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -8,7 +8,7 @@ from extract.store.cache import LatentCache
 from probes.latents.channels import Channels, channels_of, split_poolings
 from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import fit_standardiser
-from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.cosine_heads import CosineMLP
 from probes.tasks import PairTask
 from tests.probes.planted_latents import LAYERS, SIZES, WIDTH, pair_data
 

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader
 from extract.errors import CacheError, HeadError, TaskError, UnknownNameError
 from extract.inputs.joined import digest_texts
 from extract.store.cache import LatentCache
-from probes.latents.pair_latents import PairBatch, PairLatents, PairRows, SimilarityRows, _as_is
+from probes.latents.pair_latents import PairBatch, PairLatents, PairRows, SimilarityRows
+from probes.latents.text_latents import as_is
 from probes.tasks import PairTask
 from tests.probes.planted_latents import LAYERS, SIZES, make_task, pair_data, plant
 
@@ -71,12 +72,12 @@ def test_a_smaller_last_batch_is_dropped_in_training_only(cache: LatentCache, ta
     data = pair_data(cache, task, batch_size=100)
     assert [len(batch.gold) for batch in data.train_dataloader()] == [100, 100]
     assert len(joined(data.val_dataloader()).gold) == SIZES["validation"]
-    assert len(joined(data.test_dataloader()).gold) == SIZES["test"]
+    assert len(joined(data.loader("test")).gold) == SIZES["test"]
 
 
 def test_reading_draws_nothing_from_the_global_generator(data: PairLatents) -> None:
     before = torch.get_rng_state()
-    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader(), data.loader("train")):
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.loader("test"), data.loader("train")):
         joined(loader)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -93,7 +94,7 @@ def test_rows_travel_to_another_process(data: PairLatents) -> None:
 def test_workers_read_the_same_rows(data: PairLatents) -> None:
     alone = joined(data.loader("test"))
     spread = DataLoader(
-        data.split("test"), batch_size=7, collate_fn=_as_is, num_workers=2, multiprocessing_context="spawn"
+        data.split("test"), batch_size=7, collate_fn=as_is, num_workers=2, multiprocessing_context="spawn"
     )
     together = joined(spread)
     assert all(torch.equal(one, other) for one, other in zip(alone, together, strict=True))

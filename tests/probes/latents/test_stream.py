@@ -11,8 +11,7 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from probes.latents.channels import Channels
-from probes.latents.chunks import Chunk, plan_chunks
-from probes.latents.reading import Streaming, WordBatch, WordReader
+from probes.latents.reading import Chunk, Streaming, WordBatch, WordReader, plan_chunks
 from probes.latents.stream import InOrder, Shuffled
 from probes.latents.word_latents import WordLatents
 from tests.probes.heads.words.planted_words import CUT, LAYERS, PlantedCache, make_task, plant
@@ -34,7 +33,7 @@ def shuffled(data: WordLatents, *, buffer_words: int = 90, seed: int = 0, layers
     reader = WordReader(data.cache, Channels(("mean",), layers))
     rows = data.split("train")
     return Shuffled(
-        reader, plan_chunks(rows, chunk_words=40), rows.places, labels=data.gold("train").ids, batch_size=7,
+        reader, plan_chunks(rows, chunk_words=40), rows.positions, labels=data.gold("train").ids, batch_size=7,
         buffer_words=buffer_words, seed=seed,
     )  # fmt: skip
 
@@ -60,7 +59,7 @@ def test_every_sentence_comes_exactly_once_an_epoch(data: WordLatents, buffer_wo
     for _ in range(2):
         batches = epoch(loader)
         counts = Counter(k for batch in batches for k in sentences_of(data, batch))
-        assert counts == Counter(range(len(rows)))
+        assert counts == Counter(range(len(rows.offsets) - 1))
         assert sorted(words_in_order(batches)) == np.flatnonzero(rows.has_latent).tolist()
         assert [len(sentences_of(data, batch)) for batch in batches] == [7] * 17 + [1]
         assert len(batches) == len(loader)
@@ -71,7 +70,7 @@ def test_latents_and_labels_are_those_of_the_words(data: WordLatents) -> None:
     for batch in epoch(shuffled(data)):
         assert batch.labels is not None
         assert torch.equal(batch.labels, torch.from_numpy(gold.ids)[batch.words])
-        places = rows.places[batch.words.numpy()]
+        places = rows.positions[batch.words.numpy()]
         assert torch.equal(batch.latents, torch.stack([data.cache.layer(name, "mean")[places] for name in LAYERS]))
         assert batch.latents.isfinite().all()  # those of cut words are not
 
@@ -113,7 +112,7 @@ def test_what_is_held_does_not_grow_with_the_split() -> None:
 
         rows = data.split("train")
         loader = Shuffled(
-            Counting(data.cache, data.channels), plan_chunks(rows, chunk_words=40), rows.places,
+            Counting(data.cache, data.channels), plan_chunks(rows, chunk_words=40), rows.positions,
             labels=data.gold("train").ids, batch_size=7, buffer_words=90, seed=0,
         )  # fmt: skip
         for _ in range(3):
@@ -127,7 +126,7 @@ def test_an_epoch_left_early_leaves_nothing_behind(data: WordLatents) -> None:
     loader = shuffled(data)
     next(iter(loader))
     counts = Counter(k for batch in epoch(loader) for k in sentences_of(data, batch))
-    assert counts == Counter(range(len(data.split("train"))))
+    assert counts == Counter(range(len(data.split("train").offsets) - 1))
 
 
 def test_in_order_gives_every_word_once(data: WordLatents) -> None:
@@ -137,7 +136,7 @@ def test_in_order_gives_every_word_once(data: WordLatents) -> None:
     assert len(batches) == len(data.loader("train")) > 1
     for batch in batches:
         assert batch.labels is None
-        places = rows.places[batch.words.numpy()]
+        places = rows.positions[batch.words.numpy()]
         assert torch.equal(batch.latents, torch.stack([data.cache.layer(name, "mean")[places] for name in LAYERS]))
 
 
@@ -164,7 +163,8 @@ def test_one_channel_reads_one_layer(data: WordLatents, cache: PlantedCache) -> 
     epoch(both.loader("validation", channel=3))
     assert {(pooling, names) for _, _, pooling, names in cache.reads} == {("last", ("block_02",))}
     (first, *_) = epoch(both.loader("validation"))
-    assert torch.equal(first.latents[3], cache.layer("block_02", "last")[both.split("validation").places[first.words]])
+    places = both.split("validation").positions[first.words]
+    assert torch.equal(first.latents[3], cache.layer("block_02", "last")[places])
 
 
 def threads() -> int:

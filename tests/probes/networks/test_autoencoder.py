@@ -15,8 +15,7 @@ from probes.fitting.trainer import FitOptions
 from probes.latents.standardise import Standardiser
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.encoders import LayerGroups
-from probes.networks.layerwise import ENCODERS
+from probes.networks.layerwise import ENCODERS, LayerGroups
 from tests.probes.corpus_latents import draw_planes, write_corpus
 from tests.probes.planted_latents import LAYERS, WIDTH
 

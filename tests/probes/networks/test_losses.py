@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.networks.losses import LOSSES, cosent_loss, log_variance_loss, mse_loss
+from probes.networks.losses import LOSSES, cosent_loss, log_variance_loss
 
 
 def draw(n_rows: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -56,7 +56,7 @@ def test_the_bias_of_the_logarithm_shrinks_with_the_batch(n_rows: int) -> None:
 
 def test_mse_is_its_formula() -> None:
     predicted, gold = draw(100)
-    assert float(mse_loss(predicted, gold)) == pytest.approx(float(((predicted - gold) ** 2).mean()), abs=1e-6)
+    assert float(LOSSES["mse"][0](predicted, gold)) == pytest.approx(float(((predicted - gold) ** 2).mean()), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -177,7 +177,7 @@ def test_streaming_from_the_file_is_gathering_from_it(finished: WordRun) -> None
     rows = data.split("train")
     n_words = 0
     for batch in data.train_dataloader():
-        wanted = finished.cache.gather(rows.places[batch.words.numpy()], "last")
+        wanted = finished.cache.gather(rows.positions[batch.words.numpy()], "last")
         assert torch.equal(batch.latents, wanted)
         n_words += len(batch.words)
     assert n_words == rows.n_words

@@ -18,7 +18,7 @@ from probes.heads.result import Curve, HeadResult
 from probes.heads.saved import load_head
 from probes.heads.setting import Setting
 from probes.metrics.calibration import fit_calibration
-from probes.networks.cosine_mlp import CosineMLP
+from probes.networks.cosine_heads import CosineMLP
 from probes.tasks import PairTask
 from probes.tasks.pairs.leakage import SUBSETS
 from probes.tasks.pairs.task import build_splits

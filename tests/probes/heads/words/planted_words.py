@@ -1,7 +1,6 @@
 """Word latents made up in memory: tags planted in one layer, noise elsewhere; no decoder and no file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from extract.decoders.layers import layer_names, select_from
 from extract.errors import CacheError, unknown_name
 from extract.inputs.joined import JoinedText
 from extract.store.cache import LatentCache
+from extract.store.lookup import WordPlaces
 from extract.store.manifest import Manifest, build_identity
 from probes.tasks.words.task import WordTask, build_word_splits
 
@@ -24,20 +24,6 @@ PLANTED = "block_02"
 SIZES = {"train": 120, "validation": 40, "test": 30}
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 CUT = 2
-
-
-@dataclass(frozen=True, eq=False)
-class Places:
-    """What `words_of` gives."""
-
-    positions: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    flags: NDArray[np.uint8]
-
-    @property
-    def has_latent(self) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = np.equal(self.flags & 6, 0)
-        return found
 
 
 def make_manifest(poolings: Sequence[str], *, n_rows: int, n_words: int) -> Manifest:
@@ -79,13 +65,13 @@ class PlantedCache(LatentCache):
             raise unknown_name("pooling", pooling, self.latents)
         return self.latents[pooling][LAYERS.index(layer)]
 
-    def words_of(self, texts: Sequence[JoinedText]) -> Any:
+    def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
         missing = [text for text in texts if text not in self.spots]
         if missing:
             raise CacheError(f"cache 'planted.h5' does not hold the text {missing[0].text!r}.")
         positions = np.concatenate([np.arange(*self.spots[text]) for text in texts])
         offsets = np.cumsum([0, *(len(text.spans) for text in texts)])
-        return Places(positions, offsets, self.flags[positions])
+        return WordPlaces(positions, offsets, self.flags[positions])
 
     def read(
         self, start: int, stop: int, pooling: str, *, layers: str | Iterable[str] = "all", out: Tensor | None = None

@@ -87,7 +87,7 @@ def test_everything_reported_equals_counting_it_again(
     layer = LAYERS.index(PLANTED)
     head = load_head(folder / "token-classifier" / "seed_0").head
     rows = data.split("test")
-    latents = cache.latents["mean"][:, rows.places[rows.has_latent]]
+    latents = cache.latents["mean"][:, rows.positions[rows.has_latent]]
     assert np.array_equal(head(latents)[layer].argmax(-1).numpy(), result.predictions["test"][rows.has_latent])
 
 

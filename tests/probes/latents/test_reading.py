@@ -4,15 +4,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.latents.chunks import GAP_WORDS, PIECE_WORDS, WordRows, plan_chunks
+from extract.inputs.alignment import WORD_CUT
+from extract.store.lookup import WordPlaces
+from probes.latents.reading import GAP_WORDS, PIECE_WORDS, plan_chunks
 
 
-def make_rows(starts: list[int], lengths: list[int], missing: set[int] = frozenset()) -> WordRows:  # type: ignore[assignment]
+def make_rows(starts: list[int], lengths: list[int], missing: set[int] = frozenset()) -> WordPlaces:  # type: ignore[assignment]
     places = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)])
-    has_latent = np.array([k not in missing for k in range(len(places))])
-    return WordRows(
-        places.astype(np.int64), np.cumsum([0, *lengths]), np.where(has_latent, 0, 2).astype(np.uint8), has_latent
-    )
+    flags = np.array([WORD_CUT * (k in missing) for k in range(len(places))], dtype=np.uint8)
+    return WordPlaces(places.astype(np.int64), np.cumsum([0, *lengths]), flags)
 
 
 @settings(max_examples=60, deadline=None)
@@ -39,12 +39,12 @@ def test_every_word_with_a_latent_is_in_one_piece_of_one_chunk(
         assert len(chunk) <= chunk_words
         for piece in chunk.pieces:
             assert len(piece) <= most_words
-            assert chunk.start <= found.places[piece].min()
-            assert found.places[piece].max() < chunk.stop
+            assert chunk.start <= found.positions[piece].min()
+            assert found.positions[piece].max() < chunk.stop
             sentence = np.searchsorted(found.offsets, piece, side="right")
             assert len(set(sentence.tolist())) == 1
-    chunk_of = {place: k for k, chunk in enumerate(chunks) for piece in chunk.pieces for place in found.places[piece]}
-    assert len(chunk_of) == sum(len({*found.places[np.concatenate(chunk.pieces)].tolist()}) for chunk in chunks)
+    read_by = [set(found.positions[np.concatenate(chunk.pieces)].tolist()) for chunk in chunks]
+    assert len(set().union(*read_by)) == sum(map(len, read_by))
     begins = [chunk.start for chunk in chunks]
     assert begins == sorted(begins)
 
@@ -77,7 +77,7 @@ def test_fifty_thousand_words_are_read_in_pieces() -> None:
 
 def test_a_sentence_that_lies_in_several_places_is_cut_at_the_seams() -> None:
     places = np.array([5, 6, 7, 100, 101, 20, 21], dtype=np.int64)
-    rows = WordRows(places, np.array([0, 7]), np.zeros(7, np.uint8), np.ones(7, dtype=bool))
+    rows = WordPlaces(places, np.array([0, 7]), np.zeros(7, np.uint8))
     chunks = plan_chunks(rows, chunk_words=512)
     assert [[piece.tolist() for piece in chunk.pieces] for chunk in chunks] == [[[0, 1, 2], [5, 6]], [[3, 4]]]
     assert [(chunk.start, chunk.stop) for chunk in chunks] == [(5, 22), (100, 102)]

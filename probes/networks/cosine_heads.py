@@ -1,4 +1,4 @@
-"""The layers' cosines through a small network."""
+"""Cosine heads: the layers' cosines through a small network, or each with a weight of its own."""
 
 from typing import Any
 
@@ -14,14 +14,8 @@ from probes.networks.pair_head import PairHead, collect_similarities, cosine
 class CosineHead(PairHead):
     """Standardised layer cosines, then a network with one output and a sigmoid.
 
-    The cosines are standardised before the network, and where asked for also the latents before the cosine, both by
-    the training split. A head sets `network`, from `(B, L)` to `(B, 1)`.
-
-    Args:
-        n_layers: Layers `L`.
-        width: Dimension `D` of a latent.
-        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
-        how: As for `PairHead`.
+    The cosines are standardised before the network and, with `standardises_latents`, so is each dimension of a latent
+    before the cosine, both by the training split. A head sets `network`, from `(B, L)` to `(B, 1)`.
     """
 
     cosine_mean: Tensor
@@ -81,3 +75,36 @@ class CosineMLP(CosineHead):
         super().__init__(n_layers, width, standardises_latents=standardises_latents, **how)
         self.network = nn.Sequential(nn.Linear(n_layers, hidden), nn.GELU(), nn.Linear(hidden, 1))
         self.save_hyperparameters()
+
+
+class CosineLinear(CosineHead):
+    """Standardised layer cosines, then one linear map and a sigmoid: a weight per layer, and no hidden layer.
+
+    Cosines of neighbouring layers rise and fall together, so a weight says what a layer adds beside the others, not
+    what it knows alone.
+
+    Args:
+        n_layers: Layers `L`.
+        width: Dimension `D` of a latent.
+        standardises_latents: Whether each dimension of a latent is standardised before the cosine.
+        loss: A name from `LOSSES`.
+        learning_rate: AdamW learning rate.
+        weight_decay: AdamW weight decay.
+    """
+
+    network: nn.Linear
+
+    def __init__(
+        self, n_layers: int, width: int, *, standardises_latents: bool = True, loss: str = "mse",
+        learning_rate: float = 3e-3, weight_decay: float = 0.01,
+    ) -> None:  # fmt: skip
+        how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
+        super().__init__(n_layers, width, standardises_latents=standardises_latents, **how)
+        self.network = nn.Linear(n_layers, 1)
+        nn.init.zeros_(self.network.weight)  # few weights and many layers alike: a start at random would stay in them
+        nn.init.zeros_(self.network.bias)
+        self.save_hyperparameters()
+
+    def weights(self) -> Float[Tensor, " L"]:
+        """Weight of each layer's cosine, per standard deviation of it over the training pairs, before the sigmoid."""
+        return torch.as_tensor(self.network.weight.detach()[0])

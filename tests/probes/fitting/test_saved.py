@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from probes.fitting.fit_or_load import fit_or_load
+from probes.fitting.saved import fit_or_load
 from probes.logistic.probe import LinearProbe
 
 
