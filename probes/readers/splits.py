@@ -124,13 +124,6 @@ def files_by_split(files: Mapping[str, str | Path]) -> dict[str, Path]:
     return {split: Path(path).expanduser() for split, path in named.items()}
 
 
-def files_or_file(files: Mapping[str, str | Path] | str | Path) -> dict[str | None, Path]:
-    """Read an option as `files_by_split` does, or one file for all splits, whose key is None."""
-    if not isinstance(files, Mapping):
-        return {None: Path(files).expanduser()}
-    return {split: path for split, path in files_by_split(files).items()}  # noqa: C416  (widens the type of the keys)
-
-
 def find_split_files(folder: Path) -> dict[str, Path]:
     """Find one file per split in a folder, by the names of the files.
 

@@ -15,8 +15,7 @@ from probes.tasks.classes.law import load_scotus, load_unfair_tos
 from probes.tasks.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
 from probes.tasks.classes.readers import load_class_hub, load_class_sample, read_class_files
 from probes.tasks.numbers.readers import load_number_sample, read_number_files
-from probes.tasks.pairs.files import read_pair_files
-from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
+from probes.tasks.pairs.readers import load_sample, load_stsb, load_stsb_hub, load_stsb_local, read_pair_files
 from probes.tasks.words.files import load_word_files, load_word_hub
 from probes.tasks.words.known import (
     load_conll2000,
