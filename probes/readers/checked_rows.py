@@ -36,8 +36,8 @@ def read_tables(
     The options are the fields of `FileFormat`.
     """
     file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
-    paths: dict[str | None, Path] = (
-        {**files_by_split(files)} if isinstance(files, Mapping) else {None: Path(files).expanduser()}
+    paths: Mapping[Any, Path] = (
+        files_by_split(files) if isinstance(files, Mapping) else {None: Path(files).expanduser()}
     )
     return {split: read_raw(path, file_format) for split, path in paths.items()}, ", ".join(map(str, paths.values()))
 

@@ -134,14 +134,7 @@ def load_task(name: str, /, **options: object) -> Task:
 
 
 def rename_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Replace old names of options by today's, with a one-line warning for each.
-
-    Args:
-        options: Options by name; where both names are given, today's wins.
-
-    Returns:
-        Options by today's names.
-    """
+    """Replace old names of options by today's, with a one-line warning for each; where both are given, today's wins."""
     found = {key: value for key, value in options.items() if key not in RENAMED}
     for old in options.keys() & RENAMED.keys():
         warnings.warn(f"task option {old!r} is now {RENAMED[old]!r}; use the new name.", FutureWarning, stacklevel=3)
@@ -150,13 +143,7 @@ def rename_options(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_options(what: str, name: str, load: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Check options against the parameters of a loader and their annotations.
-
-    Args:
-        what: What is loaded, for messages.
-        name: Its name.
-        load: The loader; its parameters are the options.
-        options: Options by name.
+    """Check options against the parameters of a loader and their annotations; `what` and `name` are for messages.
 
     Raises:
         UnknownNameError: The loader does not take an option.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from probes.readers.checked_rows import check_rows, columns_by_split, read_tables
+from probes.readers.checked_rows import Fields, check_rows, columns_by_split, read_tables
 from probes.readers.checks import check_gold, check_group, check_text
 from probes.tasks.base import load_shipped
 from probes.tasks.numbers.task import NumberTask, build_number_splits
@@ -30,7 +30,7 @@ def read_number_files(  # noqa: PLR0913  (flat, because these are the keys of a 
         [0.0, 0.5, 1.0]
     """
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
-    fields = {"text": (text, check_text), "number": (number, check_gold), "group": (group, check_group)}
+    fields: Fields = {"text": (text, check_text), "number": (number, check_gold), "group": (group, check_group)}
     rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=bad_rows)
     task = NumberTask(name, build_number_splits(columns_by_split(rows)), source)
     return task.replaced(notes=(*notes, *task.audit()))
