@@ -7,13 +7,8 @@ from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
 from probes.readers.checks import tag_problem
-from probes.readers.sentences import (
-    BLANK,
-    DOCUMENT_START,
-    Sentence,
-    SentenceTable,
-    count_note,
-)
+from probes.readers.raw_rows import shorten
+from probes.readers.sentences import BLANK, DOCUMENT_START, Sentence, SentenceTable, count_note
 from probes.readers.text_files import read_lines
 
 SEPARATORS = ("auto", "tab", "space", "whitespace")
@@ -124,18 +119,13 @@ def _check(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
     if len(fields) != len(columns):
         hint = _COMMENTS if fields[0].startswith("#") else ""
         raise TaskError(
-            f"{where}: {len(fields)} instead of {len(columns)} columns ({', '.join(columns)}) in {_shorten(fields)}: "
-            f"fix the line, or name the columns of the file with `columns`{hint}."
+            f"{where}: {len(fields)} instead of {len(columns)} columns ({', '.join(columns)}) in "
+            f"{shorten(list(fields))}: fix the line, or name the columns of the file with `columns`{hint}."
         )
     for name, value in zip(columns, fields, strict=True):
         if not value:
-            raise TaskError(f"{where}: column {name!r} is empty in {_shorten(fields)}: give every word a value.")
+            raise TaskError(f"{where}: column {name!r} is empty in {shorten(list(fields))}: give every word a value.")
         if name != WORD and " " in value:
             raise TaskError(
                 f"{where}: column {name!r} holds {value[:60]!r}, but a tag has no space: part the columns by tabs."
             )
-
-
-def _shorten(fields: Sequence[str]) -> str:
-    text = repr(list(fields))
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -11,7 +11,7 @@ from probes.readers.checked_rows import CheckedRow, Fields, columns_of
 from probes.readers.checks import Label, check_group, check_label, check_text
 from probes.readers.splits import SPLITS
 from probes.tasks.classes.audit import class_notes
-from probes.tasks.classes.task import PAIR, ClassTask, build_class_splits
+from probes.tasks.classes.task import ClassTask, build_class_splits
 from probes.tasks.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, hold_out, rare_classes, split_three_ways
 
 RARE = ("error", "drop")
@@ -21,9 +21,9 @@ def class_fields(
     text: str = "text", label: str = "label", text2: str | None = None, group: str | None = None
 ) -> Fields:
     """Name the columns of one text, or of two, of the class and of a group of rows that are never torn apart."""
-    texts = (("text", text),) if text2 is None else zip(PAIR, (text, text2), strict=True)
+    texts = {"text": text} if text2 is None else {"text1": text, "text2": text2}
     return {
-        **{name: (column, check_text) for name, column in texts},
+        **{name: (column, check_text) for name, column in texts.items()},
         "label": (label, check_label),
         "group": (group, check_group),
     }

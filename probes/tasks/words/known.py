@@ -1,7 +1,6 @@
 """Published word tasks, from local files or the hub, and the sample shipped with the project."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -63,8 +62,9 @@ def load_conll2003(
         revision: Branch, tag or commit of the hub; None is the main branch.
         scheme: `auto` finds the IOB1 of the published files and the IOB2 of the hub.
     """
-    read = _ConllReader("conll2003", CONLL2003_COLUMNS, CONLL2003_FILES)
-    tables, source = read(tags, folder=folder, hub_id=hub_id, revision=revision)
+    tables, source = _read_conll(
+        "conll2003", CONLL2003_COLUMNS, CONLL2003_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
+    )
     return build_task(
         tables, name=f"conll2003-{tags}", source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE
     )
@@ -88,8 +88,9 @@ def load_conll2000(
         seed: Seed of that draw, by sentence.
         scheme: `auto` finds the IOB2 of the published files.
     """
-    read = _ConllReader("conll2000", CONLL2000_COLUMNS, CONLL2000_FILES)
-    tables, source = read(tags, folder=folder, hub_id=hub_id, revision=revision)
+    tables, source = _read_conll(
+        "conll2000", CONLL2000_COLUMNS, CONLL2000_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
+    )
     notes: tuple[str, ...] = ()
     if "validation" not in tables:
         tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
@@ -181,28 +182,22 @@ def _column_reader(columns: tuple[str, ...], tags: str, *, separator: str = "aut
     return partial(read_columns, tags=tags, file_format=ColumnFormat(columns, separator))
 
 
-@dataclass(frozen=True)
-class _ConllReader:
-    """Reads a CoNLL task from its files where there are some, else from the hub."""
-
-    name: str
-    columns: tuple[str, ...]
-    files: Files
-
-    def __call__(
-        self, tags: str, *, folder: str | Path | None, hub_id: str, revision: str | None
-    ) -> tuple[dict[str, SentenceTable], str]:
-        _check_tags(tags, self.columns[1:])
-        if local := find_local(self.name, folder):
-            return local.read(self.files, _column_reader(self.columns, tags))
-        if Path(hub_id).expanduser().is_dir():
-            revision = None  # a folder has none, but the default names a branch
-        help_text = data_hint(self.name, self.files["train"][0])
-        found, source = read_hub(hub_id, revision=revision, help_text=help_text)
-        tables = name_splits(found, source)
-        missing = [split for split in self.files if split not in tables]
-        if missing:
-            raise TaskError(f"{source} has no {missing[0]} split; its splits: {', '.join(found)}.")
-        # the lists are named as the CoNLL tasks of the hub name them: `tokens`, `ner_tags` and so on
-        columns = TokenColumns(tags=f"{tags}_tags", document="document_id")
-        return {split: check_token_rows(table, columns) for split, table in tables.items()}, source
+def _read_conll(
+    name: str, columns: tuple[str, ...], files: Files, *, tags: str, folder: str | Path | None, hub_id: str,
+    revision: str | None,
+) -> tuple[dict[str, SentenceTable], str]:  # fmt: skip
+    """Read a CoNLL task from its files where there are some, else from the hub."""
+    _check_tags(tags, columns[1:])
+    if local := find_local(name, folder):
+        return local.read(files, _column_reader(columns, tags))
+    if Path(hub_id).expanduser().is_dir():
+        revision = None  # a folder has none, but the default names a branch
+    help_text = data_hint(name, files["train"][0])
+    found, source = read_hub(hub_id, revision=revision, help_text=help_text)
+    tables = name_splits(found, source)
+    missing = [split for split in files if split not in tables]
+    if missing:
+        raise TaskError(f"{source} has no {missing[0]} split; its splits: {', '.join(found)}.")
+    # the lists are named as the CoNLL tasks of the hub name them: `tokens`, `ner_tags` and so on
+    lists = TokenColumns(tags=f"{tags}_tags", document="document_id")
+    return {split: check_token_rows(table, lists) for split, table in tables.items()}, source
