@@ -163,7 +163,7 @@ def load_words_sample(tags: str = "ner") -> WordTask:
     read = _column_reader(CONLL2003_COLUMNS, tags)
 
     def load(folder: Path) -> WordTask:
-        tables = {split: read(folder / f"words.{split}.conll") for split in SPLITS}
+        tables: dict[str, SentenceTable] = {split: read(folder / f"words.{split}.conll") for split in SPLITS}
         return build_task(tables, name=f"words-sample-{tags}", source="", metric=_metric(tags))
 
     return load_shipped("probes.tasks", "words/samples", load)
