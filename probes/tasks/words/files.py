@@ -7,6 +7,7 @@ from extract.errors import TaskError
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.readers.conllu import read_conllu
 from probes.readers.hub import read_hub
+from probes.readers.raw_rows import JSON_SUFFIXES
 from probes.readers.sentences import SentenceTable
 from probes.readers.splits import files_by_split, find_split_files, name_splits
 from probes.readers.text_files import inner_suffix
@@ -14,8 +15,7 @@ from probes.readers.token_rows import TokenColumns, check_token_rows, read_token
 from probes.tasks.words.assemble import build_task, hold_out
 from probes.tasks.words.task import WordTask
 
-CONLLU_SUFFIXES = (".conllu",)
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+CONLLU_SUFFIX = ".conllu"
 _NO_HUB = "check the name and the connection, or give local files to task 'word-files'"
 
 
@@ -65,7 +65,7 @@ def load_word_files(
     tables: dict[str, SentenceTable] = {}
     for split, path in paths.items():
         suffix = inner_suffix(path)
-        if suffix in CONLLU_SUFFIXES:
+        if suffix == CONLLU_SUFFIX:
             tables[split] = read_conllu(path, tags)
         elif suffix in JSON_SUFFIXES:
             tables[split] = read_token_json(path, TokenColumns(words, tags))
