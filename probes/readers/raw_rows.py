@@ -69,7 +69,10 @@ class FileFormat:
             raise TaskError(f"`delimiter` is {self.delimiter!r}, but one character is needed, such as ',' or a tab.")
 
 
-def read_raw(path: Path, file_format: FileFormat) -> RawTable:
+WITH_HEADER = FileFormat()
+
+
+def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
     """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
 
     Raises:

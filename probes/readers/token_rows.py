@@ -8,7 +8,7 @@ from typing import Any
 
 from extract.errors import TaskError
 from probes.readers.checks import BadRow, check_table, check_text, tag_problem
-from probes.readers.raw_rows import FileFormat, RawRow, RawTable, read_raw, shorten
+from probes.readers.raw_rows import RawRow, RawTable, read_raw, shorten
 from probes.readers.sentences import BLANK, DOCUMENT_START, Sentence, SentenceTable, count_note
 
 
@@ -26,7 +26,7 @@ class TokenColumns:
 
 def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:
     """Read JSON Lines (or a JSON list) whose rows hold words and tags; see `check_token_rows`."""
-    return check_token_rows(read_raw(path, FileFormat()), columns)
+    return check_token_rows(read_raw(path), columns)
 
 
 def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:

@@ -11,7 +11,7 @@ from extract.errors import TaskError, unknown_name
 from probes.readers.checks import unknown_column
 from probes.readers.hub import read_hub
 from probes.readers.local import need_local
-from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.readers.raw_rows import RawTable, read_raw
 from probes.readers.text_files import read_lines
 from probes.tasks.table import TASKS, check_options, load_task
 
@@ -21,13 +21,7 @@ MIN_TEXTS = 8
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts, each once.
-
-    Attributes:
-        name: Their name in reports.
-        source: One line: where they came from.
-        lines: The texts.
-    """
+    """Texts, each once, with their name in reports and where they came from."""
 
     name: str
     source: str
@@ -76,7 +70,7 @@ def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
     path = Path(file).expanduser()
     if path.suffix.lower() == ".txt":
         return _corpus(path.stem, str(path), read_lines(path))
-    return _corpus(path.stem, str(path), _column(read_raw(path, FileFormat()), column))
+    return _corpus(path.stem, str(path), _column(read_raw(path), column))
 
 
 def load_hub_texts(

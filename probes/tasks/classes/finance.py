@@ -1,6 +1,5 @@
 """Financial tasks: PhraseBank and FiQA sentiment (Look Both Ways, Appendix A), and Banking77 intents (MTEB)."""
 
-from functools import partial
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
@@ -8,7 +7,7 @@ from probes.readers.checked_rows import check_rows
 from probes.readers.hub import read_hub
 from probes.readers.local import LocalFolder, data_hint, find_local, need_local
 from probes.readers.published import fiqa_table, phrasebank_table
-from probes.readers.raw_rows import FileFormat, read_raw
+from probes.readers.raw_rows import read_raw
 from probes.readers.splits import name_splits
 from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
@@ -108,7 +107,7 @@ def load_banking77(
     them. `folder` holds `train.csv` and `test.csv` (columns `text` and `category`); None is `$ICECORE_DATA/banking77`.
     """
     local = need_local("banking77", folder, example="train.csv")
-    tables, source = local.read(BANKING77_FILES, partial(read_raw, file_format=FileFormat()))
+    tables, source = local.read(BANKING77_FILES, read_raw)
     rows, notes = check_rows(tables, class_fields(label="category"), bad_rows=bad_rows)
     return assemble_task(
         rows, name="banking77", source=source, metrics=("accuracy",), licence="CC BY 4.0",

@@ -1,6 +1,5 @@
 """Medical tasks of Look Both Ways (Appendix A): PubMedQA, ChemProt, medical question pairs, PubMed RCT."""
 
-from functools import partial
 from pathlib import Path
 
 from extract.errors import unknown_name
@@ -83,7 +82,7 @@ def load_chemprot(
         found, source = read_hub(hub_id, revision=revision, help_text=data_hint("chemprot", "train.jsonl"))
         tables = name_splits(found, source)
     else:
-        tables, source = local.read(CHEMPROT_FILES, partial(read_raw, file_format=FileFormat()))
+        tables, source = local.read(CHEMPROT_FILES, read_raw)
     rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
     return assemble_task(
         rows, name="chemprot", source=source, licence="see BioCreative VI, track 5", class_names=CHEMPROT_CLASSES,
