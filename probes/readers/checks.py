@@ -21,12 +21,7 @@ Checked = TypeVar("Checked")
 
 
 class BadRow(Exception):  # noqa: N818  (never shown to a user as it is: `check_table` catches it)
-    """A row that cannot be used.
-
-    Args:
-        reason: A few words, the same for all rows with the same fault, so that they can be counted.
-        detail: The column, the value, and what is needed.
-    """
+    """A row that cannot be used: a short reason, the same for all rows with the same fault, and the detail."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -40,7 +35,7 @@ def check_table(
     *,
     bad_rows: str | None,
 ) -> tuple[list[Checked], tuple[str, ...]]:
-    """Check every row of a table.
+    """Check every row of a table by a function that raises `BadRow`; columns that are None need not be there.
 
     Args:
         table: Rows with their line or row numbers.
@@ -55,11 +50,6 @@ def check_table(
     Raises:
         TaskError: A row is bad and may not be dropped; names file, line, column and value.
         UnknownNameError: A column is missing, or `bad_rows` is something else.
-
-    Example:
-        >>> table = RawTable("a.csv", "line", ("text",), [RawRow(2, {"text": "a"}), RawRow(3, {"text": " "})])
-        >>> check_table(table, ["text"], lambda row: check_text("text", row.values["text"]), bad_rows="drop")
-        (['a'], ('a.csv: 1 of 2 rows dropped (empty text: 1; first at line 3)',))
     """
     if bad_rows is not None and bad_rows not in BAD_ROWS:
         raise unknown_name("bad_rows", bad_rows, BAD_ROWS)

@@ -7,13 +7,8 @@ from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
 from probes.readers.checks import tag_problem
-from probes.readers.sentences import (
-    BLANK,
-    DOCUMENT_START,
-    Sentence,
-    SentenceTable,
-    count_note,
-)
+from probes.readers.raw_rows import shorten
+from probes.readers.sentences import BLANK, DOCUMENT_START, Sentence, SentenceTable, count_note
 from probes.readers.text_files import read_lines
 
 SEPARATORS = ("auto", "tab", "space", "whitespace")
@@ -23,12 +18,7 @@ _COMMENTS = ", or set `has_comments: true` if lines that begin with # are commen
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """How a file of columns is written.
-
-    Raises:
-        TaskError: If no column is the word, or two have one name.
-        UnknownNameError: If the separator is none of those below.
-    """
+    """How a file of columns is written; checked when built."""
 
     columns: tuple[str, ...]
     """Names in the order of the file, `word` among them."""
@@ -53,32 +43,15 @@ class ColumnFormat:
 
 
 def read_columns(path: Path, tags: str, *, file_format: ColumnFormat) -> SentenceTable:
-    r"""Read the words and one column of tags.
+    """Read the words and one column of tags.
 
     A blank line (spaces and tabs count as blank) ends a sentence; a -DOCSTART- line opens a document and is no
-    sentence.
-
-    Args:
-        path: A local UTF-8 file; a byte order mark and any kind of line end are taken as they come.
-        tags: One of the columns, not the word.
-        file_format: How the columns are written.
-
-    Returns:
-        The sentences; their documents are numbered from 1 if the file marks any.
+    sentence. Documents are numbered from 1 if the file marks any.
 
     Raises:
-        TaskError: If the file is missing, empty, not UTF-8, or a line has another number of columns, an empty column,
-            a tag with a blank or the other separator; with file, line and value.
-        UnknownNameError: If `tags` is none of the columns.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "ner.conll"
-        >>> text = "-DOCSTART- -X- O\n\nIce NN O\nin IN O\nOslo NNP I-LOC\n\nMelt VB O\n"
-        >>> _ = path.write_text(text, encoding="utf-8")
-        >>> table = read_columns(path, "ner", file_format=ColumnFormat(("word", "pos", "ner")))
-        >>> [(sentence.words, sentence.tags) for sentence in table.sentences]
-        [(['Ice', 'in', 'Oslo'], ['O', 'O', 'I-LOC']), (['Melt'], ['O'])]
+        TaskError: The file is missing, empty, not UTF-8, or a line has another number of columns, an empty column, a
+            tag with a blank or the other separator; with file, line and value.
+        UnknownNameError: `tags` is none of the columns, or the column of the words.
     """
     columns = file_format.columns
     if tags not in columns or tags == WORD:
@@ -146,18 +119,13 @@ def _check(where: str, fields: Sequence[str], columns: Sequence[str]) -> None:
     if len(fields) != len(columns):
         hint = _COMMENTS if fields[0].startswith("#") else ""
         raise TaskError(
-            f"{where}: {len(fields)} instead of {len(columns)} columns ({', '.join(columns)}) in {_shorten(fields)}: "
-            f"fix the line, or name the columns of the file with `columns`{hint}."
+            f"{where}: {len(fields)} instead of {len(columns)} columns ({', '.join(columns)}) in "
+            f"{shorten(list(fields))}: fix the line, or name the columns of the file with `columns`{hint}."
         )
     for name, value in zip(columns, fields, strict=True):
         if not value:
-            raise TaskError(f"{where}: column {name!r} is empty in {_shorten(fields)}: give every word a value.")
+            raise TaskError(f"{where}: column {name!r} is empty in {shorten(list(fields))}: give every word a value.")
         if name != WORD and " " in value:
             raise TaskError(
                 f"{where}: column {name!r} holds {value[:60]!r}, but a tag has no space: part the columns by tabs."
             )
-
-
-def _shorten(fields: Sequence[str]) -> str:
-    text = repr(list(fields))
-    return text if len(text) <= 80 else f"{text[:77]}..."

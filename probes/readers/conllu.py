@@ -133,32 +133,18 @@ class _Reader:
 
 
 def read_conllu(path: Path, tags: str) -> SentenceTable:
-    r"""Read the syntactic words and one column of tags of a CoNLL-U file.
+    """Read the syntactic words and one column of tags (upos, xpos or deprel) of a CoNLL-U file.
 
-    Args:
-        path: A local UTF-8 file.
-        tags: `upos`, `xpos` or `deprel`.
-
-    Returns:
-        The sentences. `space_after` rebuilds the text; documents are those of `# newdoc`; the notes count ranges such
-        as 1-2 and empty nodes such as 1.1, which are no words, and sentences whose words do not rebuild `# text`.
+    `space_after` rebuilds the text; documents are those of `# newdoc`; the notes count ranges such as 1-2 and empty
+    nodes such as 1.1, which are no words, and sentences whose words do not rebuild `# text`.
 
     Raises:
-        TaskError: If the file is missing, empty, not UTF-8, a line is not CoNLL-U, or a tag holds a blank; with
-            file and line.
+        TaskError: The file is missing, empty, not UTF-8, a line is not CoNLL-U, or a tag holds a blank; with file and
+            line.
         UnknownNameError: `tags` is not a column of tags.
 
     Source:
         The format page of Universal Dependencies, version 2.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "x.conllu"
-        >>> rows = ["1-2\tDon't\t_\t_", "1\tDo\tdo\tAUX", "2\tn't\tnot\tPART"]
-        >>> _ = path.write_text("".join(row + "\t_" * 6 + "\n" for row in rows), encoding="utf-8")
-        >>> sentence = read_conllu(path, "upos").sentences[0]
-        >>> sentence.words, sentence.tags, sentence.space_after
-        (['Do', "n't"], ['AUX', 'PART'], [False, True])
     """
     if tags not in TAG_COLUMNS:
         raise unknown_name("column", tags, TAG_COLUMNS, hint="These columns of CoNLL-U hold one tag a word.")

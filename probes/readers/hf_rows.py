@@ -32,17 +32,7 @@ def quiet_datasets() -> Iterator[None]:
 
 
 def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, Any]]]:
-    """Read a Parquet file through `datasets`, which keeps the types that the file declares.
-
-    Args:
-        path: A local Parquet file.
-
-    Returns:
-        The column names and the rows in file order.
-
-    Raises:
-        TaskError: The file is not a readable Parquet file.
-    """
+    """Read the columns and rows of a Parquet file through `datasets`, which keeps the types that the file declares."""
     import datasets
 
     with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
@@ -57,13 +47,6 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
 
 
 def first_line(error: BaseException) -> str:
-    """Cut the text of a foreign error to what fits in a sentence.
-
-    Args:
-        error: Any exception.
-
-    Returns:
-        Its type and the first line of its text, at most 200 characters.
-    """
+    """Cut a foreign error to what fits in a sentence: its type and at most 200 characters of its first line."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(": ").rstrip(".")

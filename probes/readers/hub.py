@@ -57,18 +57,7 @@ def read_hub(
 
 
 def declared_configurations(repository: str, revision: str | None = None) -> tuple[str, ...]:
-    """List the configurations that a repository declares.
-
-    Args:
-        repository: A hub id, or a local folder laid out like a repository of the hub.
-        revision: Branch, tag or commit.
-
-    Returns:
-        Their names; none where the repository declares none.
-
-    Raises:
-        TaskError: If the repository cannot be read.
-    """
+    """List the configurations that a repository, or a folder laid out like one, declares, if any."""
     import datasets
 
     try:

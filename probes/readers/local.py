@@ -24,17 +24,7 @@ class LocalFolder:
     """What reports call it: a path only where the user gave one."""
 
     def find(self, *names: str) -> Path:
-        """Find a file.
-
-        Args:
-            names: Names it may have; the first that is there is taken, as it is or with .gz appended.
-
-        Returns:
-            Its path.
-
-        Raises:
-            TaskError: There is no such file.
-        """
+        """Find a file by the first of its possible names that is there, as it is or with .gz appended."""
         allowed = [self.path / f"{name}{suffix}" for name in names for suffix in ("", PACKED)]
         found = next((path for path in allowed if path.is_file()), None)
         if found is None:
@@ -45,18 +35,7 @@ class LocalFolder:
         return found
 
     def read(self, files: Files, read: Callable[[Path], Table]) -> tuple[dict[str, Table], str]:
-        """Read the file of each split.
-
-        Args:
-            files: Split to the names its file may have.
-            read: Reads one file.
-
-        Returns:
-            Split to what was read, and one line that says where it came from.
-
-        Raises:
-            TaskError: A file is missing or broken.
-        """
+        """Read the file of each split, and say in one line where they came from."""
         paths = {split: self.find(*names) for split, names in files.items()}
         return {split: read(path) for split, path in paths.items()}, self.source(*paths.values())
 
@@ -66,19 +45,7 @@ class LocalFolder:
 
 
 def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | None:
-    """Find a local copy of a dataset.
-
-    Args:
-        name: Its folder in `$ICECORE_DATA`.
-        folder: The folder the user named, taken as it is; None looks into `$ICECORE_DATA`.
-
-    Returns:
-        The folder, or None if the user named none and `$ICECORE_DATA` has none of that name.
-
-    Example:
-        >>> find_local("no-such-dataset") is None
-        True
-    """
+    """Find a local copy of a dataset: the folder the user named, taken as it is, else that name in `$ICECORE_DATA`."""
     if folder is not None:
         return LocalFolder(Path(folder).expanduser(), str(folder))
     data = os.environ.get(DATA_VARIABLE)
@@ -87,19 +54,7 @@ def find_local(name: str, folder: str | Path | None = None) -> LocalFolder | Non
 
 
 def need_local(name: str, folder: str | Path | None, *, example: str) -> LocalFolder:
-    """Find a local copy of a dataset that has no other source.
-
-    Args:
-        name: As for `find_local`.
-        folder: As for `find_local`.
-        example: One of its files, for the message.
-
-    Returns:
-        The folder.
-
-    Raises:
-        TaskError: There is none.
-    """
+    """Find a local copy of a dataset that has no other source; the error names `example`, one of its files."""
     found = find_local(name, folder)
     if found is None:
         data = os.environ.get(DATA_VARIABLE)

@@ -15,17 +15,7 @@ PHRASEBANK_ENCODING = "latin-1"
 
 
 def read_records(path: Path) -> dict[str, Any]:
-    """Read a file that is one JSON object of records by id.
-
-    Args:
-        path: A JSON file.
-
-    Returns:
-        Id to record, in file order.
-
-    Raises:
-        TaskError: If it is not a JSON object, or not UTF-8; with file and line.
-    """
+    """Read a file that is one JSON object of records by id."""
     try:
         records = json.loads(read_text(path))
     except json.JSONDecodeError as error:
@@ -36,18 +26,15 @@ def read_records(path: Path) -> dict[str, Any]:
 
 
 def pubmedqa_table(records: Path, test_ids: Path, *, text_form: str) -> RawTable:
-    """Lay out PubMedQA's labelled set, its official test half marked.
+    """Lay out PubMedQA's labelled set as `text`, `label` (yes, no, maybe) and `split` (official test half, or train).
 
     Args:
         records: `ori_pqal.json`: id to QUESTION, CONTEXTS and `final_decision`.
         test_ids: `test_ground_truth.json`: id to decision.
-        text_form: `look-both-ways` glues question and contexts as the released code does; `plain` puts spaces between.
-
-    Returns:
-        Columns `text`, `label` (yes, no, maybe) and `split` (test, or train for the other half).
+        text_form: A key of `PUBMEDQA_FORMS`.
 
     Raises:
-        TaskError: If a file is broken, or test ids have no record.
+        TaskError: A file is broken, or test ids have no record.
     """
     rows = read_records(records)
     test = read_records(test_ids)
@@ -91,23 +78,9 @@ def _are_texts(value: object) -> bool:
 
 
 def rct_table(path: Path) -> RawTable:
-    r"""Read PubMed RCT: `###` and an id before each abstract, `LABEL`, a tab and a sentence in each line of it.
+    """Read PubMed RCT: `###` and an id before each abstract, `LABEL`, a tab and a sentence in each line of it.
 
-    Args:
-        path: `train.txt`, `dev.txt` or `test.txt`.
-
-    Returns:
-        Columns `text`, `label` and `abstract`, lines in order.
-
-    Raises:
-        TaskError: If the file is not UTF-8.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "dev.txt")
-        >>> _ = path.write_text("###1\nMETHODS\tWe asked ten adults .\n\n", encoding="utf-8")
-        >>> rct_table(path).rows[0].values["abstract"]
-        '1'
+    The columns are `text`, `label` and `abstract`.
     """
     abstract = None
     rows = []
@@ -125,21 +98,7 @@ def rct_table(path: Path) -> RawTable:
 
 
 def phrasebank_table(path: Path) -> RawTable:
-    r"""Read Financial PhraseBank: a sentence, `@` and its sentiment in each line, in Latin-1.
-
-    Args:
-        path: One of the four `Sentences_*Agree.txt`.
-
-    Returns:
-        Columns `text` and `label`, lines in order.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "Sentences_AllAgree.txt")
-        >>> _ = path.write_bytes("Profit rose to 3 mn @ home .@positive\n".encode("latin-1"))
-        >>> phrasebank_table(path).rows[0].values["text"]
-        'Profit rose to 3 mn @ home .'
-    """
+    """Read Financial PhraseBank: a sentence, `@` and its sentiment in each line, in Latin-1."""
     rows = []
     for number, line in _numbered_lines(read_bytes(path).decode(PHRASEBANK_ENCODING)):
         text, mark, label = line.rpartition("@")
@@ -151,16 +110,8 @@ def phrasebank_table(path: Path) -> RawTable:
 def fiqa_table(path: Path, *, neutral: float) -> RawTable:
     """Read a FiQA challenge file: id to a sentence and, for each of its targets, a sentiment score from -1 to 1.
 
-    Args:
-        path: A JSON file of task 1, headlines or posts.
-        neutral: Scores from `-neutral` up to, not including, `neutral` are neutral.
-
-    Returns:
-        Columns `text`, `label` (negative, neutral, positive) and `sentence` (the text again, so that it can name a
-        group: the challenge gives some sentences several ids), one row per target.
-
-    Raises:
-        TaskError: If the file is broken.
+    One row per target, with columns `text`, `label` (neutral from `-neutral` up to, not including, `neutral`) and
+    `sentence` (the text again, so that it can name a group: the challenge gives some sentences several ids).
     """
     rows: list[RawRow] = []
     for key, record in read_records(path).items():
@@ -178,21 +129,7 @@ def fiqa_table(path: Path, *, neutral: float) -> RawTable:
 
 
 def rename_labels(table: RawTable, names: Mapping[str, str], *, column: str) -> RawTable:
-    """Replace the codes of a label column by their names; a code without a name stays, and is rejected later.
-
-    Args:
-        table: Rows as read.
-        names: Code to name.
-        column: The label column.
-
-    Returns:
-        The same rows, renamed.
-
-    Example:
-        >>> table = RawTable("mqp.csv", "line", ("label",), [RawRow(1, {"label": "1"})])
-        >>> rename_labels(table, {"1": "similar"}, column="label").rows[0].values
-        {'label': 'similar'}
-    """
+    """Replace the codes of a label column by their names; a code without a name stays, and is rejected later."""
     rows = [
         replace(row, values={**row.values, column: names.get(str(row.values[column]).strip(), row.values[column])})
         if column in row.values

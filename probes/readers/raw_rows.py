@@ -69,19 +69,15 @@ class FileFormat:
             raise TaskError(f"`delimiter` is {self.delimiter!r}, but one character is needed, such as ',' or a tab.")
 
 
-def read_raw(path: Path, file_format: FileFormat) -> RawTable:
-    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix.
+WITH_HEADER = FileFormat()
 
-    Args:
-        path: A local file; JSON may be packed (.json.gz, .jsonl.gz).
-        file_format: How delimited text is written.
 
-    Returns:
-        Every row, with the names of the columns there.
+def read_raw(path: Path, file_format: FileFormat = WITH_HEADER) -> RawTable:
+    """Read a CSV, TSV, JSON, JSON Lines or Parquet file, chosen by its suffix; JSON may be packed (.gz).
 
     Raises:
-        TaskError: If the file is missing, empty, not UTF-8 or broken; with its name and line.
-        UnknownNameError: If the suffix is none of those above and no delimiter is given.
+        TaskError: The file is missing, empty, not UTF-8 or broken; with its name and line.
+        UnknownNameError: The suffix is none of those above and no delimiter is given.
     """
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
@@ -179,13 +175,6 @@ def _json_lines(path: Path, text: str) -> Iterator[tuple[int, object]]:
 
 
 def shorten(value: object) -> str:
-    """Write a value as Python would, cut to what fits in a sentence.
-
-    Args:
-        value: Any value.
-
-    Returns:
-        Its repr, at most 80 characters.
-    """
+    """Write a value as Python would, cut to the 80 characters that fit in a sentence."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -39,19 +39,5 @@ class SentenceTable:
 
 
 def count_note(where: str, n: int, what: str, *, plural: str = "") -> tuple[str, ...]:
-    """Count what was skipped or found in a file.
-
-    Args:
-        where: The file.
-        n: How often.
-        what: What it was, in the singular.
-        plural: The plural; empty appends an s.
-
-    Returns:
-        One note, or none for a count of zero.
-
-    Example:
-        >>> count_note("a.conll", 2, "comment line skipped", plural="comment lines skipped")
-        ('a.conll: 2 comment lines skipped',)
-    """
+    """Count in one note what was skipped or found in a file; none for a count of zero. An empty plural appends an s."""
     return (f"{where}: {n} {what if n == 1 else plural or what + 's'}",) if n else ()

@@ -25,14 +25,7 @@ def order_splits(splits: Mapping[str, Any]) -> list[str]:
 
 
 def canonical_split(value: object) -> Split | None:
-    """Map the name of a split, or an alias such as `dev`, to train, validation or test.
-
-    Args:
-        value: The name as the user wrote it.
-
-    Returns:
-        The split, or None for a name that means none of the three.
-    """
+    """Map the name of a split, or an alias such as `dev`, to train, validation or test; None for any other name."""
     name = str(value).strip()
     return next((split for split in SPLITS if split == SPLIT_ALIASES.get(name, name)), None)
 
@@ -54,10 +47,6 @@ def name_splits(
     Raises:
         TaskError: No split has a usual name, or `splits` is no mapping or names a split twice.
         UnknownNameError: `splits` names an unknown split.
-
-    Example:
-        >>> name_splits({"train": 1, "dev": 2, "extra": 3}, "somewhere")
-        {'train': 1, 'validation': 2}
     """
     if splits is None:
         named: dict[str, Table] = {split: found[name] for name in found if (split := canonical_split(name))}
@@ -76,19 +65,9 @@ def name_splits(
 
 
 def by_split(given: Mapping[str, Table], *, option: str, what: str) -> dict[str, Table]:
-    """Replace aliases such as `dev` in an option that maps splits to something.
+    """Replace aliases such as `dev` in an option that maps splits to something; rejects two keys for one split.
 
-    Args:
-        given: Split, or an alias, to a value.
-        option: Name of the option, for messages.
-        what: What the option maps a split to, for messages.
-
-    Returns:
-        train, validation or test to the value, in the order given.
-
-    Raises:
-        TaskError: Two keys mean the same split.
-        UnknownNameError: A key means no split.
+    `option` and `what` it maps a split to are for messages.
     """
     named: dict[str, Table] = {}
     for key, value in given.items():
@@ -102,46 +81,17 @@ def by_split(given: Mapping[str, Table], *, option: str, what: str) -> dict[str,
 
 
 def files_by_split(files: Mapping[str, str | Path]) -> dict[str, Path]:
-    """Read an option that maps each split to its file.
-
-    Args:
-        files: Split, or an alias such as `dev`, to its file.
-
-    Returns:
-        Split to path.
-
-    Raises:
-        TaskError: There is no file, or two for one split.
-        UnknownNameError: A name means no split.
-
-    Example:
-        >>> [(split, path.name) for split, path in files_by_split({"dev": "rows.csv"}).items()]
-        [('validation', 'rows.csv')]
-    """
+    """Read an option that maps each split, or an alias such as `dev`, to its file; at least one."""
     if not files:
         raise TaskError(f"`files` names no file: give at least one of {', '.join(SPLITS)}.")
     named = by_split(files, option="files", what="its file")
     return {split: Path(path).expanduser() for split, path in named.items()}
 
 
-def files_or_file(files: Mapping[str, str | Path] | str | Path) -> dict[str | None, Path]:
-    """Read an option as `files_by_split` does, or one file for all splits, whose key is None."""
-    if not isinstance(files, Mapping):
-        return {None: Path(files).expanduser()}
-    return {split: path for split, path in files_by_split(files).items()}  # noqa: C416  (widens the type of the keys)
-
-
 def find_split_files(folder: Path) -> dict[str, Path]:
-    """Find one file per split in a folder, by the names of the files.
+    """Find one file per split in a folder, by train, dev, valid or test (testa, testb) as a part of their names.
 
-    Args:
-        folder: Its files have train, dev, valid or test (testa is validation, testb is test) as a part of their name.
-
-    Returns:
-        Split to path, in the order train, validation, test.
-
-    Raises:
-        TaskError: No file, or more than one, fits a split, or a file fits two splits.
+    Rejects a folder in which no file, or more than one, fits a split, or a file fits two.
     """
     if not folder.is_dir():
         what = "is a file" if folder.is_file() else "does not exist"

@@ -11,24 +11,7 @@ PACKED = ".gz"
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file, unpacked if its name ends in .gz.
-
-    Args:
-        path: A local file.
-
-    Returns:
-        The content.
-
-    Raises:
-        TaskError: The file is missing or unreadable, or a .gz file is broken or not a gzip file.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "train.txt.gz"
-        >>> _ = path.write_bytes(gzip.compress(b"Ice NN"))
-        >>> read_bytes(path)
-        b'Ice NN'
-    """
+    """Read a file, unpacked if its name ends in .gz; rejects one that is missing, unreadable or no gzip file."""
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise TaskError(f"{path} {what}: give the path of a file.")
@@ -48,34 +31,15 @@ def read_bytes(path: Path) -> bytes:
 
 
 def inner_suffix(path: Path) -> str:
-    """Return the suffix that tells the format of a file, packed or not.
-
-    Args:
-        path: A file, which need not exist.
-
-    Returns:
-        The suffix in lower case; the one before .gz where that is the last.
-
-    Example:
-        >>> inner_suffix(Path("a.JSONL.gz")), inner_suffix(Path("a.conllu"))
-        ('.jsonl', '.conllu')
-    """
+    """Return the suffix that tells the format of a file in lower case: the one before .gz where that is the last."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix == PACKED else suffix
 
 
 def read_text(path: Path, *, fallback: str | None = None) -> str:
-    """Read a UTF-8 file, with or without a byte order mark, its line ends unchanged.
+    """Read a UTF-8 file, with or without a byte order mark, its line ends unchanged; .gz is unpacked.
 
-    Args:
-        path: A local file; .gz is unpacked.
-        fallback: Encoding to use for a file that is not UTF-8; None rejects such a file.
-
-    Returns:
-        The text.
-
-    Raises:
-        TaskError: The file is missing, empty, a broken .gz file, or not UTF-8 (names the line and the byte).
+    A file that is not UTF-8 is read by the `fallback` encoding; without one it is rejected, with the line and the byte.
     """
     data = read_bytes(path)
     if not data.strip():
@@ -92,39 +56,10 @@ def read_text(path: Path, *, fallback: str | None = None) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split a text at \n, \r\n and \r, but not at U+2028 or a form feed; the lines keep their ends.
-
-    Args:
-        text: Text of a file.
-
-    Returns:
-        The lines.
-
-    Example:
-        >>> split_lines("a\r\nb\x0cc\n")
-        ['a\r\n', 'b\x0cc\n']
-    """
+    r"""Split a text at \n, \r\n and \r, but not at U+2028 or a form feed; the lines keep their ends."""
     return list(io.StringIO(text, newline=""))
 
 
 def read_lines(path: Path, *, fallback: str | None = None) -> list[str]:
-    r"""Read the lines of a text file, without their ends.
-
-    Args:
-        path: As for `read_text`.
-        fallback: As for `read_text`.
-
-    Returns:
-        The lines, split as by `split_lines`.
-
-    Raises:
-        TaskError: As for `read_text`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "words.txt"
-        >>> _ = path.write_bytes("\ufeffIce O\r\n\r\n".encode())
-        >>> read_lines(path)
-        ['Ice O', '']
-    """
+    """Read the lines of a text file as `read_text` and `split_lines` do, without their ends."""
     return [line.rstrip("\r\n") for line in split_lines(read_text(path, fallback=fallback))]

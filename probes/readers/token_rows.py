@@ -8,7 +8,7 @@ from typing import Any
 
 from extract.errors import TaskError
 from probes.readers.checks import BadRow, check_table, check_text, tag_problem
-from probes.readers.raw_rows import FileFormat, RawRow, RawTable, read_raw, shorten
+from probes.readers.raw_rows import RawRow, RawTable, read_raw, shorten
 from probes.readers.sentences import BLANK, DOCUMENT_START, Sentence, SentenceTable, count_note
 
 
@@ -25,43 +25,20 @@ class TokenColumns:
 
 
 def read_token_json(path: Path, columns: TokenColumns) -> SentenceTable:
-    r"""Read JSON Lines (or a JSON list) whose rows hold words and tags.
-
-    Args:
-        path: A local .jsonl, .ndjson or .json file, packed (.gz) or not.
-        columns: The names of the lists.
-
-    Returns:
-        The sentences; rows without words are skipped and counted.
-
-    Raises:
-        TaskError: If the file is missing, empty or broken, a row has no such lists of one length, or a word or tag is
-            one that a file of columns cannot hold; with its line.
-        UnknownNameError: If no row has the column.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "x.jsonl"
-        >>> _ = path.write_text('{"tokens": ["Oslo"], "tags": ["B-LOC"]}\n', encoding="utf-8")
-        >>> read_token_json(path, TokenColumns()).sentences[0].tags
-        ['B-LOC']
-    """
-    return check_token_rows(read_raw(path, FileFormat()), columns)
+    """Read JSON Lines (or a JSON list) whose rows hold words and tags; see `check_token_rows`."""
+    return check_token_rows(read_raw(path), columns)
 
 
 def check_token_rows(table: RawTable, columns: TokenColumns) -> SentenceTable:
-    """Turn rows into sentences.
+    """Turn rows that hold a list of words and one of tags into sentences.
 
-    Args:
-        table: Rows with their line or row numbers, and the names of whole-number tags where it knows them.
-        columns: The names of the lists.
-
-    Returns:
-        The sentences; rows without words are skipped and counted, and a row of -DOCSTART- alone opens a document.
+    Whole-number tags get the names that the table knows. Rows without words are skipped and counted, and a row of
+    -DOCSTART- alone opens a document.
 
     Raises:
-        TaskError: If a row is bad; with file, row, column and value.
-        UnknownNameError: If a column is not there.
+        TaskError: A row has no such lists of one length, or a word or tag that a file of columns cannot hold; with
+            file, row, column and value.
+        UnknownNameError: A column is not there.
     """
     needed = (columns.words, columns.tags, columns.document if columns.needs_document else None)
     checked, _ = check_table(table, needed, partial(_check_row, table, columns), bad_rows=None)

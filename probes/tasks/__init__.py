@@ -5,8 +5,7 @@ from probes.tasks.base import Task
 from probes.tasks.classes.task import ClassTask
 from probes.tasks.numbers.task import NumberTask
 from probes.tasks.pairs.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
-from probes.tasks.pairs.files import read_pair_files
-from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
+from probes.tasks.pairs.readers import load_sample, load_stsb, load_stsb_hub, load_stsb_local, read_pair_files
 from probes.tasks.pairs.task import PairTask
 from probes.tasks.table import TASKS, TaskEntry, load_task
 from probes.tasks.words.task import WordTask

@@ -3,8 +3,10 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -64,8 +66,7 @@ class Task(ABC):
     def audit(self) -> tuple[str, ...]:
         """Count what a reader should know about the rows: duplicates, overlap between splits, and so on.
 
-        Returns:
-            One line each, only where the count is not zero.
+        Returns one line each, only where the count is not zero.
         """
 
     @abstractmethod
@@ -77,26 +78,22 @@ class Task(ABC):
         """Return the entries of `describe` that only this kind has."""
 
     def rows(self, split: str) -> "datasets.Dataset":
-        """Return the rows of one split.
-
-        Raises:
-            UnknownNameError: The task has no such split.
-        """
+        """Return the rows of one split; reject a split that the task lacks."""
         if split not in self.splits:
             raise unknown_name("split", split, self.splits, hint=f"These are the splits of task {self.name!r}.")
         return self.splits[split]
+
+    def groups(self, split: str) -> tuple[str, ...] | None:
+        """Name the group of each row of one split, to resample whole groups; None where rows are not grouped."""
+        rows = self.rows(split)
+        return tuple(rows["group"]) if "group" in rows.column_names else None
 
     def n_rows(self) -> dict[str, int]:
         """Count the rows of each split."""
         return {split: len(rows) for split, rows in self.splits.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Describe the task for `scores.json`: name, source, metrics, row counts, digest and notes, as JSON values.
-
-        Returns:
-            The keys `kind`, `name`, `source`, `is_sample`, `metrics`, `n_rows`, `digest` and `notes` for every task,
-            and those of its kind.
-        """
+        """Describe the task for `scores.json` as JSON values: what every kind has, and the entries of its own."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -110,10 +107,9 @@ class Task(ABC):
         }
 
     def digest(self) -> str:
-        """Hash the rows and what gives them meaning, but not name, source or notes.
+        """Hash the rows and what gives them meaning, but not name, source or notes (SHA-256, hexadecimal).
 
-        Returns:
-            64 hexadecimal digits (SHA-256); equal for equal rows in equal order, on every machine.
+        Equal for equal rows in equal order, on every machine.
         """
         head, covered = self.digest_parts()
         sha = hashlib.sha256(json.dumps(head).encode())
@@ -139,10 +135,7 @@ class Task(ABC):
             TaskError: `n_per_split` is too small for the kind of task, or the drawn rows cannot be used.
         """
         self.check_draw(n_per_split)
-        kept = {
-            split: np.sort(self.draw_order(split, seed=seed)[:n_per_split])
-            for split in self.splits
-        }  # fmt: skip
+        kept = {split: np.sort(self.draw_order(split, seed=seed)[:n_per_split]) for split in self.splits}
         note = (
             f"a {self.draw_noun} subset of at most {n_per_split} {self.rows_noun} per split (seed {seed}), not the "
             "whole task"
@@ -151,56 +144,25 @@ class Task(ABC):
 
     @abstractmethod
     def check_draw(self, n_per_split: int) -> None:
-        """Reject a number of rows per split that is too small for the kind.
-
-        Raises:
-            TaskError: Names the smallest number allowed.
-        """
+        """Reject a number of rows per split that is too small for the kind; the error names the smallest allowed."""
 
     def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
-        """Order the rows of a split for `subset`, which keeps the first of them.
-
-        Args:
-            split: One of the task's splits.
-            seed: Seed of the draw.
-
-        Returns:
-            `(N,)` row numbers.
-        """
+        """Order the rows of a split for `subset`, which keeps the first of them."""
         index = list(self.splits).index(split)
         return np.random.default_rng([seed, index]).permutation(len(self.splits[split]))
 
     def keep_rows(self: Same, kept: Mapping[str, Sequence[int] | NDArray[np.int64]], *, note: str) -> Same:
-        """Keep some rows of each split.
-
-        Args:
-            kept: Split to the numbers of its rows to keep, in the order wanted; splits not named stay whole.
-            note: What was done, in one line.
-
-        Returns:
-            The task, with the note first and with remarks about the old rows replaced by remarks about the new.
-
-        Raises:
-            TaskError: The rows that are left cannot be used.
-        """
+        """Keep some rows of each split, in the order given; see `replace_splits`. Splits not named stay whole."""
         splits = type(self.splits)(
             {split: rows.select(kept[split]) if split in kept else rows for split, rows in self.splits.items()}
         )
         return self.replace_splits(splits, note=note)
 
     def replace_splits(self: Same, splits: "datasets.DatasetDict", *, note: str, **changes: object) -> Same:
-        """Replace the rows of the task.
+        """Replace the rows of the task, and perhaps other fields; rejects rows that cannot be used.
 
-        Args:
-            splits: The new rows.
-            note: What was done, in one line; it becomes the first remark.
-            changes: Other fields to replace.
-
-        Returns:
-            The task, with remarks about the old rows replaced by remarks about the new.
-
-        Raises:
-            TaskError: The rows cannot be used.
+        The note says what was done, in one line: it becomes the first remark, and remarks about the old rows are
+        replaced by remarks about the new.
         """
         outdated = set(self.audit())
         kept = [remark for remark in self.notes if remark not in outdated]
@@ -208,14 +170,7 @@ class Task(ABC):
         return changed.replaced(notes=(note, *kept, *changed.audit()))
 
     def without_test(self: Same) -> Same:
-        """Leave the test split out, so that nothing can be chosen on it.
-
-        Returns:
-            The same task with the splits train and validation, where it has them.
-
-        Raises:
-            TaskError: There is no other split.
-        """
+        """Leave the test split out, so that nothing can be chosen on it; rejects a task without another split."""
         kept = {split: rows for split, rows in self.splits.items() if split != "test"}
         if not kept:
             raise TaskError(
@@ -229,15 +184,7 @@ class Task(ABC):
         return copy
 
     def check_splits(self, columns: Sequence[str]) -> None:
-        """Check that there are splits with known names, each with rows and all columns.
-
-        Args:
-            columns: The columns every split must have.
-
-        Raises:
-            TaskError: There is no split, or one of them has no rows.
-            UnknownNameError: A split has another name, or lacks a column.
-        """
+        """Check that there are splits with known names, each with rows and with these columns."""
         if not self.splits:
             raise TaskError(f"task {self.name!r} has no split; give at least one of {', '.join(SPLITS)}.")
         for split, rows in self.splits.items():
@@ -251,15 +198,7 @@ class Task(ABC):
 
 
 def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
-    """List the texts of some columns once.
-
-    Args:
-        splits: Split name to its rows.
-        columns: Columns of texts.
-
-    Returns:
-        The unique texts over all splits, in the order first seen (split by split, row by row).
-    """
+    """List the texts of some columns once, in the order first seen (split by split, row by row)."""
     seen: dict[str, None] = {}
     for rows in splits.values():
         for texts in zip(*(rows[column] for column in columns), strict=True):
@@ -268,14 +207,9 @@ def unique_texts(splits: Mapping[str, Any], columns: Sequence[str]) -> list[str]
 
 
 def hold_columns(columns: Mapping[str, Mapping[str, Any]], features: Mapping[str, Any]) -> "datasets.DatasetDict":
-    """Hold checked columns in memory as the `DatasetDict` a task wants.
+    """Hold checked columns of each split in memory as the `DatasetDict` a task wants, in the usual order of splits.
 
-    Args:
-        columns: Split to its columns.
-        features: Column to its `datasets` feature; the columns of a split that are not named are left out.
-
-    Returns:
-        The splits in the order train, validation, test; nothing is written to disk.
+    Columns without a feature are left out; nothing is written to disk.
     """
     from datasets import Dataset, DatasetDict, Features
 
@@ -284,3 +218,11 @@ def hold_columns(columns: Mapping[str, Mapping[str, Any]], features: Mapping[str
         kept = {name: list(columns[split][name]) for name in features if name in columns[split]}
         splits[split] = Dataset.from_dict(kept, features=Features({name: features[name] for name in kept}))
     return splits
+
+
+def load_shipped(package: str, place: str, load: Callable[[Path], Same]) -> Same:
+    """Load a sample that ships with the project, from a file or folder of a package."""
+    with resources.as_file(resources.files(package) / place) as path:
+        task = load(path)
+    note = "a sample written for this project: good for trying things out, no benchmark"
+    return task.replaced(source=f"{place}, shipped with icecore", is_sample=True, notes=(note, *task.notes))

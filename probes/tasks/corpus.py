@@ -11,7 +11,7 @@ from extract.errors import TaskError, unknown_name
 from probes.readers.checks import unknown_column
 from probes.readers.hub import read_hub
 from probes.readers.local import need_local
-from probes.readers.raw_rows import FileFormat, RawTable, read_raw
+from probes.readers.raw_rows import RawTable, read_raw
 from probes.readers.text_files import read_lines
 from probes.tasks.table import TASKS, check_options, load_task
 
@@ -21,13 +21,7 @@ MIN_TEXTS = 8
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts, each once.
-
-    Attributes:
-        name: Their name in reports.
-        source: One line: where they came from.
-        lines: The texts.
-    """
+    """Texts, each once, with their name in reports and where they came from."""
 
     name: str
     source: str
@@ -41,19 +35,13 @@ class Corpus:
 def load_generics(folder: str | Path | None = None, *, templated: str = "last", seed: int = 0) -> Corpus:
     """Read generic sentences (GenericsKB: term, sentence and score, separated by tabs).
 
+    The first n are a sample of n, for every n.
+
     Args:
         folder: Where `GenericsKB.txt` is; None is `$ICECORE_DATA/genericskb`.
         templated: What to do with sentences of score 1.0, most of which are templated: `last` puts them after the
             natural ones, `drop` leaves them out.
         seed: Seed of the order within the natural and the templated sentences.
-
-    Returns:
-        The sentences in an order whose first n are a sample of n, for every n.
-
-    Raises:
-        TaskError: `ICECORE_DATA` is not set, or the file is missing, or has a broken line or a score that is not a
-            number.
-        UnknownNameError: Another `templated`.
     """
     if templated not in ("last", "drop"):
         raise unknown_name("templated", templated, ("last", "drop"))
@@ -78,43 +66,17 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
 
 
 def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
-    """Read texts of a file: one per line, or a column of CSV, TSV, JSON Lines or Parquet.
-
-    Args:
-        file: The file; `.txt` is read line by line.
-        column: The column of any other format.
-
-    Returns:
-        The texts, in their order.
-
-    Raises:
-        TaskError: The file cannot be read.
-        UnknownNameError: No such column, or an unknown suffix.
-    """
+    """Read texts of a file in their order: one per line of .txt, or a column of CSV, TSV, JSON Lines or Parquet."""
     path = Path(file).expanduser()
     if path.suffix.lower() == ".txt":
         return _corpus(path.stem, str(path), read_lines(path))
-    return _corpus(path.stem, str(path), _column(read_raw(path, FileFormat()), column))
+    return _corpus(path.stem, str(path), _column(read_raw(path), column))
 
 
 def load_hub_texts(
     repository: str, *, column: str = "text", split: str = "train", revision: str | None = None
 ) -> Corpus:
-    """Read texts of a dataset on the hub, or of a local folder laid out like one.
-
-    Args:
-        repository: Hub id or folder.
-        column: The column that holds the texts.
-        split: The split.
-        revision: Branch, tag or commit.
-
-    Returns:
-        The texts, in their order.
-
-    Raises:
-        TaskError: The repository cannot be read.
-        UnknownNameError: No such split or column.
-    """
+    """Read a column of texts of a dataset on the hub, or of a local folder laid out like one."""
     tables, source = read_hub(repository, revision=revision, help_text="give a local file to corpus 'text-file'")
     if split not in tables:
         raise unknown_name("split", split, tables)
@@ -136,23 +98,16 @@ CORPORA: dict[str, tuple[Callable[..., Corpus], str]] = {
 
 
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpus:
-    """Load the texts of a corpus, or of a task of any kind.
+    """Load the first `n_texts` texts of a corpus, or of a task of any kind.
 
     Args:
         name: A key of `CORPORA`, or a task, all of whose texts are taken.
         n_texts: The most texts to take, from the start.
         options: The options of the corpus or task.
 
-    Returns:
-        The corpus.
-
     Raises:
         UnknownNameError: The corpus, task or option is unknown.
         TaskError: An option is missing or of the wrong type, or the texts cannot be read or are fewer than 8.
-
-    Example:
-        >>> len(load_corpus("sts-sample", 50, {}).texts())
-        50
     """
     if name in CORPORA:
         load, _ = CORPORA[name]

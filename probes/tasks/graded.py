@@ -1,43 +1,50 @@
 """What tasks with numbers as gold share: enough rows, and different gold, for a correlation."""
 
+from typing import ClassVar
+
+import numpy as np
+
 from extract.errors import TaskError
-from probes.tasks.base import Task
+from probes.tasks.base import Task, unique_texts
 
 MIN_SPLIT_ROWS = 8
 """The fewest rows of a split; a correlation over fewer means nothing."""
 
 
-def check_graded(task: Task, column: str) -> None:
-    """Refuse splits in which a correlation with the gold means nothing.
+class GradedTask(Task):
+    """A task whose gold is a number, scored by correlations of prediction and gold over all rows of a split."""
 
-    Args:
-        task: The task.
-        column: The column of the gold.
+    text_columns: ClassVar[tuple[str, ...]]
+    gold_column: ClassVar[str]
+    metrics: tuple[str, ...] = ("pearson", "spearman")
 
-    Raises:
-        TaskError: A split has fewer than 8 rows, or its gold is constant.
-    """
-    for split, rows in task.splits.items():
-        if len(rows) < MIN_SPLIT_ROWS:
+    def __post_init__(self) -> None:
+        """Refuse splits in which a correlation with the gold means nothing."""
+        self.check_splits((*self.text_columns, self.gold_column))
+        for split, rows in self.splits.items():
+            if len(rows) < MIN_SPLIT_ROWS:
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} has {len(rows)} rows, but a correlation needs at least "
+                    f"{MIN_SPLIT_ROWS}: add rows or leave the split out."
+                )
+            gold = set(rows[self.gold_column])
+            if not np.isfinite(list(gold)).all():
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} holds a number that is not finite: leave it out."
+                )
+            if len(gold) == 1:
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} has the same gold {gold.pop():g} in all {len(rows)} rows, "
+                    "so a correlation is undefined: give rows with different gold or leave the split out."
+                )
+
+    def texts(self) -> list[str]:
+        """List every text once, in the order first seen."""
+        return unique_texts(self.splits, self.text_columns)
+
+    def check_draw(self, n_per_split: int) -> None:
+        """Reject fewer than 8 rows per split."""
+        if n_per_split < MIN_SPLIT_ROWS:
             raise TaskError(
-                f"split {split!r} of task {task.name!r} has {len(rows)} rows, but a correlation needs at least "
-                f"{MIN_SPLIT_ROWS}: add rows or leave the split out."
+                f"n_per_split is {n_per_split}, but a split needs at least {MIN_SPLIT_ROWS} rows for a correlation."
             )
-        gold = set(rows[column])
-        if len(gold) == 1:
-            raise TaskError(
-                f"split {split!r} of task {task.name!r} has the same gold {gold.pop():g} in all {len(rows)} rows, so a "
-                "correlation is undefined: give rows with different gold or leave the split out."
-            )
-
-
-def check_graded_draw(n_per_split: int) -> None:
-    """Refuse a draw of fewer than 8 rows per split.
-
-    Raises:
-        TaskError: Names the smallest number allowed.
-    """
-    if n_per_split < MIN_SPLIT_ROWS:
-        raise TaskError(
-            f"n_per_split is {n_per_split}, but a split needs at least {MIN_SPLIT_ROWS} rows for a correlation."
-        )

@@ -19,18 +19,7 @@ N_FOLDS = 10
 
 
 def rare_classes(labels: Sequence[int]) -> dict[int, int]:
-    """Count the classes that are too small to be split three ways.
-
-    Args:
-        labels: One class per row.
-
-    Returns:
-        Class to its number of rows, for classes with fewer than 3.
-
-    Example:
-        >>> rare_classes([0, 0, 0, 1, 1])
-        {1: 2}
-    """
+    """Count the classes of fewer than 3 rows, which are too small to be split three ways."""
     return {label: n for label, n in sorted(Counter(labels).items()) if n < MIN_CLASS_ROWS}
 
 
@@ -40,23 +29,8 @@ def split_three_ways(
     """Draw 80/10/10: stratified by class, or with whole groups and classes as even as groups allow.
 
     Stratified parts are drawn class by class, at least one row of each to every part: scikit-learn's own stratified
-    split rejects classes of fewer than ten rows when it is applied twice.
-
-    Args:
-        labels: `(N,)` classes; without groups each class has at least 3 rows.
-        seed: Seed of the draw.
-        groups: One name per row: rows of one name stay together.
-
-    Returns:
-        `train`, `validation` and `test`, each with its row numbers in rising order.
-
-    Raises:
-        TaskError: If there are fewer than 10 groups, or no class has 10 rows.
-
-    Example:
-        >>> parts = split_three_ways(np.repeat([0, 1], 50), seed=0)
-        >>> {split: len(rows) for split, rows in parts.items()}
-        {'train': 80, 'validation': 10, 'test': 10}
+    split rejects classes of fewer than ten rows when it is applied twice. Without groups each class needs 3 rows, with
+    them there must be 10 groups and a class of 10 rows. Row numbers come in rising order.
     """
     if groups is not None:
         folds = _group_folds(labels, groups, n_folds=N_FOLDS, seed=seed)
@@ -74,23 +48,9 @@ def split_three_ways(
 def hold_out(
     labels: Int[np.ndarray, " N"], *, share: float, seed: int, groups: Sequence[str] | None = None
 ) -> Bool[np.ndarray, " N"]:
-    """Mark a validation part of training rows.
+    """Mark a validation part of training rows, stratified by class or in whole groups.
 
-    Args:
-        labels: `(N,)` classes of the training rows.
-        share: Part of the rows to mark, above 0 and at most 0.5.
-        seed: Seed of the draw.
-        groups: One name per row: rows of one name stay together.
-
-    Returns:
-        `(N,)` True for validation; a class with a single row stays in training.
-
-    Raises:
-        TaskError: If the share is out of range, or there are too few groups for it.
-
-    Example:
-        >>> int(hold_out(np.repeat([0, 1], 50), share=0.2, seed=0).sum())
-        20
+    The share is above 0 and at most 0.5; a class with a single row stays in training.
     """
     if not 0 < share <= 0.5:
         raise TaskError(f"the validation share is {share:g}, but a number above 0 and at most 0.5 is needed.")
@@ -104,19 +64,7 @@ def hold_out(
 
 
 def hold_out_any(n_rows: int, *, fraction: float, seed: int) -> Bool[np.ndarray, " N"]:
-    """Mark a validation part of training rows that have no classes.
-
-    Args:
-        n_rows: Number of training rows.
-        fraction: Part of the rows to mark.
-        seed: Seed of the draw.
-
-    Returns:
-        `(N,)` True for validation.
-
-    Raises:
-        TaskError: Validation or training would be empty.
-    """
+    """Mark a validation part of training rows that have no classes; neither part may be empty."""
     n_held = round(n_rows * fraction)
     if not 0 < n_held < n_rows:
         raise TaskError(
@@ -131,17 +79,7 @@ def hold_out_any(n_rows: int, *, fraction: float, seed: int) -> Bool[np.ndarray,
 def draw_order(labels: Int[np.ndarray, " N"], *, seed: int) -> Int[np.ndarray, " N"]:
     """Order rows so that every beginning of the order is a stratified draw, one row of each class first.
 
-    Args:
-        labels: `(N,)` classes.
-        seed: Seed of the draw.
-
-    Returns:
-        `(N,)` row numbers; a longer beginning holds every shorter one.
-
-    Example:
-        >>> labels = np.repeat([0, 1, 2], [70, 20, 10])
-        >>> np.bincount(labels[draw_order(labels, seed=0)[:10]]).tolist()
-        [7, 2, 1]
+    A longer beginning holds every shorter one.
     """
     place = np.empty(len(labels))
     for rows in _shuffled_classes(labels, seed):

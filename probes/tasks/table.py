@@ -15,8 +15,7 @@ from probes.tasks.classes.law import load_scotus, load_unfair_tos
 from probes.tasks.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
 from probes.tasks.classes.readers import load_class_hub, load_class_sample, read_class_files
 from probes.tasks.numbers.readers import load_number_sample, read_number_files
-from probes.tasks.pairs.files import read_pair_files
-from probes.tasks.pairs.sts import load_sample, load_stsb, load_stsb_hub, load_stsb_local
+from probes.tasks.pairs.readers import load_sample, load_stsb, load_stsb_hub, load_stsb_local, read_pair_files
 from probes.tasks.words.files import load_word_files, load_word_hub
 from probes.tasks.words.known import (
     load_conll2000,
@@ -135,14 +134,7 @@ def load_task(name: str, /, **options: object) -> Task:
 
 
 def rename_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Replace old names of options by today's, with a one-line warning for each.
-
-    Args:
-        options: Options by name; where both names are given, today's wins.
-
-    Returns:
-        Options by today's names.
-    """
+    """Replace old names of options by today's, with a one-line warning for each; where both are given, today's wins."""
     found = {key: value for key, value in options.items() if key not in RENAMED}
     for old in options.keys() & RENAMED.keys():
         warnings.warn(f"task option {old!r} is now {RENAMED[old]!r}; use the new name.", FutureWarning, stacklevel=3)
@@ -151,13 +143,7 @@ def rename_options(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_options(what: str, name: str, load: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Check options against the parameters of a loader and their annotations.
-
-    Args:
-        what: What is loaded, for messages.
-        name: Its name.
-        load: The loader; its parameters are the options.
-        options: Options by name.
+    """Check options against the parameters of a loader and their annotations; `what` and `name` are for messages.
 
     Raises:
         UnknownNameError: The loader does not take an option.

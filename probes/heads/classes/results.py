@@ -12,7 +12,7 @@ from probes.heads.setting import Setting
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import score_classes
 from probes.metrics.intervals import summarise_class_seeds
-from probes.tasks.classes.audit import why_optimistic
+from probes.tasks.audit import why_optimistic
 from probes.tasks.classes.task import ClassTask
 
 

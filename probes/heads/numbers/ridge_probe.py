@@ -24,7 +24,7 @@ from probes.latents.channels import Channels, channels_of
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.correlation import pearson
 from probes.metrics.intervals import summarise_seeds
-from probes.tasks.classes.audit import why_optimistic
+from probes.tasks.audit import why_optimistic
 from probes.tasks.numbers.task import NumberTask
 
 NAME = "ridge-probe"

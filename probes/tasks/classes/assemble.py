@@ -1,34 +1,32 @@
-"""Checked examples to a task: classes numbered, missing splits drawn, and every decision written into the notes."""
+"""Checked rows to a task: classes numbered, missing splits drawn, and every decision written into the notes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.errors import TaskError
+from extract.errors import TaskError, unknown_name
+from probes.readers.checked_rows import CheckedRow, Fields, columns_of
+from probes.readers.checks import Label, check_group, check_label, check_text
 from probes.readers.splits import SPLITS
 from probes.tasks.classes.audit import class_notes
-from probes.tasks.classes.examples import Example, number_classes
-from probes.tasks.classes.task import PAIR, TEXT, ClassTask, build_class_splits
+from probes.tasks.classes.task import ClassTask, build_class_splits
 from probes.tasks.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, hold_out, rare_classes, split_three_ways
 
 RARE = ("error", "drop")
 
 
-@dataclass(frozen=True)
-class TaskCard:
-    """What is known of a task besides its rows; fields as in `ClassTask`."""
-
-    name: str
-    source: str
-    metrics: tuple[str, ...] = ("f1-weighted",)
-    licence: str = "unknown"
-    class_names: tuple[str, ...] | None = None
-    """None takes the labels that occur."""
-    is_sample: bool = False
-    look_both_ways_rows: int | None = None
+def class_fields(
+    text: str = "text", label: str = "label", text2: str | None = None, group: str | None = None
+) -> Fields:
+    """Name the columns of one text, or of two, of the class and of a group of rows that are never torn apart."""
+    texts = {"text": text} if text2 is None else {"text1": text, "text2": text2}
+    return {
+        **{name: (column, check_text) for name, column in texts.items()},
+        "label": (label, check_label),
+        "group": (group, check_group),
+    }
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,23 @@ class SplitRule:
 
 
 def assemble_task(
-    examples: Sequence[Example], card: TaskCard, *, rule: SplitRule | None = None, notes: Sequence[str] = ()
-) -> ClassTask:
+    rows: Sequence[CheckedRow], *, name: str, source: str, metrics: tuple[str, ...] = ("f1-weighted",),
+    licence: str = "unknown", class_names: Sequence[str] | None = None, look_both_ways_rows: int | None = None,
+    rule: SplitRule | None = None, notes: Sequence[str] = (),
+) -> ClassTask:  # fmt: skip
     """Build a task: official splits are kept, missing ones are drawn by the rule.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
     Groups stay whole; else the draw is stratified.
 
     Args:
-        examples: Checked rows in source order.
-        card: What is known of the task.
+        rows: Checked rows in source order, with the columns of `class_fields`.
+        name: As in `ClassTask`, like the four that follow.
+        source: One line: where the rows came from.
+        metrics: The first is the one to choose by.
+        licence: One line: under which terms the rows are published.
+        class_names: Names in the order of their numbers; None takes the labels that occur.
+        look_both_ways_rows: How many rows the code released with Look Both Ways takes.
         rule: How to draw splits; None is seed 0.
         notes: Remarks of the reader, kept in front.
 
@@ -70,88 +75,81 @@ def assemble_task(
         The task, its notes naming what was drawn and dropped, duplicates, conflicts, overlap and thin classes.
 
     Raises:
-        TaskError: If there are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
+        TaskError: There are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
             or (with `rare: error`) a class is too small to be split.
-        UnknownNameError: If a label is not in the card's class names.
-
-    Example:
-        >>> rows = [Example((f"text {i}",), "even" if i % 2 == 0 else "odd") for i in range(40)]
-        >>> task = assemble_task(rows, TaskCard("parity", "made here"))
-        >>> {split: len(rows) for split, rows in task.splits.items()}
-        {'train': 32, 'validation': 4, 'test': 4}
+        UnknownNameError: A label is not in the class names.
     """
     rule = rule or SplitRule()
-    if not examples:
-        raise TaskError(f"task {card.name!r} has no rows: give at least three texts of each of two classes.")
-    labels, names = number_classes(examples, card.class_names)
+    if not rows:
+        raise TaskError(f"task {name!r} has no rows: give at least three texts of each of two classes.")
+    labels, names = number_classes(rows, class_names)
     said: list[str] = []
-    if {example.split for example in examples} <= {None, "train"}:
+    if {row.split for row in rows} <= {None, "train"}:
         if rare_classes(labels):
-            examples, note = _drop_rare(examples, labels, names, card=card, rule=rule)
-            labels, names = number_classes(examples, card.class_names)
+            rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
+            labels, names = number_classes(rows, class_names)
             said.append(note)
-        parts, note = _draw_all(examples, labels, rule)
+        parts, note = _draw_all(rows, labels, rule)
     else:
-        parts, note = _keep_official(examples, labels, card=card, rule=rule)
-    columns = {split: _columns(examples, labels, rows) for split, rows in parts.items()}
-    splits = build_class_splits(columns)
+        parts, note = _keep_official(rows, labels, task=name, rule=rule)
+    columns = {
+        split: {
+            **columns_of([rows[place] for place in places]),
+            "label": [labels[place] for place in places],
+            "row": places.tolist(),  # the place in the source
+        }
+        for split, places in parts.items()
+    }
     said += [note, *class_notes(columns, names)]
     return ClassTask(
-        name=card.name,
-        splits=splits,
-        class_names=names,
-        metrics=card.metrics,
-        source=card.source,
-        licence=card.licence,
-        is_sample=card.is_sample,
-        notes=(*notes, *filter(None, said)),
-        look_both_ways_rows=card.look_both_ways_rows,
-    )
+        name, build_class_splits(columns), names, metrics, source, licence,
+        notes=(*notes, *filter(None, said)), look_both_ways_rows=look_both_ways_rows,
+    )  # fmt: skip
 
 
 def _drop_rare(
-    examples: Sequence[Example], labels: Sequence[int], names: Sequence[str], *, card: TaskCard, rule: SplitRule
-) -> tuple[list[Example], str]:
+    rows: Sequence[CheckedRow], labels: Sequence[int], names: Sequence[str], *, task: str, rule: SplitRule
+) -> tuple[list[CheckedRow], str]:
     rare = rare_classes(labels)
     listed = ", ".join(f"{names[label]!r}: {n}" for label, n in list(rare.items())[:5]) + (", ..." * (len(rare) > 5))
     if rule.rare == "error":
         raise TaskError(
-            f"task {card.name!r} has {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}), which cannot "
+            f"task {task!r} has {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}), which cannot "
             "be in train, validation and test: add rows, set `rare: drop`, or give files that are split already."
         )
-    kept = [example for example, label in zip(examples, labels, strict=True) if label not in rare]
+    kept = [row for row, label in zip(rows, labels, strict=True) if label not in rare]
     if not kept:
-        raise TaskError(f"task {card.name!r} has no class of {MIN_CLASS_ROWS} rows or more ({listed}): add rows.")
-    n_dropped = len(examples) - len(kept)
+        raise TaskError(f"task {task!r} has no class of {MIN_CLASS_ROWS} rows or more ({listed}): add rows.")
+    n_dropped = len(rows) - len(kept)
     return kept, f"{len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({listed}) dropped, {n_dropped} rows in all"
 
 
 def _draw_all(
-    examples: Sequence[Example], labels: Sequence[int], rule: SplitRule
+    rows: Sequence[CheckedRow], labels: Sequence[int], rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
-    groups = _groups(examples)
+    groups = _groups(rows)
     parts = split_three_ways(np.asarray(labels, dtype=np.int64), seed=rule.seed, groups=groups)
     how = "stratified by class" if groups is None else f"{len(set(groups))} groups kept whole"
     return parts, f"{SPLIT_NOTE}80/10/10 with seed {rule.seed}, {how}"
 
 
 def _keep_official(
-    examples: Sequence[Example], labels: Sequence[int], *, card: TaskCard, rule: SplitRule
+    rows: Sequence[CheckedRow], labels: Sequence[int], *, task: str, rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
     parts: dict[str, NDArray[np.int64]] = {}
     for split in (*SPLITS, None):
-        rows = [row for row, example in enumerate(examples) if example.split == split]
-        if rows and split is None:
+        places = [place for place, row in enumerate(rows) if row.split == split]
+        if places and split is None:
             raise TaskError(
-                f"task {card.name!r} has {len(rows)} rows without a split beside others with one (the first in "
-                f"{examples[rows[0]].place}): give every row a split, or none."
+                f"task {task!r} has {len(places)} rows without a split beside others with one (the first in "
+                f"{rows[places[0]].place}): give every row a split, or none."
             )
-        if rows and split is not None:
-            parts[split] = np.asarray(rows, dtype=np.int64)
+        if places and split is not None:
+            parts[split] = np.asarray(places, dtype=np.int64)
     if "validation" in parts or "train" not in parts:
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
-    groups = _groups([examples[row] for row in train])
+    groups = _groups([rows[place] for place in train])
     # Numbered by train alone: a class that only test has would move the numbers, and with them the draw.
     _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
     marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups)
@@ -160,17 +158,51 @@ def _keep_official(
     return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note
 
 
-def _groups(examples: Sequence[Example]) -> list[str] | None:
-    groups = [example.group for example in examples if example.group is not None]
-    return groups if len(groups) == len(examples) else None
+def _groups(rows: Sequence[CheckedRow]) -> list[str] | None:
+    return [row.values["group"] for row in rows] if "group" in rows[0].values else None
 
 
-def _columns(examples: Sequence[Example], labels: Sequence[int], rows: NDArray[np.int64]) -> dict[str, list[Any]]:
-    """Gather rows column by column; `row` keeps their place in the source."""
-    chosen = [examples[row] for row in rows]
-    names = TEXT if len(chosen[0].texts) == 1 else PAIR
-    columns: dict[str, list[Any]] = {name: [each.texts[i] for each in chosen] for i, name in enumerate(names)}
-    columns["label"] = [labels[row] for row in rows]
-    columns["row"] = rows.tolist()
-    groups = _groups(chosen)
-    return columns if groups is None else {**columns, "group": groups}
+def number_classes(
+    rows: Sequence[CheckedRow], class_names: Sequence[str] | None = None
+) -> tuple[list[int], tuple[str, ...]]:
+    """Number the class of each row independently of the order of the rows; also return the names.
+
+    `class_names` are in the order of their numbers, and whole-number labels are places in it; None takes the labels
+    that occur, numbers by value and texts by the alphabet. Labels of mixed type, and labels that are not in
+    `class_names`, are rejected.
+    """
+    first_of_kind: dict[str, CheckedRow] = {}
+    for row in rows:
+        first_of_kind.setdefault(_kind(row.values["label"]), row)
+    if len(first_of_kind) > 1:
+        found = " and ".join(f"{kind} ({row.place}: {row.values['label']!r})" for kind, row in first_of_kind.items())
+        raise TaskError(f"labels are of mixed type, {found}: write all of them as texts, or all as numbers.")
+    if class_names is None:
+        labels = _sorted_labels({row.values["label"] for row in rows})
+        numbers = {label: number for number, label in enumerate(labels)}
+        return [numbers[row.values["label"]] for row in rows], tuple(str(label) for label in labels)
+    return [_number(row, class_names) for row in rows], tuple(class_names)
+
+
+def _kind(label: Label) -> str:
+    return {bool: "true/false", int: "numbers", str: "texts"}[type(label)]
+
+
+def _sorted_labels(labels: set[Label]) -> list[Label]:
+    if all(isinstance(label, str) and label.lstrip("-").isdecimal() for label in labels):
+        return sorted(labels, key=lambda label: (int(label), str(label)))
+    return sorted(labels)
+
+
+def _number(row: CheckedRow, class_names: Sequence[str]) -> int:
+    label: Label = row.values["label"]
+    if isinstance(label, str):
+        if label not in class_names:
+            raise unknown_name("class", label, class_names, hint=f"It is in {row.place}.")
+        return list(class_names).index(label)
+    if not 0 <= label < len(class_names):
+        raise TaskError(
+            f"{row.place}: label {label} is not a place in the {len(class_names)} class names (0 to "
+            f"{len(class_names) - 1}): name every class, or leave `class_names` out."
+        )
+    return int(label)

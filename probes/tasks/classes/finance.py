@@ -1,17 +1,15 @@
 """Financial tasks: PhraseBank and FiQA sentiment (Look Both Ways, Appendix A), and Banking77 intents (MTEB)."""
 
-from functools import partial
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
+from probes.readers.checked_rows import check_rows
 from probes.readers.hub import read_hub
 from probes.readers.local import LocalFolder, data_hint, find_local, need_local
 from probes.readers.published import fiqa_table, phrasebank_table
-from probes.readers.raw_rows import FileFormat, read_raw
+from probes.readers.raw_rows import read_raw
 from probes.readers.splits import name_splits
-from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
-from probes.tasks.classes.examples import ClassColumns
-from probes.tasks.classes.readers import gather_examples
+from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
 
 SENTIMENTS = ("negative", "neutral", "positive")
@@ -27,24 +25,20 @@ def load_phrasebank(
 
     Args:
         folder: Where the `Sentences_*Agree.txt` are; None is `$ICECORE_DATA/financial-phrasebank`.
-        agreement: Which of the four nested files: `All`, `75`, `66` or `50` per cent of the annotators agreed.
+        agreement: Which of the four nested files, from 2,264 sentences (`All` annotators agreed) over `75` and `66` per
+            cent to 4,846 (`50`).
         seed: Seed of the 80/10/10 split; there is no official one.
         bad_rows: `error` stops at a line that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        2,264 sentences (`All`) to 4,846 (`50`) as published.
-
-    Raises:
-        TaskError: If the file is missing or broken.
-        UnknownNameError: If `agreement` or a label is unknown.
     """
     if agreement not in PHRASEBANK_FILES:
         raise unknown_name("agreement", agreement, PHRASEBANK_FILES)
     file = PHRASEBANK_FILES[agreement]
     local = need_local("financial-phrasebank", folder, example=file)
-    examples, notes = gather_examples({None: phrasebank_table(local.find(file))}, ClassColumns(), bad_rows=bad_rows)
-    card = TaskCard("financial-phrasebank", local.source(file), licence="CC BY-NC-SA 3.0", class_names=SENTIMENTS)
-    return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
+    rows, notes = check_rows({None: phrasebank_table(local.find(file))}, class_fields(), bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="financial-phrasebank", source=local.source(file), licence="CC BY-NC-SA 3.0",
+        class_names=SENTIMENTS, rule=SplitRule(seed), notes=notes,
+    )  # fmt: skip
 
 
 def load_fiqa(
@@ -57,7 +51,7 @@ def load_fiqa(
     seed: int = 0,
     bad_rows: str = "error",
 ) -> ClassTask:
-    """Read FiQA sentiment: is a headline or post negative, neutral or positive about a company.
+    """Read FiQA sentiment: is a headline or post negative, neutral or positive about a company, target by target.
 
     The challenge's files hold scores; they become classes at `neutral` (0.1, as FinGPT cuts them), and rows of one
     sentence stay together in an 80/10/10 split. The hub's copy, which the released code of Look Both Ways reads, holds
@@ -72,13 +66,6 @@ def load_fiqa(
         text: Text column of the hub's copy: `text`, or `query` as in the released code.
         seed: Seed of the split; files only.
         bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        One row per sentence and target.
-
-    Raises:
-        TaskError: If there are no files and the hub cannot be reached, or a row is bad.
-        UnknownNameError: If a label or column is unknown.
     """
     local = find_local("fiqa-sa", folder)
     if local is None:
@@ -87,18 +74,19 @@ def load_fiqa(
         known = name_splits(found, source)
         # the order in which the released code of Look Both Ways puts them together
         tables = {split: known[split] for split in ("train", "test", "validation") if split in known}
-        examples, notes = gather_examples(tables, ClassColumns(text, "answer"), bad_rows=bad_rows)
+        rows, notes = check_rows(tables, class_fields(text, "answer"), bad_rows=bad_rows)
     else:
         paths = _fiqa_files(local)
-        columns = ClassColumns(group="sentence")
-        examples, notes = [], ()
+        rows, notes = [], ()
         for path in paths:
-            rows, dropped = gather_examples({None: fiqa_table(path, neutral=neutral)}, columns, bad_rows=bad_rows)
-            examples += rows
-            notes += dropped
+            table = fiqa_table(path, neutral=neutral)
+            found_here, dropped = check_rows({None: table}, class_fields(group="sentence"), bad_rows=bad_rows)
+            rows, notes = [*rows, *found_here], (*notes, *dropped)
         source = f"{local.source(*paths)}, neutral within {neutral:g}"
-    card = TaskCard("fiqa-sa", source, licence="not stated by its authors", class_names=SENTIMENTS)
-    return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
+    return assemble_task(
+        rows, name="fiqa-sa", source=source, licence="not stated by its authors", class_names=SENTIMENTS,
+        rule=SplitRule(seed), notes=notes,
+    )  # fmt: skip
 
 
 def _fiqa_files(local: LocalFolder) -> list[Path]:
@@ -115,21 +103,13 @@ def load_banking77(
 ) -> ClassTask:
     """Read Banking77: which of 77 intents a bank customer's question has.
 
-    Args:
-        folder: Where `train.csv` and `test.csv` (columns `text` and `category`) are; None is
-            `$ICECORE_DATA/banking77`.
-        validation_fraction: Part of the training rows that becomes validation.
-        seed: Seed of that draw.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        3,080 test rows as published; the 10,003 training rows are cut into train and validation.
-
-    Raises:
-        TaskError: If a file is missing or broken.
+    3,080 test rows as published; the 10,003 training rows are cut into train and validation, `validation_fraction` of
+    them. `folder` holds `train.csv` and `test.csv` (columns `text` and `category`); None is `$ICECORE_DATA/banking77`.
     """
     local = need_local("banking77", folder, example="train.csv")
-    tables, source = local.read(BANKING77_FILES, partial(read_raw, file_format=FileFormat()))
-    examples, notes = gather_examples(tables, ClassColumns(label="category"), bad_rows=bad_rows)
-    card = TaskCard("banking77", source, ("accuracy",), licence="CC BY 4.0")
-    return assemble_task(examples, card, rule=SplitRule(seed, validation_fraction), notes=notes)
+    tables, source = local.read(BANKING77_FILES, read_raw)
+    rows, notes = check_rows(tables, class_fields(label="category"), bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="banking77", source=source, metrics=("accuracy",), licence="CC BY 4.0",
+        rule=SplitRule(seed, validation_fraction), notes=notes,
+    )  # fmt: skip

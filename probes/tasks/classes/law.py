@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from extract.errors import unknown_name
+from probes.readers.checked_rows import check_rows
 from probes.readers.hub import read_hub
 from probes.readers.local import find_local
 from probes.readers.raw_rows import RawRow, RawTable, shorten
 from probes.readers.splits import name_splits
-from probes.tasks.classes.assemble import TaskCard, assemble_task
-from probes.tasks.classes.examples import ClassColumns
-from probes.tasks.classes.readers import gather_examples
+from probes.tasks.classes.assemble import assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
 
 LEXGLUE_HUB_ID = "coastalcph/lex_glue"
@@ -32,24 +31,16 @@ _HELP = "set ICECORE_DATA to a folder that holds lex_glue/, or give a local copy
 def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, bad_rows: str = "error") -> ClassTask:
     """Load SCOTUS: which of 13 issue areas an opinion of the Supreme Court of the United States is about.
 
-    Opinions run to many thousand tokens: what the decoder's window cuts is not seen.
-
-    Args:
-        hub_id: LexGLUE on the hub, or a local folder laid out like it (`scotus/*.parquet`); the default takes
-            `$ICECORE_DATA/lex_glue` where it exists.
-        revision: Branch, tag or commit of the hub's copy.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        The official splits, 5,000 / 1,400 / 1,400 as published, scored by micro and macro F1.
-
-    Raises:
-        TaskError: There is no local copy and the hub cannot be reached, or a row is bad.
+    The official splits, 5,000 / 1,400 / 1,400 as published, scored by micro and macro F1. Opinions run to many thousand
+    tokens: what the decoder's window cuts is not seen. `hub_id` is LexGLUE on the hub, or a local folder laid out like
+    it (`scotus/*.parquet`); the default takes `$ICECORE_DATA/lex_glue` where it exists.
     """
-    by_name, source = read_hub(_local_or_hub(hub_id), "scotus", revision=revision, help_text=_HELP)
-    examples, notes = gather_examples(name_splits(by_name, source), ClassColumns(), bad_rows=bad_rows)
-    card = TaskCard("scotus", source, ("f1-micro", "f1-macro"), LEXGLUE_LICENCE, SCOTUS_AREAS)
-    return assemble_task(examples, card, notes=notes)
+    tables, source = _read_lexglue(hub_id, "scotus", revision)
+    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="scotus", source=source, metrics=("f1-micro", "f1-macro"), licence=LEXGLUE_LICENCE,
+        class_names=SCOTUS_AREAS, notes=notes,
+    )  # fmt: skip
 
 
 def load_unfair_tos(
@@ -59,39 +50,35 @@ def load_unfair_tos(
 
     The rows are multi-label, most with no label and few with more than one. Look Both Ways gives each one class and
     scores by weighted F1, and does not say how; here a row of several terms takes the first, and the notes count them.
+    The official splits are 5,532 / 2,275 / 1,607 as published.
 
     Args:
-        hub_id: LexGLUE on the hub, or a local folder laid out like it (`unfair_tos/*.parquet`); the default takes
-            `$ICECORE_DATA/lex_glue` where it exists.
+        hub_id: As for `load_scotus`; a folder holds `unfair_tos/*.parquet`.
         target: `type` for nine classes (none, or the term), `any` for unfair or not, or the name of one term for that
             term or not; eight such tasks are the multi-label task, one against the rest.
         revision: Branch, tag or commit of the hub's copy.
         bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        The official splits, 5,532 / 2,275 / 1,607 as published.
-
-    Raises:
-        TaskError: There is no local copy and the hub cannot be reached, or a row is bad.
-        UnknownNameError: If `target` is unknown.
     """
     if target not in ("type", "any", *UNFAIR_TERMS):
         raise unknown_name("target", target, ("type", "any", *UNFAIR_TERMS))
-    by_name, source = read_hub(_local_or_hub(hub_id), "unfair_tos", revision=revision, help_text=_HELP)
-    found = name_splits(by_name, source)
+    found, source = _read_lexglue(hub_id, "unfair_tos", revision)
     tables = {split: _one_label(table, target) for split, table in found.items()}
-    examples, notes = gather_examples(tables, ClassColumns(), bad_rows=bad_rows)
+    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
     n_several = sum(len(row.values.get("labels") or ()) > 1 for table in found.values() for row in table.rows)
     if target == "type" and n_several:
         notes = (*notes, f"{n_several} rows are of several unfair terms; each counts as the first of them")
     names = {"type": (FAIR, *UNFAIR_TERMS), "any": (FAIR, UNFAIR)}.get(target, (f"no {target}", target))
-    card = TaskCard("unfair-tos", source, licence=LEXGLUE_LICENCE, class_names=names, look_both_ways_rows=3000)
-    return assemble_task(examples, card, notes=notes)
+    return assemble_task(
+        rows, name="unfair-tos", source=source, licence=LEXGLUE_LICENCE, class_names=names, look_both_ways_rows=3000,
+        notes=notes,
+    )  # fmt: skip
 
 
-def _local_or_hub(hub_id: str) -> str:
+def _read_lexglue(hub_id: str, config: str, revision: str | None) -> tuple[dict[str, RawTable], str]:
     local = find_local("lex_glue")
-    return str(local.path) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
+    place = str(local.path) if hub_id == LEXGLUE_HUB_ID and local is not None else hub_id
+    tables, source = read_hub(place, config, revision=revision, help_text=_HELP)
+    return name_splits(tables, source), source
 
 
 def _one_label(table: RawTable, target: str) -> RawTable:

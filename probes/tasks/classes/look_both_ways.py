@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 
 from extract.errors import TaskError
-from probes.tasks.classes.task import ClassTask, replace_rows
+from probes.tasks.classes.task import ClassTask, build_class_splits
 from probes.tasks.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, rare_classes
 
 SEED = 42
@@ -22,21 +22,7 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     marked.
     Source: `evaluations/utils.py` of the released code.
 
-    Args:
-        task: Any task.
-        seed: Seed of the split.
-
-    Returns:
-        The task with splits train and test; dropped classes are gone from `class_names`.
-
-    Raises:
-        TaskError: If fewer than two classes are left, or the test part has fewer rows than there are classes.
-
-    Example:
-        >>> from probes.tasks.classes.readers import load_class_sample
-        >>> cut = look_both_ways_split(load_class_sample())
-        >>> list(cut.splits)
-        ['train', 'test']
+    Rejects a task of which fewer than two classes are left, or whose test part has fewer rows than there are classes.
     """
     from datasets import concatenate_datasets
     from sklearn.model_selection import train_test_split
@@ -61,5 +47,5 @@ def look_both_ways_split(task: ClassTask, *, seed: int = SEED) -> ClassTask:
     dropped = f"; {len(rare)} classes of fewer than {MIN_CLASS_ROWS} rows ({n_dropped} rows) dropped" if rare else ""
     note = f"split as by the code released with Look Both Ways does: {len(labels)} rows, 80/20, seed {seed}{dropped}"
     remarks = tuple(remark for remark in task.notes if not remark.startswith(SPLIT_NOTE))
-    class_names = [task.class_names[label] for label in present]
-    return replace_rows(replace(task, notes=remarks), columns, note=note, class_names=class_names)
+    class_names = tuple(task.class_names[label] for label in present)
+    return replace(task, notes=remarks).replace_splits(build_class_splits(columns), note=note, class_names=class_names)

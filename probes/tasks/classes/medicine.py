@@ -1,17 +1,15 @@
 """Medical tasks of Look Both Ways (Appendix A): PubMedQA, ChemProt, medical question pairs, PubMed RCT."""
 
-from functools import partial
 from pathlib import Path
 
 from extract.errors import unknown_name
+from probes.readers.checked_rows import check_rows
 from probes.readers.hub import read_hub
 from probes.readers.local import data_hint, find_local, need_local
 from probes.readers.published import PUBMEDQA_FORMS, pubmedqa_table, rct_table, rename_labels
 from probes.readers.raw_rows import FileFormat, read_raw
 from probes.readers.splits import name_splits
-from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
-from probes.tasks.classes.examples import ClassColumns
-from probes.tasks.classes.readers import gather_examples
+from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
 
 PUBMEDQA_FILES = ("ori_pqal.json", "test_ground_truth.json")
@@ -39,7 +37,8 @@ def load_pubmedqa(
 ) -> ClassTask:
     """Read PubMedQA's labelled set: does the abstract answer the question with yes, no or maybe.
 
-    The long answer, which reveals the decision, is left out, as in Look Both Ways.
+    The long answer, which reveals the decision, is left out, as in Look Both Ways. 500 test records as published; of
+    the other 500, by default 400 to train and 100 to validation.
 
     Args:
         folder: Where `ori_pqal.json` and `test_ground_truth.json` are; None is `$ICECORE_DATA/pubmedqa`.
@@ -47,22 +46,17 @@ def load_pubmedqa(
         validation_fraction: Part of the training half that becomes validation.
         seed: Seed of that draw.
         bad_rows: `error` stops at a record that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        500 test records as published; of the other 500, by default 400 to train and 100 to validation.
-
-    Raises:
-        TaskError: If a file is missing or broken.
-        UnknownNameError: If `text_form` or `bad_rows` is unknown.
     """
     if text_form not in PUBMEDQA_FORMS:
         raise unknown_name("text_form", text_form, PUBMEDQA_FORMS)
     local = need_local("pubmedqa", folder, example=PUBMEDQA_FILES[0])
     records, test_ids = (local.find(file) for file in PUBMEDQA_FILES)
     table = pubmedqa_table(records, test_ids, text_form=text_form)
-    examples, notes = gather_examples({None: table}, ClassColumns(split="split"), bad_rows=bad_rows)
-    card = TaskCard("pubmedqa", local.source(*PUBMEDQA_FILES), licence="MIT", class_names=PUBMEDQA_CLASSES)
-    return assemble_task(examples, card, rule=SplitRule(seed, validation_fraction), notes=notes)
+    rows, notes = check_rows({None: table}, class_fields(), split_column="split", bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="pubmedqa", source=local.source(*PUBMEDQA_FILES), licence="MIT", class_names=PUBMEDQA_CLASSES,
+        rule=SplitRule(seed, validation_fraction), notes=notes,
+    )  # fmt: skip
 
 
 def load_chemprot(
@@ -74,75 +68,55 @@ def load_chemprot(
 ) -> ClassTask:
     """Read ChemProt: which of 13 relations holds between the marked chemical and protein.
 
+    The official splits, 4,169 / 2,427 / 3,469 as published.
+
     Args:
         folder: Where `train.jsonl`, `dev.jsonl` and `test.jsonl` are, with keys `text` and `label` (the files that
             SciBERT ships as .txt, renamed); None is `$ICECORE_DATA/chemprot` where it exists, else the hub.
         hub_id: A dataset of the hub with the same columns.
         revision: Its branch, tag or commit.
         bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        The official splits, 4,169 / 2,427 / 3,469 as published.
-
-    Raises:
-        TaskError: If a file is missing or broken, or there is none and the hub cannot be reached.
-        UnknownNameError: If a label is none of the 13.
     """
     local = find_local("chemprot", folder)
     if local is None:
         found, source = read_hub(hub_id, revision=revision, help_text=data_hint("chemprot", "train.jsonl"))
         tables = name_splits(found, source)
     else:
-        tables, source = local.read(CHEMPROT_FILES, partial(read_raw, file_format=FileFormat()))
-    examples, notes = gather_examples(tables, ClassColumns(), bad_rows=bad_rows)
-    card = TaskCard("chemprot", source, licence="see BioCreative VI, track 5", class_names=CHEMPROT_CLASSES)
-    return assemble_task(examples, card, notes=notes)
+        tables, source = local.read(CHEMPROT_FILES, read_raw)
+    rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="chemprot", source=source, licence="see BioCreative VI, track 5", class_names=CHEMPROT_CLASSES,
+        notes=notes,
+    )  # fmt: skip
 
 
 def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str = "error") -> ClassTask:
     """Read medical question pairs: do two questions ask the same.
 
-    There are no official splits. Each first question is in a similar and in a different pair, so the split keeps
-    the pairs of one first question together.
-
-    Args:
-        folder: Where `mqp.csv` (no header: doctor, question, question, label) is; None is `$ICECORE_DATA/mqp`.
-        seed: Seed of the split.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        3,048 pairs as published, drawn 80/10/10 by first question.
-
-    Raises:
-        TaskError: If the file is missing or broken.
+    There are no official splits: the 3,048 published pairs are drawn 80/10/10. Each first question is in a similar and
+    in a different pair, so the split keeps the pairs of one first question together. `folder` holds `mqp.csv` (no
+    header: doctor, question, question, label); None is `$ICECORE_DATA/mqp`.
     """
     local = need_local("mqp", folder, example="mqp.csv")
     table = read_raw(local.find("mqp.csv"), FileFormat(header=False, columns=MQP_COLUMNS))
-    columns = ClassColumns("question_1", "label", "question_2", group="question_1")
     named = rename_labels(table, {"0": MQP_CLASSES[0], "1": MQP_CLASSES[1]}, column="label")
-    examples, notes = gather_examples({None: named}, columns, bad_rows=bad_rows)
-    card = TaskCard("mqp", local.source("mqp.csv"), ("accuracy",), f"see {MQP_REPOSITORY}", MQP_CLASSES)
-    return assemble_task(examples, card, rule=SplitRule(seed), notes=notes)
+    fields = class_fields("question_1", text2="question_2", group="question_1")
+    rows, notes = check_rows({None: named}, fields, bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="mqp", source=local.source("mqp.csv"), metrics=("accuracy",), licence=f"see {MQP_REPOSITORY}",
+        class_names=MQP_CLASSES, rule=SplitRule(seed), notes=notes,
+    )  # fmt: skip
 
 
 def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> ClassTask:
     """Read PubMed 20k RCT: which part of a trial's abstract a sentence belongs to.
 
-    Args:
-        folder: Where `train.txt`, `dev.txt` and `test.txt` of one release are; None is `$ICECORE_DATA/rct`.
-        bad_rows: `error` stops at a line that cannot be used, `drop` leaves it out and says so in the notes.
-
-    Returns:
-        The official splits, 180,040 / 30,212 / 30,135 sentences as published, each with its abstract as group.
-
-    Raises:
-        TaskError: If a file is missing or broken.
-        UnknownNameError: If a label is none of the five.
+    The official splits, 180,040 / 30,212 / 30,135 sentences as published, each with its abstract as group. `folder`
+    holds `train.txt`, `dev.txt` and `test.txt` of one release; None is `$ICECORE_DATA/rct`.
     """
     tables, source = need_local("rct", folder, example="train.txt").read(RCT_FILES, rct_table)
-    examples, notes = gather_examples(tables, ClassColumns(group="abstract"), bad_rows=bad_rows)
-    card = TaskCard(
-        "rct", source, licence="PubMed abstracts, see NLM's copyright page",
-        class_names=RCT_CLASSES, look_both_ways_rows=1000,
+    rows, notes = check_rows(tables, class_fields(group="abstract"), bad_rows=bad_rows)
+    return assemble_task(
+        rows, name="rct", source=source, licence="PubMed abstracts, see NLM's copyright page", class_names=RCT_CLASSES,
+        look_both_ways_rows=1000, notes=notes,
     )  # fmt: skip
-    return assemble_task(examples, card, notes=notes)

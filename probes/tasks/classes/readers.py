@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from probes.readers.checked_rows import check_rows, read_tables
 from probes.readers.hub import read_hub
-from probes.readers.raw_rows import FileFormat, RawTable, read_raw
-from probes.readers.splits import files_or_file, name_splits
-from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
-from probes.tasks.classes.examples import ClassColumns, Example, check_examples
+from probes.readers.splits import name_splits
+from probes.tasks.base import load_shipped
+from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
 
 _NO_HUB = "check the name and the connection, or give local files to task 'class-files'"
@@ -62,9 +61,9 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         The task, its texts exactly as in the files.
 
     Raises:
-        TaskError: If a file is missing, empty or broken, a row is bad (with file, line, column, value), training holds
+        TaskError: A file is missing, empty or broken, a row is bad (with file, line, column, value), training holds
             one class only, labels are of mixed type, or a class is too small to be split.
-        UnknownNameError: If a column, split, suffix, class, metric or `bad_rows` is unknown.
+        UnknownNameError: A column, split, suffix, class, metric or `bad_rows` is unknown.
 
     Example:
         >>> import tempfile
@@ -75,14 +74,12 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         ('even', 'odd')
     """
     rule = SplitRule(seed, validation_fraction, rare)
-    file_format = FileFormat(header, None if columns is None else tuple(columns), delimiter, quoting)
-    names = ClassColumns(text, label, text2, group, None if isinstance(files, Mapping) else split_column)
-    paths = files_or_file(files)
-    tables = {split: read_raw(path, file_format) for split, path in paths.items()}
-    examples, notes = gather_examples(tables, names, bad_rows=bad_rows)
-    source = ", ".join(str(path) for path in paths.values())
-    card = TaskCard(name, source, (metric,), class_names=None if class_names is None else tuple(class_names))
-    return assemble_task(examples, card, rule=rule, notes=notes)
+    tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
+    fields = class_fields(text, label, text2, group)
+    rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=bad_rows)
+    return assemble_task(
+        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
+    )
 
 
 def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
@@ -101,77 +98,32 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     validation_fraction: float = 0.1,
     rare: str = "error",
 ) -> ClassTask:
-    """Load a classification dataset by its column names through `datasets`.
+    """Load a classification dataset by its column names through `datasets`; the source names the commit.
 
-    Args:
-        hub_id: A dataset of the hub, or a local folder laid out like one.
-        config: Its configuration, where the repository keeps several in folders of their own.
-        revision: Branch, tag or commit; None is the main branch.
-        text: Column of the text.
-        label: Column of the class: texts, or whole numbers.
-        text2: Column of a second text, for pairs.
-        group: Column that names rows which must not be torn apart.
-        class_names: Names in the order of their numbers; None takes the labels that occur.
-        metric: The metric to choose by, a key of `CLASS_METRICS`.
-        bad_rows: `error` stops at a row that cannot be used, `drop` leaves it out and says so in the notes.
-        seed: Seed of splits that the dataset lacks.
-        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
-        rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
-
-    Returns:
-        The task; its source names the commit.
+    `hub_id` is a dataset of the hub, or a local folder laid out like one; `config` its configuration, where it keeps
+    several in folders of their own; `revision` a branch, tag or commit. The other options are those of
+    `read_class_files`.
 
     Raises:
-        TaskError: If the hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
-        UnknownNameError: If a configuration, column, class, metric or `bad_rows` is unknown.
+        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), or a row is bad.
+        UnknownNameError: A configuration, column, class, metric or `bad_rows` is unknown.
     """
     rule = SplitRule(seed, validation_fraction, rare)
     tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
-    columns = ClassColumns(text, label, text2, group)
-    examples, notes = gather_examples(name_splits(tables, source), columns, bad_rows=bad_rows)
+    fields = class_fields(text, label, text2, group)
+    rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
     name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
-    card = TaskCard(name, source, (metric,), class_names=None if class_names is None else tuple(class_names))
-    return assemble_task(examples, card, rule=rule, notes=notes)
+    return assemble_task(
+        rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
+    )
 
 
 def load_class_sample() -> ClassTask:
     """Load the sentences of six topics written for this project and shipped with it: a sample, not a benchmark.
 
-    Returns:
-        Splits train, validation and test, none of which shares a text with another.
-
     Example:
         >>> load_class_sample().n_classes
         6
     """
-    with resources.as_file(resources.files("probes.tasks.classes") / "samples" / "classes.csv") as path:
-        task = read_class_files(path, name="class-sample", label="topic", split_column="split", metric="f1-macro")
-    note = "a sample written for this project: good for trying things out, no benchmark"
-    source = "samples/classes.csv, shipped with icecore"
-    return replace(task, source=source, licence="Apache-2.0", is_sample=True, notes=(note, *task.notes))
-
-
-def gather_examples(
-    tables: Mapping[Any, RawTable], columns: ClassColumns, *, bad_rows: str
-) -> tuple[list[Example], tuple[str, ...]]:
-    """Check the rows of several tables.
-
-    Args:
-        tables: Split to its rows; None for rows without splits, or with a split column.
-        columns: The columns to read.
-        bad_rows: As in `check_examples`.
-
-    Returns:
-        All examples, table after table, and the notes about rows dropped.
-
-    Raises:
-        TaskError: If a row is bad and `bad_rows` is `error`.
-        UnknownNameError: If a column is not there.
-    """
-    examples: list[Example] = []
-    notes: list[str] = []
-    for split, table in tables.items():
-        found, dropped = check_examples(table, columns, split=split, bad_rows=bad_rows)
-        examples += found
-        notes += dropped
-    return examples, tuple(notes)
+    read = partial(read_class_files, name="class-sample", label="topic", split_column="split", metric="f1-macro")
+    return replace(load_shipped("probes.tasks.classes", "samples/classes.csv", read), licence="Apache-2.0")

@@ -27,9 +27,8 @@ class ClassTask(Task):
     """Texts (or pairs of texts) with one class each, in train and up to two more splits, checked when built.
 
     Raises:
-        TaskError: If there is no training split, a split is empty, training holds one class only, or a label is not a
-            class.
-        UnknownNameError: If a split, a column or a metric has another name than those below.
+        TaskError: There is no training split, a split is empty, training holds one class only, or a label is no class.
+        UnknownNameError: A split, a column or a metric has another name than those below.
 
     Example:
         >>> rows = {"text": ["a", "b"], "label": [0, 1], "row": [0, 1]}
@@ -43,28 +42,43 @@ class ClassTask(Task):
     digest_names_columns: ClassVar[bool] = True
 
     name: str
-    """Name of the task in reports."""
     splits: "datasets.DatasetDict"
-    """`train`, `validation`, `test` (in that order, train always) with columns `text`, or `text1` and `text2`
-    (string), `label` (int64, a place in `class_names`), `row` (int64, place in the source, over all splits) and
-    perhaps `group` (string: rows that must not be torn apart, such as the sentences of one abstract)."""
+    """Columns `text`, or `text1` and `text2` (string), `label` (int64, a place in `class_names`), `row` (int64, place
+    in the source, over all splits) and perhaps `group` (string: rows that must not be torn apart, such as the sentences
+    of one abstract). Train is always there."""
     class_names: tuple[str, ...]
     """Name of each class; its place is its number."""
     metrics: tuple[str, ...]
     """Keys of `CLASS_METRICS`; the first is the one to choose by."""
     source: str
-    """One line: where the rows came from."""
     licence: str = "unknown"
     """One line: under which terms the rows are published."""
     is_sample: bool = False
-    """True for the small sample shipped with the project, not a benchmark."""
     notes: tuple[str, ...] = ()
-    """One-line remarks for the reader of a report: rows dropped, duplicates, overlap, thin classes, splits made."""
     look_both_ways_rows: int | None = None
     """How many rows, from the first, the code released with Look Both Ways takes; None is all of them."""
 
     def __post_init__(self) -> None:
-        _check_task(self)
+        for metric in self.metrics:
+            class_metric(metric)
+        if self.splits:
+            self.check_splits((*self.text_columns, "label", "row"))
+        if not self.metrics or "train" not in self.splits:
+            what = "no metric; give one or more of CLASS_METRICS" if not self.metrics else "no training split"
+            raise TaskError(f"task {self.name!r} has {what} (its splits: {', '.join(self.splits) or 'none'}).")
+        for split in self.splits:
+            labels = self.labels(split)
+            if labels.min() < 0 or labels.max() >= self.n_classes:
+                raise TaskError(
+                    f"split {split!r} of task {self.name!r} holds labels {labels.min()} to {labels.max()}, but its "
+                    f"{self.n_classes} classes are numbered from 0: name every class."
+                )
+        present = np.unique(self.labels("train"))
+        if len(present) < 2:
+            raise TaskError(
+                f"every training row of task {self.name!r} is of the one class {self.class_names[present[0]]!r}, so "
+                "there is nothing to tell apart: give rows of two classes or more."
+            )
 
     @property
     def metric(self) -> str:
@@ -92,41 +106,12 @@ class ClassTask(Task):
         return len(self.text_columns) == 2
 
     def texts(self) -> list[str]:
-        """List every text of the task once.
-
-        Returns:
-            The unique texts over all splits, in the order first seen (train first, row by row, `text1` first).
-        """
+        """List every text once, in the order first seen."""
         return unique_texts(self.splits, self.text_columns)
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
-        """Return the classes of one split.
-
-        Args:
-            split: One of the task's splits.
-
-        Returns:
-            int64 of shape (N,), in row order.
-
-        Raises:
-            UnknownNameError: If the task has no such split.
-        """
+        """Return the classes of one split, in row order."""
         return np.asarray(self.rows(split)["label"], dtype=np.int64)
-
-    def groups(self, split: str) -> tuple[str, ...] | None:
-        """Return the group of each row of one split, to resample whole groups.
-
-        Args:
-            split: One of the task's splits.
-
-        Returns:
-            One name per row, or None where rows are not grouped.
-
-        Raises:
-            UnknownNameError: If the task has no such split.
-        """
-        rows = self.rows(split)
-        return tuple(rows["group"]) if "group" in rows.column_names else None
 
     def audit(self) -> tuple[str, ...]:
         """Count duplicates, conflicting labels, overlap and thin classes; see `class_notes`."""
@@ -163,17 +148,6 @@ class ClassTask(Task):
         """Leave the test split out, and the classes that only test has.
 
         The other classes are renumbered, because a class number seeds the draws of its rows.
-
-        Returns:
-            The same task with the splits train and validation, where it has them.
-
-        Raises:
-            TaskError: There is no other split.
-
-        Example:
-            >>> from probes.tasks.classes.readers import load_class_sample
-            >>> list(load_class_sample().without_test().splits)
-            ['train', 'validation']
         """
         rest = super().without_test()
         present = np.unique(np.concatenate([rest.labels(split) for split in rest.splits]))
@@ -188,68 +162,8 @@ class ClassTask(Task):
 
 
 def build_class_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
-    """Hold checked columns in memory as the `DatasetDict` a `ClassTask` wants.
-
-    Args:
-        columns: Split to its columns `text` (or `text1` and `text2`), `label`, `row` and perhaps `group`.
-
-    Returns:
-        The splits in the order train, validation, test; nothing is written to disk.
-
-    Example:
-        >>> build_class_splits({"train": {"text": ["a"], "label": [0], "row": [0]}})["train"]["text"][0]
-        'a'
-    """
+    """Hold checked columns of each split as a `ClassTask` wants them."""
     from datasets import Value
 
     features = {name: Value("string") for name in (*TEXT, *PAIR)}
     return hold_columns(columns, {**features, "label": Value("int64"), "row": Value("int64"), "group": Value("string")})
-
-
-def replace_rows(
-    task: ClassTask,
-    columns: Mapping[str, Mapping[str, Sequence[Any]]],
-    *,
-    note: str,
-    class_names: Sequence[str] | None = None,
-) -> ClassTask:
-    """Replace the rows of a task, given column by column.
-
-    Args:
-        task: Where everything but the rows comes from.
-        columns: Split to its columns, as in `build_class_splits`.
-        note: What was done, in one line; it becomes the first remark.
-        class_names: Names of the classes, where they changed.
-
-    Returns:
-        The task, checked; see `Task.replace_splits`.
-
-    Raises:
-        TaskError: The rows cannot be used.
-    """
-    return task.replace_splits(
-        build_class_splits(columns), note=note, class_names=tuple(class_names or task.class_names)
-    )
-
-
-def _check_task(task: ClassTask) -> None:
-    for metric in task.metrics:
-        class_metric(metric)
-    if task.splits:
-        task.check_splits((*task.text_columns, "label", "row"))
-    if not task.metrics or "train" not in task.splits:
-        what = "no metric; give one or more of CLASS_METRICS" if not task.metrics else "no training split"
-        raise TaskError(f"task {task.name!r} has {what} (its splits: {', '.join(task.splits) or 'none'}).")
-    for split in task.splits:
-        labels = task.labels(split)
-        if labels.min() < 0 or labels.max() >= task.n_classes:
-            raise TaskError(
-                f"split {split!r} of task {task.name!r} holds labels {labels.min()} to {labels.max()}, but its "
-                f"{task.n_classes} classes are numbered from 0: name every class."
-            )
-    present = np.unique(task.labels("train"))
-    if len(present) < 2:
-        raise TaskError(
-            f"every training row of task {task.name!r} is of the one class {task.class_names[present[0]]!r}, so there "
-            "is nothing to tell apart: give rows of two classes or more."
-        )

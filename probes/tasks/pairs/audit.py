@@ -1,84 +1,46 @@
-"""Duplicates, overlap between splits and final punctuation, counted for the reader; nothing is removed."""
+"""Duplicates, overlap between splits and final punctuation of pairs, counted for the reader; nothing is removed."""
 
 import re
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
+
+from probes.tasks.audit import conflicting, remarks, text_keys
 
 _FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
 Columns = Any
 """Anything with `rows["sentence1"]`, `rows["sentence2"]`, `rows["score"]`: a `datasets.Dataset` or a dict of lists."""
 
 
-def pair_keys(rows: Columns) -> list[tuple[str, str]]:
-    """Name each pair so that (a, b) and (b, a) are the same pair.
-
-    Args:
-        rows: Columns `sentence1` and `sentence2`.
-
-    Returns:
-        One sorted pair of exact texts per row.
-    """
-    return [(min(a, b), max(a, b)) for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True)]
+def pair_keys(rows: Columns) -> list[tuple[str, ...]]:
+    """Name each pair so that (a, b) and (b, a) are the same pair."""
+    return text_keys(rows, ("sentence1", "sentence2"))
 
 
 def repeats_earlier_pair(rows: Columns) -> Bool[np.ndarray, " N"]:
-    """Mark the rows whose pair is also in an earlier row of the same split, in either order.
-
-    Args:
-        rows: Columns `sentence1` and `sentence2`.
-
-    Returns:
-        bool of shape (N,).
-    """
-    seen: set[tuple[str, str]] = set()
-    marks = []
-    for key in pair_keys(rows):
-        marks.append(key in seen)
-        seen.add(key)
-    return np.array(marks, dtype=bool)
+    """Mark the rows whose pair is also in an earlier row of the same split, in either order."""
+    first: dict[tuple[str, ...], int] = {}
+    return np.array([first.setdefault(key, row) < row for row, key in enumerate(pair_keys(rows))], dtype=bool)
 
 
-def conflicting_pairs(rows: Columns) -> list[tuple[str, str]]:
-    """List the pairs of one split that have more than one gold score.
-
-    Args:
-        rows: Columns `sentence1`, `sentence2` and `score`.
-
-    Returns:
-        Unordered pairs, each once, in the order first seen.
-    """
-    golds: dict[tuple[str, str], set[float]] = {}
-    for key, score in zip(pair_keys(rows), rows["score"], strict=True):
-        golds.setdefault(key, set()).add(score)
-    return [key for key, scores in golds.items() if len(scores) > 1]
+def conflicting_pairs(rows: Columns) -> list[tuple[str, ...]]:
+    """List the unordered pairs of one split that have more than one gold score, each once, in the order first seen."""
+    return conflicting(pair_keys(rows), rows["score"])
 
 
 def pair_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
-    """Mark the rows whose pair, in either order, is also a pair of another split.
-
-    Args:
-        rows: The split to mark.
-        other: The split to look in, usually train.
-
-    Returns:
-        bool of shape (N,), N rows of `rows`.
-    """
+    """Mark the rows whose pair, in either order, is also a pair of another split, usually train."""
     known = set(pair_keys(other))
     return np.array([key in known for key in pair_keys(rows)], dtype=bool)
 
 
 def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
-    """Mark the rows of which at least one sentence is also a sentence of another split.
+    """Mark the rows of which at least one sentence is also a sentence of another split, usually train.
 
-    Args:
-        rows: The split to mark.
-        other: The split to look in, usually train; `~sentence_is_in(test, train)` is the clean subset of test.
-
-    Returns:
-        bool of shape (N,), N rows of `rows`.
+    `~sentence_is_in(test, train)` is the clean subset of test.
     """
     known = {*other["sentence1"], *other["sentence2"]}
     return np.array([a in known or b in known for a, b in pair_keys(rows)], dtype=bool)
@@ -87,12 +49,7 @@ def sentence_is_in(rows: Columns, other: Columns) -> Bool[np.ndarray, " N"]:
 def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.ndarray, " N"]]:
     """Mark the rows whose texts end in different punctuation, and those that differ in nothing else.
 
-    Args:
-        rows: Columns `sentence1` and `sentence2`.
-
-    Returns:
-        Two bool arrays of shape (N,). The last token is then another one in either text, which last-token pooling
-        sees and mean pooling hardly does.
+    The last token is then another one in either text, which last-token pooling sees and mean pooling hardly does.
     """
     differs, only = [], []
     for a, b in zip(rows["sentence1"], rows["sentence2"], strict=True):
@@ -107,11 +64,8 @@ def final_punctuation(rows: Columns) -> tuple[Bool[np.ndarray, " N"], Bool[np.nd
 def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
     """Count duplicates, overlap between splits and final punctuation.
 
-    Args:
-        splits: Split name to its rows, in the order train, validation, test.
-
-    Returns:
-        Only the remarks whose count is not zero; texts are compared exactly, pairs in either order.
+    Texts are compared exactly, pairs in either order; splits come in the order train, validation, test. Returns only
+    the remarks whose count is not zero.
     """
     # one read of the columns: a datasets column decodes again on every access
     tables = {
@@ -127,12 +81,10 @@ def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
         counts.append((n_conflicts, f"{split}: {n_conflicts} pairs occur more than once with different gold"))
         n_differ = int(final_punctuation(rows)[0].sum())
         counts.append((n_differ, f"{split}: the texts of {n_differ} of {n_rows} rows end in different punctuation"))
-    names = list(tables)
-    for index, other in enumerate(names):
-        for split in names[index + 1 :]:
-            n_rows = len(tables[split]["score"])
-            n_pairs = int(pair_is_in(tables[split], tables[other]).sum())
-            counts.append((n_pairs, f"{split}: {n_pairs} of {n_rows} pairs are also in {other}"))
-            n_shared = int(sentence_is_in(tables[split], tables[other]).sum())
-            counts.append((n_shared, f"{split}: {n_shared} of {n_rows} rows share a sentence with {other}"))
-    return tuple(note for count, note in counts if count)
+    for (other, known), (split, rows) in combinations(tables.items(), 2):
+        n_rows = len(rows["score"])
+        n_pairs = int(pair_is_in(rows, known).sum())
+        counts.append((n_pairs, f"{split}: {n_pairs} of {n_rows} pairs are also in {other}"))
+        n_shared = int(sentence_is_in(rows, known).sum())
+        counts.append((n_shared, f"{split}: {n_shared} of {n_rows} rows share a sentence with {other}"))
+    return remarks(counts)

@@ -1,5 +1,7 @@
 """Overlap between splits: subsets to score apart, and training rows to leave out."""
 
+from collections import Counter
+
 import numpy as np
 from jaxtyping import Bool
 
@@ -31,19 +33,9 @@ DROPS = {
 
 
 def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
-    """Mark the rows of a split that should be scored apart.
-
-    Args:
-        rows: The split.
-        train: The training split.
-
-    Returns:
-        A name from `SUBSETS` to `(N,)` marks.
-    """
+    """Mark the rows of a split that should be scored apart, by the names of `SUBSETS`."""
     keys = pair_keys(rows)
-    counts: dict[tuple[str, str], int] = {}
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter(keys)
     conflicting = set(conflicting_pairs(rows))
     leaked = sentence_is_in(rows, train)
     differs, only = final_punctuation(rows)
@@ -60,18 +52,9 @@ def subsets(rows: Columns, train: Columns) -> dict[str, Bool[np.ndarray, " N"]]:
 
 
 def drop_leaked_rows(task: PairTask, *, by: str) -> PairTask:
-    """Leave out the training rows that overlap with validation or test.
+    """Leave out the training rows that overlap with validation or test, and say so in the notes.
 
-    Args:
-        task: The task; without a training split it stays as it is.
-        by: A name from `DROPS`.
-
-    Returns:
-        The task, its notes saying how many rows went.
-
-    Raises:
-        UnknownNameError: Another name.
-        TaskError: Too few training rows are left.
+    `by` is a name from `DROPS`. A task without training rows stays as it is; one of which too few are left is refused.
     """
     if by not in DROPS:
         raise unknown_name("rows to drop", by, DROPS)

@@ -10,9 +10,8 @@ from probes.metrics.tags import is_span_tag, split_tag
 from probes.readers.sentences import SentenceTable
 from probes.readers.splits import order_splits
 from probes.tasks.splitting import hold_out_any
-from probes.tasks.words.audit import audit_words
 from probes.tasks.words.schemes import Place, to_iob2
-from probes.tasks.words.task import METRICS, WordMetric, WordTask, build_word_splits
+from probes.tasks.words.task import METRICS, WordMetric, WordTask, audit_words, build_word_splits
 
 
 def build_task(
@@ -25,7 +24,7 @@ def build_task(
     tolerance: float = 0.0,
     notes: tuple[str, ...] = (),
 ) -> WordTask:
-    """Build a task from the sentences of its splits.
+    """Build a task from the sentences of its splits; span tags become IOB2.
 
     Args:
         tables: Split (train, validation, test) to its sentences.
@@ -37,13 +36,10 @@ def build_task(
         tolerance: Share of the tags other than O that may break the detected scheme.
         notes: Remarks to put before those made here.
 
-    Returns:
-        The task; span tags are IOB2.
-
     Raises:
-        TaskError: If schemes are mixed, a tag of a span task is not a span tag, `auto` finds span tags among others, a
+        TaskError: Schemes are mixed, a tag of a span task is not a span tag, `auto` finds span tags among others, a
             scheme is declared for a task scored by accuracy, or the task cannot be used (see `WordTask`).
-        UnknownNameError: If the metric or the scheme is unknown.
+        UnknownNameError: The metric or the scheme is unknown.
     """
     if metric not in ("auto", *METRICS):
         raise unknown_name("metric", metric, ["auto", *METRICS])
@@ -106,18 +102,9 @@ def _looks_like_span(tag: str) -> bool:
 def hold_out(
     tables: Mapping[str, SentenceTable], *, fraction: float, seed: int
 ) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
-    """Take a validation split out of the training sentences.
+    """Take a validation split out of the training sentences, and say so in a note.
 
-    Args:
-        tables: Split to its sentences, train among them.
-        fraction: Part of the training sentences to hold out, between 0 and 1.
-        seed: Seed of the draw; single sentences are drawn, whatever document they are in.
-
-    Returns:
-        The splits, with what is left of train and what was held out in the order of the file, and a note that says so.
-
-    Raises:
-        TaskError: Validation or training would be empty.
+    Single sentences are drawn, whatever document they are in; both parts keep the order of the file.
     """
     table = tables["train"]
     marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed)

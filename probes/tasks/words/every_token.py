@@ -15,19 +15,10 @@ OUTSIDE = "O"
 
 
 def label_every_token(task: WordTask, tokenizer: "PreTrainedTokenizerBase", *, template: InputTemplate) -> WordTask:
-    """Make a word of every token.
+    """Make a word of every token: the same texts, cut into the pieces that the tokens of a decoder stand for.
 
-    Args:
-        task: A task of words.
-        tokenizer: The decoder's own tokenizer.
-        template: The input template of the extraction.
-
-    Returns:
-        The same texts, cut into the pieces that tokens stand for. The first piece of a word has its tag, the later ones
-        the I of its type, or its own tag where tags are scored by accuracy. Digests and label sets change.
-
-    Raises:
-        InputError: The tokenizer has no offsets, or a text cannot be tokenised.
+    The first piece of a word has its tag, the later ones the I of its type, or its own tag where tags are scored by
+    accuracy. Digests and label sets change.
 
     Source:
         The code released with Look Both Ways and No Sink (ACL 2025).

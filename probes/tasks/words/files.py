@@ -7,6 +7,7 @@ from extract.errors import TaskError
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.readers.conllu import read_conllu
 from probes.readers.hub import read_hub
+from probes.readers.raw_rows import JSON_SUFFIXES
 from probes.readers.sentences import SentenceTable
 from probes.readers.splits import files_by_split, find_split_files, name_splits
 from probes.readers.text_files import inner_suffix
@@ -14,8 +15,7 @@ from probes.readers.token_rows import TokenColumns, check_token_rows, read_token
 from probes.tasks.words.assemble import build_task, hold_out
 from probes.tasks.words.task import WordTask
 
-CONLLU_SUFFIXES = (".conllu",)
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+CONLLU_SUFFIX = ".conllu"
 _NO_HUB = "check the name and the connection, or give local files to task 'word-files'"
 
 
@@ -31,7 +31,7 @@ def load_word_files(
     has_comments: bool = False,
     name: str = "word-files",
 ) -> WordTask:
-    r"""Read a word task from files of columns, CoNLL-U files or JSON Lines.
+    r"""Read a word task from files of columns, CoNLL-U files or JSON Lines; span tags become IOB2.
 
     Args:
         files: Split (train, validation or dev, test) to its file; or a folder in which one file a split has train,
@@ -46,13 +46,10 @@ def load_word_files(
         has_comments: True skips lines of column files that start with #.
         name: What reports call the task.
 
-    Returns:
-        The task; span tags are IOB2.
-
     Raises:
-        TaskError: If a file is missing, empty or broken (with file, line and value), schemes are mixed, or the task
-            cannot be used.
-        UnknownNameError: If a split, column, metric, scheme or separator is unknown.
+        TaskError: A file is missing, empty or broken (with file, line and value), schemes are mixed, or the task cannot
+            be used.
+        UnknownNameError: A split, column, metric, scheme or separator is unknown.
 
     Example:
         >>> import tempfile
@@ -68,7 +65,7 @@ def load_word_files(
     tables: dict[str, SentenceTable] = {}
     for split, path in paths.items():
         suffix = inner_suffix(path)
-        if suffix in CONLLU_SUFFIXES:
+        if suffix == CONLLU_SUFFIX:
             tables[split] = read_conllu(path, tags)
         elif suffix in JSON_SUFFIXES:
             tables[split] = read_token_json(path, TokenColumns(words, tags))
@@ -97,7 +94,7 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
     validation_fraction: float = 0.1,
     seed: int = 0,
 ) -> WordTask:
-    """Load a token dataset by its column names through `datasets`.
+    """Load a token dataset by its column names through `datasets`; the source names the commit.
 
     Args:
         hub_id: A dataset of the hub, or a local folder laid out like one.
@@ -108,19 +105,16 @@ def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task
         words: Column of the lists of words.
         tags: Column of the lists of tags: texts, or whole numbers whose names the dataset declares.
         document: Column that names the document of a sentence; None where there is none.
-        metric: `span-f1`, `accuracy`, or `auto`: spans if every tag is a span tag, accuracy if none but O is one.
-        scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and rejects mixtures; a name is trusted.
+        metric: As in `load_word_files`.
+        scheme: As in `load_word_files`.
         validation_fraction: Share of the training sentences to hold out where the dataset has no validation split; 0
             holds out none.
         seed: Seed of that draw, by sentence.
 
-    Returns:
-        The task; its source names the commit.
-
     Raises:
-        TaskError: If the hub is out of reach and the cache has no copy (noticed in seconds), a row is bad, schemes are
+        TaskError: The hub is out of reach and the cache has no copy (noticed in seconds), a row is bad, schemes are
             mixed, no split has a usual name, or nothing can be held out.
-        UnknownNameError: If a configuration, split, column, metric or scheme is unknown.
+        UnknownNameError: A configuration, split, column, metric or scheme is unknown.
     """
     columns = TokenColumns(words, tags, document, needs_document=document is not None)
     found, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)

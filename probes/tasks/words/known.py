@@ -1,9 +1,7 @@
 """Published word tasks, from local files or the hub, and the sample shipped with the project."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 from extract.errors import TaskError, unknown_name
@@ -12,12 +10,14 @@ from probes.readers.conllu import read_conllu
 from probes.readers.hub import read_hub
 from probes.readers.local import Files, data_hint, find_local, need_local
 from probes.readers.sentences import SentenceTable
-from probes.readers.splits import name_splits
+from probes.readers.splits import SPLITS, name_splits
 from probes.readers.token_rows import TokenColumns, check_token_rows
+from probes.tasks.base import load_shipped
 from probes.tasks.words.assemble import build_task, hold_out
 from probes.tasks.words.task import WordMetric, WordTask
 
-CONLL_HUB_IDS = {"conll2003": "eriktks/conll2003", "conll2000": "eriktks/conll2000"}
+CONLL2003_HUB_ID = "eriktks/conll2003"
+CONLL2000_HUB_ID = "eriktks/conll2000"
 PARQUET_BRANCH = "refs/convert/parquet"
 """Where the hub keeps the rows of data sets whose own files are a script, which `datasets` no longer runs."""
 
@@ -44,14 +44,15 @@ UD_EWT_FILES = {
 TOLERANCE = 0.05
 """Share of tags that may break the scheme of a published file: its few slips are read as conlleval reads them, since
 published files stay as they are, and are counted in the notes."""
-SAMPLE_FILES = {split: f"words.{split}.conll" for split in ("train", "validation", "test")}
 
 
 def load_conll2003(
-    tags: str = "ner", *, folder: str | Path | None = None, hub_id: str = CONLL_HUB_IDS["conll2003"],
+    tags: str = "ner", *, folder: str | Path | None = None, hub_id: str = CONLL2003_HUB_ID,
     revision: str | None = PARQUET_BRANCH, scheme: str = "auto",
 ) -> WordTask:  # fmt: skip
     """Load CoNLL-2003 English: entities, chunks or parts of speech of Reuters news.
+
+    The published files have 14,041 training, 3,250 validation and 3,453 test sentences.
 
     Args:
         tags: `ner`, `chunk` or `pos`.
@@ -60,29 +61,22 @@ def load_conll2003(
         hub_id: A dataset of the hub, or a local folder laid out like one, with lists `tokens` and `ner_tags`.
         revision: Branch, tag or commit of the hub; None is the main branch.
         scheme: `auto` finds the IOB1 of the published files and the IOB2 of the hub.
-
-    Returns:
-        The task; the published files have 14,041 training, 3,250 validation and 3,453 test sentences.
-
-    Raises:
-        TaskError: If a file is missing or broken, or there is none and the hub cannot be reached.
-        UnknownNameError: If `tags` is none of the three.
     """
-    _check_tags(tags, CONLL2003_COLUMNS[1:])
-    name = f"conll2003-{tags}"
-    local = find_local("conll2003", folder)
-    if local is None:
-        tables, source = _read_conll_hub(hub_id, tags, revision, name="conll2003", files=CONLL2003_FILES)
-    else:
-        tables, source = local.read(CONLL2003_FILES, _column_reader(CONLL2003_COLUMNS, tags))
-    return build_task(tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE)
+    tables, source = _read_conll(
+        "conll2003", CONLL2003_COLUMNS, CONLL2003_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
+    )
+    return build_task(
+        tables, name=f"conll2003-{tags}", source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE
+    )
 
 
 def load_conll2000(
-    tags: str = "chunk", *, folder: str | Path | None = None, hub_id: str = CONLL_HUB_IDS["conll2000"],
+    tags: str = "chunk", *, folder: str | Path | None = None, hub_id: str = CONLL2000_HUB_ID,
     revision: str | None = PARQUET_BRANCH, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto",
 ) -> WordTask:  # fmt: skip
     """Load CoNLL-2000: chunks or parts of speech of the Wall Street Journal, with a validation split held out of train.
+
+    The published files have 8,936 training and 2,012 test sentences.
 
     Args:
         tags: `chunk` or `pos`.
@@ -93,28 +87,17 @@ def load_conll2000(
         validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
         seed: Seed of that draw, by sentence.
         scheme: `auto` finds the IOB2 of the published files.
-
-    Returns:
-        The task; the published files have 8,936 training and 2,012 test sentences.
-
-    Raises:
-        TaskError: If a file is missing or broken, there is none and the hub cannot be reached, or nothing can be held
-            out.
-        UnknownNameError: If `tags` is neither of the two.
     """
-    _check_tags(tags, CONLL2000_COLUMNS[1:])
-    local = find_local("conll2000", folder)
-    if local is None:
-        tables, source = _read_conll_hub(hub_id, tags, revision, name="conll2000", files=CONLL2000_FILES)
-    else:
-        tables, source = local.read(CONLL2000_FILES, _column_reader(CONLL2000_COLUMNS, tags))
+    tables, source = _read_conll(
+        "conll2000", CONLL2000_COLUMNS, CONLL2000_FILES, tags=tags, folder=folder, hub_id=hub_id, revision=revision
+    )
     notes: tuple[str, ...] = ()
     if "validation" not in tables:
         tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
-    name = f"conll2000-{tags}"
     return build_task(
-        tables, name=name, source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE, notes=notes
-    )
+        tables, name=f"conll2000-{tags}", source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE,
+        notes=notes,
+    )  # fmt: skip
 
 
 def load_financial_ner(
@@ -123,7 +106,8 @@ def load_financial_ner(
     """Load the financial agreements of Alvarado et al. (2015): persons, places, organisations, other names.
 
     Look Both Ways' financial NER. The agreements were filed with the US Securities and Exchange Commission; parties are
-    often called Lender and Borrower, which are tagged as persons.
+    often called Lender and Borrower, which are tagged as persons. The published files have 41,010 training and 13,246
+    test words.
 
     Args:
         folder: Where `FIN5.txt` (train) and `FIN3.txt` (test) are, columns word, part of speech, a dash, tag; None is
@@ -131,12 +115,6 @@ def load_financial_ner(
         validation_fraction: Share of the training sentences to hold out, because the task has no validation split.
         seed: Seed of that draw, by sentence.
         scheme: `auto` finds the scheme of the published files.
-
-    Returns:
-        The task; the published files have 41,010 training and 13,246 test words.
-
-    Raises:
-        TaskError: If the folder or a file is missing, a file is broken, or nothing can be held out.
     """
     read = partial(read_columns, tags="ner", file_format=FINANCE_FORMAT)
     found, source = need_local("financial-ner", folder, example="FIN5.txt").read(FINANCE_FILES, read)
@@ -149,16 +127,8 @@ def load_financial_ner(
 def load_wnut17(folder: str | Path | None = None, *, scheme: str = "auto") -> WordTask:
     """Load WNUT-17: emerging and rare entities of six types in social media.
 
-    Args:
-        folder: Where `wnut17train.conll`, `emerging.dev.conll` and `emerging.test.annotated` are; None is
-            `$ICECORE_DATA/wnut17`.
-        scheme: `auto` finds the IOB2 of the published files.
-
-    Returns:
-        3,394 training, 1,009 validation and 1,287 test sentences.
-
-    Raises:
-        TaskError: If the folder or a file is missing, or a file is broken.
+    3,394 training, 1,009 validation and 1,287 test sentences. `folder` holds `wnut17train.conll`, `emerging.dev.conll`
+    and `emerging.test.annotated`; None is `$ICECORE_DATA/wnut17`.
     """
     local = need_local("wnut17", folder, example=WNUT17_FILES["train"][0])
     tables, source = local.read(WNUT17_FILES, _column_reader(("word", "ner"), "ner", separator="tab"))
@@ -168,16 +138,11 @@ def load_wnut17(folder: str | Path | None = None, *, scheme: str = "auto") -> Wo
 def load_ud_ewt(tags: str = "upos", *, folder: str | Path | None = None) -> WordTask:
     """Load the English Web Treebank of Universal Dependencies: parts of speech.
 
+    12,544 training, 2,001 validation and 2,077 test sentences.
+
     Args:
         tags: `upos` (17 universal tags) or `xpos` (Penn Treebank tags).
         folder: Where `en_ewt-ud-train.conllu` and its siblings are; None is `$ICECORE_DATA/ud-ewt`.
-
-    Returns:
-        12,544 training, 2,001 validation and 2,077 test sentences.
-
-    Raises:
-        TaskError: If the folder or a file is missing, or a file is broken.
-        UnknownNameError: If `tags` is neither of the two.
     """
     _check_tags(tags, ("upos", "xpos"))
     local = need_local("ud-ewt", folder, example=UD_EWT_FILES["train"][0])
@@ -188,30 +153,20 @@ def load_ud_ewt(tags: str = "upos", *, folder: str | Path | None = None) -> Word
 def load_words_sample(tags: str = "ner") -> WordTask:
     """Load the sentences written for this project and shipped with it: a sample, not a benchmark.
 
-    Args:
-        tags: `ner`, `chunk` or `pos`.
-
-    Returns:
-        112 training, 32 validation and 32 test sentences, in documents of eight.
-
-    Raises:
-        UnknownNameError: If `tags` is none of the three.
+    The tags are `ner`, `chunk` or `pos`, the documents of eight sentences.
 
     Example:
-        >>> task = load_words_sample("chunk")
-        >>> task.is_sample, len(task.splits["test"])
-        (True, 32)
+        >>> load_words_sample("chunk").n_rows()
+        {'train': 112, 'validation': 32, 'test': 32}
     """
     _check_tags(tags, CONLL2003_COLUMNS[1:])
-    file_format = ColumnFormat(CONLL2003_COLUMNS)
-    with resources.as_file(resources.files("probes.tasks.words") / "samples") as folder:
-        tables = {
-            split: read_columns(folder / file, tags, file_format=file_format) for split, file in SAMPLE_FILES.items()
-        }
-    note = "a sample written for this project: good for trying things out, no benchmark"
-    source = "words/samples, shipped with icecore"
-    task = build_task(tables, name=f"words-sample-{tags}", source=source, metric=_metric(tags), notes=(note,))
-    return replace(task, is_sample=True)
+    read = _column_reader(CONLL2003_COLUMNS, tags)
+
+    def load(folder: Path) -> WordTask:
+        tables: dict[str, SentenceTable] = {split: read(folder / f"words.{split}.conll") for split in SPLITS}
+        return build_task(tables, name=f"words-sample-{tags}", source="", metric=_metric(tags))
+
+    return load_shipped("probes.tasks", "words/samples", load)
 
 
 def _check_tags(tags: str, allowed: tuple[str, ...]) -> None:
@@ -227,16 +182,22 @@ def _column_reader(columns: tuple[str, ...], tags: str, *, separator: str = "aut
     return partial(read_columns, tags=tags, file_format=ColumnFormat(columns, separator))
 
 
-def _read_conll_hub(
-    hub_id: str, tags: str, revision: str | None, *, name: str, files: Files
-) -> tuple[dict[str, SentenceTable], str]:
-    """Read a dataset whose lists are named as the CoNLL tasks of the hub name them: `tokens`, `ner_tags` and so on."""
-    columns = TokenColumns(tags=f"{tags}_tags", document="document_id")
+def _read_conll(
+    name: str, columns: tuple[str, ...], files: Files, *, tags: str, folder: str | Path | None, hub_id: str,
+    revision: str | None,
+) -> tuple[dict[str, SentenceTable], str]:  # fmt: skip
+    """Read a CoNLL task from its files where there are some, else from the hub."""
+    _check_tags(tags, columns[1:])
+    if local := find_local(name, folder):
+        return local.read(files, _column_reader(columns, tags))
     if Path(hub_id).expanduser().is_dir():
         revision = None  # a folder has none, but the default names a branch
-    found, source = read_hub(hub_id, revision=revision, help_text=data_hint(name, files["train"][0]))
+    help_text = data_hint(name, files["train"][0])
+    found, source = read_hub(hub_id, revision=revision, help_text=help_text)
     tables = name_splits(found, source)
     missing = [split for split in files if split not in tables]
     if missing:
         raise TaskError(f"{source} has no {missing[0]} split; its splits: {', '.join(found)}.")
-    return {split: check_token_rows(table, columns) for split, table in tables.items()}, source
+    # the lists are named as the CoNLL tasks of the hub name them: `tokens`, `ner_tags` and so on
+    lists = TokenColumns(tags=f"{tags}_tags", document="document_id")
+    return {split: check_token_rows(table, lists) for split, table in tables.items()}, source

@@ -56,11 +56,7 @@ def detect_scheme(
         The scheme. Tags without any B are called IO; IOB1 in which no two spans of a type touch reads the same.
 
     Raises:
-        TaskError: If a tag belongs to no scheme, schemes are mixed, or there is no span at all.
-
-    Example:
-        >>> detect_scheme([["I-PER", "O"], ["I-LOC", "B-LOC"]])
-        'IOB1'
+        TaskError: A tag belongs to no scheme, schemes are mixed, or there is no span at all.
     """
     first: dict[str, tuple[int, int]] = {}
     for tag, where in _first_places(sentences).items():
@@ -136,26 +132,14 @@ def to_iob2(
     tolerance: float = 0.0,
     place: Place = _say_sentence,
 ) -> tuple[list[list[str]], SchemeRecord]:
-    """Convert the span tags of a whole task to IOB2.
+    """Convert the span tags of a whole task to IOB2, and record what they were.
 
-    Args:
-        sentences: The tags of every sentence of every split.
-        scheme: `auto` detects it and rejects mixtures; a name is trusted, and reads tags that break that
-            scheme by the rules of conlleval.
-        tolerance: As for `detect_scheme`.
-        place: Names the file and line of a word, for errors.
-
-    Returns:
-        The new tags, and what the old ones were.
+    `auto` detects the scheme as `detect_scheme` does, and rejects mixtures; a name is trusted, and tags that break that
+    scheme are read by the rules of conlleval.
 
     Raises:
-        TaskError: As `detect_scheme`, or if a tag has a letter that the declared scheme lacks.
-        UnknownNameError: If there is no such scheme.
-
-    Example:
-        >>> tags, record = to_iob2([["I-PER", "O"], ["I-LOC", "B-LOC"]])
-        >>> tags, record.found, record.n_changed
-        ([['B-PER', 'O'], ['B-LOC', 'B-LOC']], 'IOB1', 2)
+        TaskError: As `detect_scheme`, or a tag has a letter that the declared scheme lacks.
+        UnknownNameError: There is no such scheme.
     """
     if scheme == "auto":
         found = detect_scheme(sentences, tolerance=tolerance, place=place)

@@ -9,7 +9,6 @@ from extract.errors import TaskError, unknown_name
 from extract.inputs.joined import JoinedText, join_words
 from probes.metrics.tags import convert_tags, split_tag
 from probes.tasks.base import Task, hold_columns
-from probes.tasks.words.audit import audit_words
 from probes.tasks.words.schemes import SchemeRecord
 
 if TYPE_CHECKING:
@@ -29,29 +28,25 @@ class WordTask(Task):
     """Sentences with one tag a word, in up to three splits, checked when built.
 
     Raises:
-        TaskError: If no split is there, a split has no sentence, a row's lists differ in length, a span task has tags
+        TaskError: There is no split, a split has no sentence, a row's lists differ in length, a span task has tags
             other than IOB2 or a split without a span, or all words have one tag.
-        UnknownNameError: If a split, a column or the metric has another name than those below.
+        UnknownNameError: A split, a column or the metric has another name than those below.
     """
 
     kind: ClassVar[str] = "words"
     rows_noun: ClassVar[str] = "sentences"
 
     name: str
-    """Name of the task in reports."""
     splits: "datasets.DatasetDict"
-    """`train`, `validation`, `test` (any non-empty subset, in that order) with columns `words` and `tags` (lists of
-    strings), `document` (string, empty where the source marks none) and `space_after` (list of booleans)."""
+    """Columns `words` and `tags` (lists of strings), `document` (string, empty where the source marks none) and
+    `space_after` (list of booleans)."""
     metric: WordMetric
     """`span-f1`: tags are IOB2 and scored by spans. `accuracy`: any tags, scored word by word."""
     source: str
-    """One line: where the rows came from."""
     scheme: SchemeRecord | None = None
     """What span tags were before they became IOB2; None for a task scored by accuracy."""
     is_sample: bool = False
-    """True for the small sample shipped with the project, not a benchmark."""
     notes: tuple[str, ...] = ()
-    """One-line remarks for the reader of a report."""
 
     metrics: tuple[str, ...] = field(init=False)
     """The metric alone."""
@@ -86,40 +81,20 @@ class WordTask(Task):
         """Return what intervals of a split are drawn from: documents where it has ten or more, else sentences.
 
         An interval over a handful of documents says little about other documents.
-
-        Args:
-            split: One of the task's splits.
-
-        Returns:
-            What to draw.
         """
         return "documents" if len(set(self.splits[split]["document"])) >= FEWEST_DOCUMENTS else "sentences"
 
     def joined(self, split: str) -> list[JoinedText]:
-        """Join the words of each sentence of one split.
-
-        Args:
-            split: One of the task's splits.
-
-        Returns:
-            One text with the offsets of its words, a row.
-
-        Raises:
-            UnknownNameError: If the task has no such split.
-        """
+        """Join the words of each sentence of one split to a text that knows the offsets of its words."""
         rows = self.rows(split)
         return [join_words(*row) for row in zip(rows["words"], rows["space_after"], strict=True)]
 
     def texts(self) -> list[JoinedText]:
-        """List every text of the task once.
-
-        Returns:
-            The unique texts over all splits, in the order first seen (train first, row by row).
-        """
+        """List every text once, in the order first seen."""
         return list(dict.fromkeys(text for split in self.splits for text in self.joined(split)))
 
     def plain_texts(self) -> list[str]:
-        """List every text of the task once, as strings."""
+        """List every text once, as strings."""
         return [text.text for text in self.texts()]
 
     def audit(self) -> tuple[str, ...]:
@@ -148,19 +123,36 @@ class WordTask(Task):
 
 
 def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> "datasets.DatasetDict":
-    """Hold checked columns in memory as the `DatasetDict` a `WordTask` wants.
-
-    Args:
-        columns: Split to its columns `words`, `tags`, `document` and `space_after`.
-
-    Returns:
-        The splits in the order train, validation, test; nothing is written to disk.
-    """
+    """Hold the columns `words`, `tags`, `document` and `space_after` of each split as a `WordTask` wants them."""
     from datasets import List, Value
 
     texts = List(Value("string"))
     features = {"words": texts, "tags": texts, "document": Value("string"), "space_after": List(Value("bool"))}
     return hold_columns(columns, features)
+
+
+def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
+    """Count sentences that are also in an earlier split (compared word by word), and tags that train lacks.
+
+    `splits` holds the rows of each split, in the order train, validation, test.
+    """
+    notes: list[str] = []
+    rows = {split: [tuple(words) for words in columns["words"]] for split, columns in splits.items()}
+    tagged = {split: [tag for tags in columns["tags"] for tag in tags] for split, columns in splits.items()}
+    known = set(tagged.get("train", ()))
+    names = list(rows)
+    for index, split in enumerate(names):
+        for other in names[:index]:
+            earlier = set(rows[other])
+            n_shared = sum(row in earlier for row in rows[split])
+            if n_shared:
+                notes.append(f"{split}: {n_shared} of {len(rows[split])} sentences are also in {other}")
+        new = [tag for tag in tagged[split] if known and tag not in known]
+        if new:
+            kinds = ", ".join(sorted(set(new))[:8])
+            count = f"{len(new)} words have tags" if len(new) > 1 else "1 word has a tag"
+            notes.append(f"{split}: {count} that train never shows ({kinds})")
+    return tuple(notes)
 
 
 def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:

@@ -24,7 +24,7 @@ from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec
 from probes.runs.load import check_heads, load_run_task
 from probes.runs.run import run
-from probes.tasks.classes.task import ClassTask, replace_rows
+from probes.tasks.classes.task import ClassTask, build_class_splits
 
 
 def write_pairs(path: Path) -> Path:
@@ -205,7 +205,8 @@ def test_what_is_knowable_is_refused_before_anything_is_extracted(
     whole = config.task.load()
     assert isinstance(whole, ClassTask)
     pool = {key: [*whole.splits["train"][key], *whole.splits["validation"][key]] for key in ("text", "label", "row")}
-    task = replace_rows(whole, {"train": pool, "test": whole.splits["test"].to_dict()}, note="no validation")
+    splits = build_class_splits({"train": pool, "test": whole.splits["test"].to_dict()})
+    task = whole.replace_splits(splits, note="no validation")
     with pytest.raises(IcecoreError, match=message):
         check_heads(config, task)
 

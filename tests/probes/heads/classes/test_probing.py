@@ -23,12 +23,11 @@ from probes.latents.class_features import ClassFeatures, join_pair
 from probes.logistic.probe import LinearProbe
 from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
-from probes.tasks.classes.assemble import TaskCard, assemble_task
-from probes.tasks.classes.examples import Example
+from probes.tasks.classes.assemble import assemble_task
 from probes.tasks.classes.task import ClassTask
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
-from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, with_new_class
+from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes, row_of, with_new_class
 
 CS = (0.1, 10.0)
 
@@ -149,11 +148,11 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
     """Ten training rows of two classes: twenty more classes in test do not make them too few."""
-    rows: list[Example] = [
-        Example((f"{split} {i}",), f"new {i}" if split == "test" else "yes" if i % 2 else "no", split)
+    rows = [
+        row_of(f"{split} {i}", f"new {i}" if split == "test" else "yes" if i % 2 else "no", split)
         for split, n in (("train", 10), ("validation", 10), ("test", 20)) for i in range(n)
     ]  # fmt: skip
-    task = assemble_task(rows, TaskCard("thin", "made up", ("accuracy",)))
+    task = assemble_task(rows, name="thin", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0])
     assert found.accuracy() == 0.0
     assert {task.class_names[k] for k in found.result.predictions["test"]} <= {"yes", "no"}
@@ -161,9 +160,9 @@ def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> N
 
 def test_a_class_of_test_alone_draws_the_same_validation() -> None:
     def drawn(new: str) -> list[str]:
-        rows = [Example((f"{i}",), "yes" if i % 2 else "no", "train") for i in range(60)]
-        rows += [Example((f"test {i}",), new if i else "yes", "test") for i in range(6)]
-        return list(assemble_task(rows, TaskCard("drawn", "made up")).splits["validation"]["text"])
+        rows = [row_of(f"{i}", "yes" if i % 2 else "no", "train") for i in range(60)]
+        rows += [row_of(f"test {i}", new if i else "yes", "test") for i in range(6)]
+        return list(assemble_task(rows, name="drawn", source="made up").splits["validation"]["text"])
 
     assert drawn("no") == drawn("a new class")
 
@@ -209,10 +208,10 @@ def test_float64_reaches_tolerances_that_float32_does_not(
 
 
 def test_what_oversampling_did_is_counted_by_name(tmp_path: Path) -> None:
-    rows = [Example((f"{i}",), name, "train") for i, name in enumerate(["a"] * 9 + ["b"] * 3 + ["c"])]
-    rows += [Example((f"test {i}",), "a", "test") for i in range(4)]
-    rows += [Example((f"dev {i}",), "a", "validation") for i in range(4)]
-    task = assemble_task(rows, TaskCard("few", "made up", ("accuracy",)))
+    rows = [row_of(f"{i}", name, "train") for i, name in enumerate(["a"] * 9 + ["b"] * 3 + ["c"])]
+    rows += [row_of(f"test {i}", "a", "test") for i in range(4)]
+    rows += [row_of(f"dev {i}", "a", "validation") for i in range(4)]
+    task = assemble_task(rows, name="few", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0], oversampling="balance")
     assert found.result.extras["oversampled"] == {
         "mode": "balance", "n_rows": 13, "n_synthetic": 6 + 8, "clipped": {"b": 2}, "duplicated": ["c"],

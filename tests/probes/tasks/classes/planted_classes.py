@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
+from probes.readers.checked_rows import CheckedRow
 from probes.tasks.classes.task import ClassTask, build_class_splits
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 SIZES = {"train": 150, "validation": 60, "test": 60}
+
+
+def row_of(text: str, label: str, split: str | None = None) -> CheckedRow:
+    return CheckedRow({"text": text, "label": label}, split)
 
 
 def make_class_task(

@@ -1,6 +1,7 @@
 from typing import Any
 
-from probes.tasks.classes.audit import class_notes, text_keys, why_optimistic
+from probes.tasks.audit import text_keys, why_optimistic
+from probes.tasks.classes.audit import class_notes
 from probes.tasks.classes.look_both_ways import look_both_ways_split
 from tests.probes.tasks.classes.planted_classes import make_class_task
 
@@ -35,7 +36,7 @@ def test_a_clean_task_needs_no_note() -> None:
 
 def test_pairs_are_compared_in_either_order() -> None:
     rows: Columns = {"text1": ["a", "b", "a"], "text2": ["b", "a", "c"], "label": [0, 1, 1]}
-    assert text_keys(rows) == [("a", "b"), ("a", "b"), ("a", "c")]
+    assert text_keys(rows, ("text1", "text2")) == [("a", "b"), ("a", "b"), ("a", "c")]
     assert class_notes({"test": rows}, ("no", "yes")) == (
         "test: 1 of 3 rows repeat the pairs of an earlier row",
         "test: 1 pairs occur more than once with different labels",

@@ -7,22 +7,22 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from extract.errors import TaskError
-from probes.tasks.classes.assemble import SplitRule, TaskCard, assemble_task
-from probes.tasks.classes.examples import Example
+from probes.tasks.classes.assemble import SplitRule, assemble_task
 from probes.tasks.classes.look_both_ways import look_both_ways_split
 from probes.tasks.classes.task import ClassTask
+from tests.probes.tasks.classes.planted_classes import row_of
 
 
 def make(labels: list[str], *, n_taken: int | None = None, official: bool = False) -> ClassTask:
     """Rows in a known order; official splits put every fifth row into test and the next into validation."""
     names = {0: "test", 1: "validation"}
     rows = [
-        Example((f"text {i}",), label, names.get(i % 5, "train") if official else None)
-        for i, label in enumerate(labels)
+        row_of(f"text {i}", label, names.get(i % 5, "train") if official else None) for i, label in enumerate(labels)
     ]
     classes = tuple(dict.fromkeys(labels))
-    card = TaskCard("toy", "here", class_names=classes, look_both_ways_rows=n_taken)
-    return assemble_task(rows, card, rule=SplitRule(rare="drop"))
+    return assemble_task(
+        rows, name="toy", source="here", class_names=classes, look_both_ways_rows=n_taken, rule=SplitRule(rare="drop")
+    )
 
 
 @pytest.mark.parametrize("official", [False, True])

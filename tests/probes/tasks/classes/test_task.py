@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.task import ClassTask, build_class_splits, replace_rows
+from probes.tasks.classes.task import ClassTask, build_class_splits
 
 NAMES = ("no", "yes", "maybe")
 Columns = dict[str, list[Any]]
@@ -95,7 +95,8 @@ def test_remarks_about_rows_that_left_are_forgotten() -> None:
     note = "train: 1 of 10 rows repeat the texts of an earlier row"
     task = ClassTask("toy", build_class_splits({"train": twice}), NAMES, ("accuracy",), "here", notes=("mine", note))
     once = {name: values[1:] for name, values in twice.items()}
-    assert replace_rows(task, {"train": once}, note="one row left out").notes == ("one row left out", "mine")
+    changed = task.replace_splits(build_class_splits({"train": once}), note="one row left out")
+    assert changed.notes == ("one row left out", "mine")
 
 
 def test_one_class_is_refused() -> None:

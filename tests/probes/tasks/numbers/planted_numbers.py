@@ -13,6 +13,10 @@ from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 SIZES = {"train": 90, "validation": 60, "test": 60}
 
 
+def number_task(columns: Mapping[str, Mapping[str, Any]]) -> NumberTask:
+    return NumberTask("planted", build_number_splits(columns), "made up")
+
+
 def make_number_task(*, sizes: Mapping[str, int] = SIZES, shuffled: Sequence[str] = (), groups: int = 0) -> NumberTask:
     """Make texts with numbers from 1 to 5; those of the `shuffled` splits say nothing."""
     columns: dict[str, dict[str, Any]] = {}
@@ -23,15 +27,14 @@ def make_number_task(*, sizes: Mapping[str, int] = SIZES, shuffled: Sequence[str
         columns[split] = {"text": [f"{split} {i}" for i in range(n)], "number": numbers.tolist()}
         if groups:
             columns[split]["group"] = [f"{split} group {i // groups}" for i in range(n)]
-    return NumberTask("planted", build_number_splits(columns), "made up")
+    return number_task(columns)
 
 
 def plant_numbers(path: Path, task: NumberTask) -> LatentCache:
     """Write latents whose first feature follows the unshuffled number at one layer, and noise elsewhere."""
-    rng = np.random.default_rng(3)
-    texts = task.texts()
-    mean = rng.normal(size=(len(LAYERS), len(texts), WIDTH))
+    rng, texts = np.random.default_rng(3), task.texts()
+    latents = rng.normal(size=(2, len(LAYERS), len(texts), WIDTH))
     places = np.array([int(text.split()[1]) for text in texts])
+    mean = latents[0]
     mean[LAYERS.index(PLANTED), :, 0] = 0.5 * mean[0, :, 0] + places % 5
-    last = rng.normal(size=mean.shape)
-    return write_latents(path, texts, {"mean": mean.astype(np.float32), "last": last.astype(np.float32)})
+    return write_latents(path, texts, dict(zip(("mean", "last"), latents.astype(np.float32), strict=True)))

@@ -11,7 +11,7 @@ from extract.errors import TaskError, UnknownNameError
 from probes.runs.config import TaskSpec
 from probes.tasks.pairs.audit import audit_notes, final_punctuation, pair_is_in, sentence_is_in
 from probes.tasks.pairs.leakage import SUBSETS, drop_leaked_rows, subsets
-from probes.tasks.pairs.sts import load_stsb_local
+from probes.tasks.pairs.readers import load_stsb_local
 from probes.tasks.pairs.task import PairTask, build_splits
 
 Rows = dict[str, Any]

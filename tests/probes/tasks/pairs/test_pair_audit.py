@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.tasks.pairs.audit import audit_notes, conflicting_pairs, pair_is_in, repeats_earlier_pair, sentence_is_in
-from probes.tasks.pairs.sts import load_stsb_local
+from probes.tasks.pairs.readers import load_stsb_local
 
 Rows = dict[str, list[str] | list[float]]
 

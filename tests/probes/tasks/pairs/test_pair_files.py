@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.pairs.files import parse_score_range, read_pair_files
+from probes.tasks.pairs.readers import parse_score_range, read_pair_files
 from probes.tasks.pairs.task import PairTask
 
 HEADER = "sentence1,sentence2,score"
@@ -124,7 +124,8 @@ def test_line_numbers_count_newlines_in_quotes_and_blank_lines(tmp_path: Path) -
 
 def test_all_rows_dropped(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", [HEADER, "a,b,9"])
-    assert f"{path} has no row left: {path}: 1 of 1 rows dropped (gold out of range: 1" in fails(path, bad_rows="drop")
+    message = f"{path}: 1 of 1 rows dropped (gold out of range: 1; first at line 2), so no row is left: fix the file."
+    assert fails(path, bad_rows="drop") == message
 
 
 def test_missing_empty_and_header_only_files(tmp_path: Path) -> None:

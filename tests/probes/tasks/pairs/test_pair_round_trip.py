@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.pairs.files import read_pair_files
+from probes.tasks.pairs.readers import read_pair_files
 from probes.tasks.pairs.task import PairTask
 
 LOOKALIKES = (

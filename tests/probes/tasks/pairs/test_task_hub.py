@@ -7,7 +7,7 @@ import pytest
 
 from extract.errors import TaskError, UnknownNameError
 from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.pairs.sts import load_stsb_hub
+from probes.tasks.pairs.readers import load_stsb_hub
 
 
 def hub_folder(
