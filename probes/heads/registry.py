@@ -12,16 +12,14 @@ from probes.heads.classes.cosine_threshold import (
     check_threshold,
     evaluate_threshold,
 )
-from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
+from probes.heads.classes.logistic_probe import LinearProbe, check_probe, evaluate_probe
 from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
 from probes.heads.classes.options import ProbeOptions
 from probes.heads.entries import HeadEntry
-from probes.heads.numbers.ridge import RidgeProbe
-from probes.heads.numbers.ridge_probe import RidgeOptions, check_ridge, evaluate_ridge
+from probes.heads.numbers.ridge_probe import RidgeOptions, RidgeProbe, check_ridge, evaluate_ridge
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
 from probes.heads.pairs.checks import pair_head
 from probes.heads.words.checks import token_head
-from probes.logistic.probe import LinearProbe
 from probes.networks.cosine_linear import CosineLinear
 from probes.networks.cosine_mlp import CosineMLP
 from probes.networks.layer_cosine import LayerCosine
@@ -48,6 +46,7 @@ _ENTRIES = (
     HeadEntry(
         "logistic-probe", "classes", "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
         (ProbeOptions,), evaluate=evaluate_probe, check=check_probe, build=LinearProbe, oldest_schema=3,
+        gives_probabilities=True,
     ),
     HeadEntry(
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
