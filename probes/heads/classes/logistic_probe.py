@@ -23,7 +23,7 @@ from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
 from probes.latents.class_features import ClassFeatures
 from probes.logistic.checks import check_codes
-from probes.logistic.labels import check_folds, stratified_folds
+from probes.logistic.folds import check_folds, stratified_folds
 from probes.logistic.options import SolverOptions
 from probes.logistic.oversampling import describe_oversampling
 from probes.logistic.result import LogisticFit
