@@ -14,7 +14,7 @@ from probes.heads.classes.cosine_threshold import (
 )
 from probes.heads.classes.logistic_probe import LinearProbe, check_probe, evaluate_probe
 from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
-from probes.heads.classes.options import ProbeOptions
+from probes.heads.classes.solving import ProbeOptions
 from probes.heads.entries import HeadEntry
 from probes.heads.numbers.ridge_probe import RidgeOptions, RidgeProbe, check_ridge, evaluate_ridge
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options

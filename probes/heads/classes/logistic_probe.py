@@ -13,9 +13,15 @@ from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
 from extract.errors import ConfigError
 from probes.fitting.fit_or_load import fit_or_load
 from probes.heads.classes.class_head import ClassHead, predict_split
-from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.results import class_result, require_rows, training_codes, training_names
-from probes.heads.classes.solving import ChunkSolver, Part, describe_convergence, pick_probe
+from probes.heads.classes.solving import (
+    NO_OVERSAMPLING,
+    ChunkSolver,
+    Part,
+    ProbeOptions,
+    describe_convergence,
+    pick_probe,
+)
 from probes.heads.entries import Purpose
 from probes.heads.layerwise import best_place, channels_read, describe_choice, record_layer, record_surface
 from probes.heads.options import HeadOptions

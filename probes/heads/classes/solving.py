@@ -1,4 +1,4 @@
-"""Probes of chunks of layers: fitted on train, scored on the rows that select, and one of them picked."""
+"""Probes of chunks of layers: their options, how they are fitted and scored, and how one of them is picked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,14 +9,56 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from extract.errors import HeadError, unknown_name
 from probes.heads.classes.class_head import check_features
-from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
 from probes.heads.classes.results import training_codes
-from probes.logistic.oversampling import oversample
+from probes.logistic.checks import check_strengths
+from probes.logistic.options import SolverOptions
+from probes.logistic.oversampling import MODES, fit_oversampled
 from probes.logistic.result import ConvergenceReport, LogisticFit
 from probes.logistic.solver import fit_logistic
 from probes.metrics.class_metrics import score_classes
 from probes.tasks.classes.task import ClassTask
+
+NO_OVERSAMPLING = "none"
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """Options of the head `logistic-probe`."""
+
+    Cs: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0, 100.0)
+    """Inverse strengths of the penalty, on features as the solver sees them; layer and C are chosen together."""
+    oversampling: str = NO_OVERSAMPLING
+    """`none`, `balance` or `times-5`: SMOTE inside the training fold, after scaling where there is scaling."""
+    is_standardised: bool = True
+    """Whether features are divided by their standard deviation over training rows."""
+    max_iterations: int = SolverOptions.max_iterations
+    """Most L-BFGS iterations per problem."""
+    tol: float = SolverOptions.tol
+    """Largest entry of the gradient of the mean objective at which a problem may stop; see `SolverOptions`."""
+    precision: str = SolverOptions.precision
+    """`float32` or `float64`, of the solver and of the weights; a tight `tol` needs float64."""
+    folds: int = 5
+    """Folds of cross-validation on train, used where the task has no validation split."""
+    seed: int = 0
+    """Seed of folds and oversampling."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the solver refuses, before anything is extracted."""
+        check_strengths(self.Cs)
+        if self.oversampling not in (NO_OVERSAMPLING, *MODES):
+            raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
+        if self.folds < 2:
+            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        self.solver()
+
+    def solver(self, *, device: str = "cpu") -> SolverOptions:
+        """Return the options of the solver."""
+        return SolverOptions(
+            tol=self.tol, max_iterations=self.max_iterations, precision=self.precision,
+            is_standardised=self.is_standardised, device=device,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +109,14 @@ class ChunkSolver:
 
     def fit(self, latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"]) -> LogisticFit:
         """Fit every layer and C, on rows oversampled first where that is asked for."""
-        Cs, n_classes = self.options.Cs, len(self.task.training_classes)
-        settings = self.options.solver(device=self.device)
-        if self.options.oversampling == NO_OVERSAMPLING:
-            return fit_logistic(latents, codes, Cs=Cs, n_classes=n_classes, options=settings)
-        more = oversample(
-            latents, codes, mode=self.options.oversampling, seed=self.options.seed,
-            is_standardised=self.options.is_standardised, dtype=settings.dtype,
+        options, n_classes = self.options, len(self.task.training_classes)
+        settings = options.solver(device=self.device)
+        if options.oversampling == NO_OVERSAMPLING:
+            return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=settings)
+        return fit_oversampled(
+            latents, codes, Cs=options.Cs, mode=options.oversampling, seed=options.seed, n_classes=n_classes,
+            options=settings,
         )  # fmt: skip
-        settings = replace(settings, is_standardised=False)  # they are scaled already, where they should be
-        fit = fit_logistic(more.latents, more.codes, Cs=Cs, n_classes=n_classes, options=settings)
-        return fit.before(more.mean, more.scale)
 
 
 def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.fitting.saved import SavedHead
 from probes.heads.classes.logistic_probe import LinearProbe
-from probes.heads.classes.options import ProbeOptions
-from probes.heads.classes.solving import ChunkSolver
+from probes.heads.classes.solving import ChunkSolver, ProbeOptions
 from probes.heads.layerwise import best_place
 from probes.heads.result import HeadResult
 from probes.heads.saved import load_head
