@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from probes.heads.layerwise import only_channel
@@ -38,7 +38,7 @@ class ClassHead(nn.Module):
         """Take the mean off, and divide by the scale."""
         return (features - self.mean) / self.scale
 
-    def decide(self, outputs: Tensor) -> Int[Tensor, " N"] | Bool[Tensor, " N"]:
+    def decide(self, outputs: Tensor) -> Int[Tensor, " N"]:
         """Turn outputs into positions in `class_names`."""
         return outputs.argmax(-1)
 

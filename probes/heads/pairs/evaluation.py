@@ -1,4 +1,4 @@
-"""Scoring a pair head over its seeds: choose as the protocol says, then read test once."""
+"""Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
 from collections.abc import Sequence
 from functools import partial

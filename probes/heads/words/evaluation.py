@@ -1,4 +1,4 @@
-"""Scoring a token head over its seeds: the layer chosen on validation, test read once."""
+"""Token heads: what they refuse, and how they are scored over seeds: layer chosen on validation, test read once."""
 
 from dataclasses import asdict, dataclass
 from functools import partial
