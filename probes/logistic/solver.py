@@ -139,7 +139,8 @@ def _targets(codes: Tensor, weights: Tensor, n_classes: int) -> Targets:
 
 def _collect(solved: list[list[Tensor]], *, n_layers: int, Cs: Sequence[float], options: SolverOptions) -> LogisticFit:
     """Put designs, which are layers times folds, in the order of the result."""
-    mean, scale, *by_c = (torch.cat(parts).unflatten(0, (n_layers, -1)) for parts in zip(*solved, strict=True))
+    whole = [torch.cat(parts) for parts in zip(*solved, strict=True)]
+    mean, scale, *by_c = (part.reshape(n_layers, -1, *part.shape[1:]) for part in whole)
     weight, bias, objective, norm, gap, n_iterations = (part.transpose(1, 2) for part in by_c)
     is_converged = (norm <= options.tol) & (gap <= options.gap_tol)
     report = ConvergenceReport(objective, norm, gap, n_iterations, is_converged)
