@@ -19,7 +19,7 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.saved import load_head
-from probes.heads.scoring import narrow_spec, only_chosen
+from probes.heads.scoring import class_probabilities, narrow_spec, only_chosen
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
 from probes.runs.kinds import KINDS
 
@@ -88,7 +88,7 @@ class Scorer:
             HeadError: A head without probabilities.
         """
         self._require_rows(rows)
-        return KINDS[self.kind].scoring.probabilities(self.seeds, rows, self.decoder, self.spec)
+        return class_probabilities(self.seeds, rows, self.decoder, self.spec)
 
     def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""

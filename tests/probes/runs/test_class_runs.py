@@ -16,9 +16,9 @@ from extract.masks.plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.fitting.protocols import find_protocol
+from probes.heads.classes.logistic_probe import LinearProbe
 from probes.heads.saved import load_head
 from probes.latents.class_features import join_pair
-from probes.logistic.probe import LinearProbe
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec

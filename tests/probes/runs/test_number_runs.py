@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from probes.cli.main import main
-from probes.heads.numbers.ridge import RidgeProbe
+from probes.heads.numbers.ridge_probe import RidgeProbe
 from probes.heads.saved import load_head
 from probes.runs.scorer import load_scorer
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from extract.store.lookup import WordPlaces
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -14,7 +15,6 @@ from extract.decoders.layers import layer_names, select_from
 from extract.errors import CacheError, unknown_name
 from extract.inputs.joined import JoinedText
 from extract.store.cache import LatentCache
-from extract.store.lookup import WordPlaces
 from extract.store.manifest import Manifest, build_identity
 from probes.tasks.words.task import WordTask, build_word_splits
 
