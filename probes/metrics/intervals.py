@@ -19,7 +19,7 @@ from probes.metrics.bootstrap import (
 )
 from probes.metrics.class_metrics import ClassCounts, class_metric
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.span_scores import f1_of_counts
+from probes.metrics.spans import f1_of_counts
 
 
 def summarise_seeds(
@@ -33,7 +33,7 @@ def summarise_seeds(
         gold: `(N,)` gold.
         metric: `pearson` or `spearman`.
         groups: One name per row, to draw whole groups; None draws single rows.
-        resampling: Resamples, confidence and seed.
+        resampling: How to draw.
 
     Returns:
         The summary. With constant predictions every value is NaN.
@@ -63,21 +63,10 @@ def summarise_class_seeds(
     predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a class metric over seeds, with an interval over rows or whole groups.
+    """Summarise a metric from `CLASS_METRICS` over seeds, with an interval over rows or whole groups.
 
-    Args:
-        predicted: `(S, N)` predicted classes, from 0, of `S` seeds.
-        gold: `(N,)` gold classes, from 0.
-        metric: A key of `CLASS_METRICS`.
-        groups: One name per row (its abstract, document or question), drawn whole; None draws single rows.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-        TaskError: Not one group name per row.
+    Classes count from 0; groups (the abstract, document or question of each row) and errors are as in
+    `summarise_seeds`.
 
     Example:
         >>> gold = np.array([0, 1] * 20)
@@ -91,26 +80,9 @@ def resample_scores(
     predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> Float[np.ndarray, "S R"]:  # fmt: skip
-    """Score predictions on bootstrap resamples, the same for every row of `predicted`.
+    """Score `S` systems on the same bootstrap resamples, so that differences between rows of the result are paired.
 
-    Args:
-        predicted: `(S, N)` predicted classes, from 0: seeds of one system, or systems to compare.
-        gold: As for `summarise_class_seeds`, as are the rest.
-        metric: A key of `CLASS_METRICS`.
-        groups: Groups drawn whole.
-        resampling: Resamples and seed.
-
-    Returns:
-        `(S, R)` scores; differences between rows are paired.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-        TaskError: Not one group name per row.
-
-    Example:
-        >>> gold = np.array([0, 1] * 20)
-        >>> resample_scores(gold[None], gold, metric="f1-macro").min()
-        np.float64(1.0)
+    Arguments and errors are as in `summarise_class_seeds`.
     """
     counts = _class_counts(predicted, gold, groups)
     return resample(score_counts(counts, _of_classes(metric)), n_units=counts.shape[1], resampling=resampling)
@@ -122,12 +94,9 @@ def summarise_span_f1(
     """Summarise the micro F1 of spans over seeds, with an interval over sentences or documents.
 
     Args:
-        counts: `SpanCounts.by_sentence` of `S` seeds.
+        counts: `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
         documents: The document of each sentence, to draw whole documents; None draws sentences.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary; a resample without any span scores 0, as in conlleval.
+        resampling: How to draw.
 
     Raises:
         TaskError: `documents` has another length.
@@ -146,21 +115,8 @@ def summarise_accuracy(
 ) -> SeedSummary:  # fmt: skip
     """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
 
-    Args:
-        right: For `S` seeds, whether each word has the right tag; False for a word without a prediction.
-        offsets: Where each sentence starts; the last entry is the number of words.
-        documents: As for `summarise_span_f1`.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary.
-
-    Raises:
-        TaskError: As `summarise_span_f1`.
-
-    Example:
-        >>> summarise_accuracy(np.array([[True, False, True, True]]), offsets=np.array([0, 2, 4])).mean
-        0.75
+    `right` says whether each word has the right tag, False for a word without a prediction; sentences start at
+    `offsets`, whose last entry is the number of words. The rest is as in `summarise_span_f1`.
     """
     sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
     n_right = np.diff(sums[:, offsets], axis=1)
