@@ -56,20 +56,16 @@ def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> lis
     return _each_once(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
 
 
-def k_and_k0(text: str) -> tuple[int, int] | None:
+def k_and_k0(plan: MaskPlan) -> tuple[int, int] | None:
     """Read a plan as a point of a (k, k0) grid: k converted blocks from the top, the uppermost k0 of them nosink.
-
-    Args:
-        text: Text form of the plan.
 
     Returns:
         `(k, k0)`, or None for any other plan.
 
     Example:
-        >>> k_and_k0("nosink-bidirectional:2+bidirectional:8"), k_and_k0("backward:3")
+        >>> k_and_k0(parse_plan("nosink-bidirectional:2+bidirectional:8")), k_and_k0(parse_plan("backward:3"))
         ((10, 2), None)
     """
-    plan = parse_plan(text)
     if plan.is_untouched:
         return 0, 0
     if plan.is_list or plan.architecture != "inplace" or plan.skip is not None:

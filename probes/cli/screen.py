@@ -4,7 +4,7 @@ import time
 
 from rich.console import Console
 
-from extract.run.progress import BarProgress, ExtractionProgress
+from extract.run.progress import BarProgress
 from probes.fitting.keep_best import EpochReport
 from probes.runs.obtain import Watcher
 
@@ -14,17 +14,18 @@ BAR = 20  # characters
 WORD_SCORES = {"validation_span-f1": "validation span F1", "validation_accuracy": "validation accuracy"}
 
 
+def show(text: str) -> None:
+    """Print text as it is: no colours, and no line breaks but its own."""
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def screen_watcher(console: Console) -> Watcher:
     """Make a watcher that shows remarks, the extraction's bar and the epochs of every head."""
     return Watcher(
         say=lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False),
-        extraction=lambda title: _bar(console, title),
+        extraction=lambda title: BarProgress(console, title=title),
         epochs=lambda head, seed: _epochs(console, head, seed),
     )
-
-
-def _bar(console: Console, title: str) -> ExtractionProgress:
-    return BarProgress(console, title=title)
 
 
 def _epochs(console: Console, head: str, seed: int) -> EpochReport:

@@ -1,20 +1,27 @@
 """What a search for a mask plan chooses from, and what every trial costs: block passes times texts."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from extract.errors import ConfigError
 from extract.masks.grid import k_and_k0
 from extract.masks.plan import MaskPlan
 from extract.wiring.tree import count_blocks
+from probes.runs.kinds import KINDS
+from probes.tasks.base import Task
+
+FEWEST_ROWS = 16
+"""With fewer rows per split a validation score says next to nothing."""
 
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """Plans, and the rows they can be scored on.
-
-    Rows are drawn from every split alike, so that more rows hold all fewer ones.
+    """Plans, and the rows they can be scored on: drawn from every split alike, so that more rows hold all fewer ones.
 
     Attributes:
         plans: The plans; of equally good ones the first is chosen.
@@ -39,14 +46,10 @@ class PlanSpace:
 
     @cached_property
     def points(self) -> dict[tuple[int, int], MaskPlan]:
-        """The plans by k and k0.
-
-        Raises:
-            ConfigError: A plan is no point of a (k, k0) grid.
-        """
+        """The plans by k and k0; refuses a plan that is no point of a (k, k0) grid."""
         found = {}
         for plan in self.plans:
-            point = k_and_k0(plan.text)
+            point = k_and_k0(plan)
             if point is None:
                 raise ConfigError(
                     f"the plan {plan.text!r} is no point of a (k, k0) grid, along whose axes a coordinate search goes; "
@@ -61,14 +64,35 @@ class PlanSpace:
 
     def rows_within(self, n_texts: float) -> int:
         """Return the most rows per split that need no more texts; 0 where even one row needs more."""
-        low, high = 0, self.n_rows
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.n_texts(middle) <= n_texts:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return bisect_right(range(1, self.n_rows + 1), n_texts, key=self.n_texts)
+
+
+def space_of(task: Task, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: int = FEWEST_ROWS) -> PlanSpace:
+    """Describe plans and a task without its test split for a search; its heads need at least `fewest` rows per split.
+
+    Rows are drawn once, in the order of the task's `subset`: how many texts some rows hold is read off this one draw.
+    """
+    n_rows = max(len(rows) for rows in task.splits.values())
+    least = min(n_rows, max(FEWEST_ROWS, fewest))
+    needed: dict[Any, int] = {}  # text to the fewest rows per split whose draw holds it
+    for split in task.splits:
+        texts = KINDS[task.kind].row_texts(task, split)
+        for n_drawn, row in enumerate(task.draw_order(split, seed=0), start=1):
+            for text in texts[row]:
+                needed[text] = min(n_drawn, needed.get(text, n_drawn))
+    counts = np.cumsum(np.bincount(list(needed.values()), minlength=n_rows + 1)).tolist()
+
+    def n_texts(rows_per_split: int) -> int:
+        if rows_per_split < least:  # never drawn: in proportion
+            return int(counts[least]) * rows_per_split // least
+        return int(counts[rows_per_split])
+
+    return PlanSpace(plans, n_blocks, n_rows, n_texts, least)
+
+
+def draw_rows(task: Task, n_rows: int) -> Any:
+    """Draw rows of every split; a larger draw holds every smaller one, and one of all rows is the task itself."""
+    return task if n_rows >= max(len(rows) for rows in task.splits.values()) else task.subset(n_rows)
 
 
 @dataclass
@@ -79,18 +103,13 @@ class Ledger:
         space: What is searched.
         share: The budget, as a share of scoring every plan on all rows.
         spent: Block passes times texts so far.
-        known: How many texts each plan was computed for, by the plan.
+        known: How many texts each plan was computed for.
     """
 
     space: PlanSpace
     share: float
     spent: int = 0
     known: dict[MaskPlan, int] = field(default_factory=dict)
-
-    @property
-    def left(self) -> float:
-        """What is left of the budget."""
-        return self.share * self.space.full_cost - self.spent
 
     def price(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
         """Price plans on some rows per split, in block passes times texts that are not computed yet."""
@@ -106,11 +125,7 @@ class Ledger:
         return min(known, n_texts) if self.space.keeps_rows or known >= n_texts else 0
 
     def charge(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
-        """Note that plans were computed for some rows per split.
-
-        Returns:
-            Their price.
-        """
+        """Note that plans were computed for some rows per split, and return the price."""
         cost, n_texts = self.price(plans, n_rows), self.space.n_texts(n_rows)
         self.spent += cost
         self.known.update({plan: max(n_texts, self.known.get(plan, 0)) for plan in plans})
@@ -130,7 +145,7 @@ class Ledger:
         everything, one = self.space.n_texts(self.space.n_rows), self.space.n_blocks
         kept = self._kept(plans[0], everything)
         passes = n_passes or self.space.block_passes(plans)
-        spare = self.left - one * (everything - kept)
+        spare = self.share * self.space.full_cost - self.spent - one * (everything - kept)
         if spare < 0:
             return 0
         if self.space.keeps_rows:

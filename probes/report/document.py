@@ -11,7 +11,6 @@ from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import Column, Row, markdown_table
-from probes.tasks.base import Task
 
 
 @dataclass(frozen=True)
@@ -47,19 +46,13 @@ class KindReport:
 
 @dataclass(frozen=True)
 class Context:
-    """What a section is written from.
-
-    Attributes:
-        scores: The scores, with predictions.
-        task: The task.
-        report: What is particular to its kind.
-        figures: Title to file name, relative to the run folder, of every figure that was drawn.
-    """
+    """What a section is written from: the scores with predictions, and the task."""
 
     scores: RunScores
     task: Any
     report: KindReport
     figures: Mapping[str, str] = field(default_factory=dict)
+    """Title to file name, relative to the run folder, of every figure that was drawn."""
 
     @property
     def results(self) -> Iterable[tuple[str, HeadResult]]:
@@ -79,18 +72,12 @@ def reported_split(splits: Iterable[str]) -> str:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out as text.
+    """Lay the results of a run out: titles of the columns, and a row of text per head and metric, scores times 100.
 
-    Args:
-        scores: The run.
-        report: What is particular to its kind.
-        on_screen: Whether to leave out the columns that do not fit a terminal.
-
-    Returns:
-        Titles of the columns, and a row per head and metric; scores times 100.
+    On screen, the columns that do not fit a terminal are left out.
     """
     columns = [column for column in report.columns if column.on_screen or not on_screen]
-    rows = [Row(scores, result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
+    rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
 
 
@@ -189,10 +176,10 @@ def _used(context: Context) -> Iterator[str]:
     yield machine_line(header)
 
 
-def text_inputs(task: Task, split: str, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
+def text_inputs(task: Any, split: str) -> dict[str, Sequence[Any]]:
     """Return the inputs of kinds that predict one thing per row: the row number and the columns of texts."""
     rows = task.rows(split)
-    return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
+    return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
 
 
 def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[str]:

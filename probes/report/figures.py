@@ -33,38 +33,29 @@ PARTS = {
 
 @dataclass(frozen=True, eq=False)
 class FigureInput:
-    """What a figure of a head is drawn from.
-
-    Attributes:
-        result: The head.
-        split: The reported split.
-        gold: Gold of every prediction on it: numbers, or names.
-        residuals: Predicted minus gold on it; None for predicted names.
-    """
+    """What a figure of a head is drawn from."""
 
     result: HeadResult
     split: str
+    """The reported one."""
     gold: Sequence[Any]
+    """Gold of every prediction on it: numbers, or names."""
     residuals: Residuals | None = None
+    """Predicted minus gold on it; None for predicted names."""
 
 
 @dataclass(frozen=True)
 class HeadFigure:
-    """A figure that is drawn for every head it applies to.
-
-    Attributes:
-        title: Its title; `{head}` and `{split}` are filled in.
-        stem: End of its file name, after the head.
-        applies: Says whether a head has what it shows.
-        draw: Draws into an empty figure.
-        size: Width and height in inches.
-    """
+    """A figure that is drawn for every head it applies to."""
 
     title: str
+    """`{head}` and `{split}` are filled in."""
     stem: str
+    """End of its file name, after the head."""
     applies: Callable[[FigureInput], bool]
     draw: Callable[[Figure, FigureInput], None]
     size: tuple[float, float] = style.SIZE
+    """Width and height in inches."""
 
 
 def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Task, report: KindReport) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from extract.masks.grid import k_and_k0
+from extract.masks.plan import parse_plan
 from probes.report import style
 from probes.report.scores import PlansScores
 from probes.report.sweeps import plans_text
@@ -17,16 +18,12 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
 
     A larger dot was scored on more rows; its colour is the rank of the plan in its last trial, because scores on
     different rows cannot be compared.
-
-    Args:
-        figure: An empty figure.
-        scores: The search.
     """
     search = scores.search
     (axes,) = style.panels(figure)
-    places = {text: k_and_k0(text) for trial in search["trials"] for text in trial["scores"]}
-    points = {text: place for text, place in places.items() if place is not None}
-    if len(points) < len(places):
+    plans = dict.fromkeys(text for trial in search["trials"] for text in trial["scores"])
+    points = {text: place for text in plans if (place := k_and_k0(parse_plan(text))) is not None}
+    if len(points) < len(plans):
         for trial in search["trials"]:
             values = sorted((100 * value for value in trial["scores"].values()), reverse=True)
             axes.plot(values, marker=".", label=f"{trial['n_rows']:,} rows per split")
@@ -40,10 +37,10 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
             ks, k0s = zip(*(points[text] for text in ranked), strict=True)
             dots = axes.scatter(ks, k0s, s=size, c=ranks, cmap="viridis", vmin=0, vmax=1)
         figure.colorbar(dots, ax=axes, label="rank in its trial, 1 is best")
-        axes.plot(*points[scores.plans[0].plan], "x", color="tab:red", markersize=12, label="chosen")
+        axes.plot(*points[scores.plans[0].plan.text], "x", color="tab:red", markersize=12, label="chosen")
         axes.set_xlabel("k, converted blocks from the top")
         axes.set_ylabel("k0, of these nosink-bidirectional")
-    style.count_whole(axes, "both" if len(points) == len(places) else "x")
+    style.count_whole(axes, "both" if len(points) == len(plans) else "x")
     axes.legend(fontsize=8, frameon=False)
 
 

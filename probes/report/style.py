@@ -24,17 +24,7 @@ def new_figure(width: float = SIZE[0], height: float = SIZE[1]) -> Figure:
 
 
 def panels(figure: Figure, n_rows: int = 1, n_columns: int = 1, *, shares_x: bool = False) -> list[Axes]:
-    """Divide a figure into panels without boxes, row by row.
-
-    Args:
-        figure: The figure.
-        n_rows: Rows of panels.
-        n_columns: Columns of panels.
-        shares_x: Whether the panels have one x axis, labelled below the last.
-
-    Returns:
-        The panels.
-    """
+    """Divide a figure into panels without boxes, row by row; a shared x axis is labelled below the last."""
     found: list[Axes] = figure.subplots(n_rows, n_columns, sharex=shares_x, squeeze=False).ravel().tolist()
     for axes in found:
         axes.spines[["top", "right"]].set_visible(False)

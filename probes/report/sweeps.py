@@ -8,13 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from extract.masks.grid import k_and_k0
-from extract.masks.plan import MaskPlan, parse_plan
+from extract.masks.plan import CAUSAL, MaskPlan
 from probes.report.document import KindReport, join_lines, machine_line, opening_lines
 from probes.report.scores import PlanChoice, PlanScores, PlansScores
 from probes.report.style import BLUE, COLOURS, GREY, count_whole, panels
 from probes.report.table import NOTHING, describe_point, interval, markdown_table, metric_label, percent
 
-CAUSAL = "causal"
 EVERY_PLAN = "every plan"
 """What `test_read` is where all plans were scored on test."""
 MARKERS = "os^Dvx"
@@ -32,7 +31,7 @@ class Point:
 
 def points_of(scores: PlansScores, report: KindReport) -> tuple[Point, ...]:
     """Return every plan with its validation score: zero-shot where the kind has one, else of the first head."""
-    return tuple(Point(parse_plan(row.plan), 100 * _validation(row, report)) for row in scores.plans)
+    return tuple(Point(row.plan, 100 * _validation(row, report)) for row in scores.plans)
 
 
 def _validation(row: PlanScores, report: KindReport) -> float:
@@ -51,14 +50,9 @@ def draw_sweep(figure: Figure, points: Sequence[Point], *, metric: str) -> None:
 
     A grid is one where some k0 is between 0 and k. Plans `KIND:K` are drawn over k, windows `KIND@FIRST-LAST` over
     their last block, a line per size. Where one plan fits none of these, every plan is a bar.
-
-    Args:
-        figure: An empty figure.
-        points: The plans.
-        metric: What the scores are, for the axis.
     """
     label = f"{metric_label(metric)} x 100, validation"
-    grid = {place: point.score for point in points if (place := k_and_k0(point.plan.text)) is not None}
+    grid = {place: point.score for point in points if (place := k_and_k0(point.plan)) is not None}
     lines, windows = (_lines(points, of_windows=of_windows) for of_windows in (False, True))
     (axes,) = panels(figure)
     if len(grid) == len(points) and any(0 < k0 < k for k, k0 in grid):
@@ -127,8 +121,7 @@ def _heat_map(axes: Axes, grid: Mapping[tuple[int, int], float]) -> None:
 
 def sweep_summary(scores: PlansScores, report: KindReport) -> str:
     """Write the summary of a sweep: what was chosen on validation, then every plan's validation scores."""
-    has_test = scores.test_read == EVERY_PLAN
-    cost = scores.cost
+    cost, has_test = scores.cost, scores.test_read == EVERY_PLAN
     metrics = {name: metric_label(choice.result.metric) for name, choice in scores.chosen.items()}
     columns = [
         "plan",
@@ -138,7 +131,7 @@ def sweep_summary(scores: PlansScores, report: KindReport) -> str:
     ]
     rows = [
         (
-            f"`{row.plan}`",
+            f"`{row.plan.text}`",
             *([percent(_validation(row, report))] if report.zero_shot else []),
             *(percent(row.heads[name].selection_score) for name in metrics),
             *(percent(row.heads[name].mean("test")) for name in metrics if has_test),
@@ -182,5 +175,5 @@ def _choice(name: str, choice: PlanChoice) -> tuple[str, ...]:
     result, point = choice.result, describe_point(choice.result.chosen)
     test = result.summary.get("test", {}).get(result.metric)
     gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
-    plan = f"`{choice.plan}`" + (f", {point}" if point else "")
+    plan = f"`{choice.plan.text}`" + (f", {point}" if point else "")
     return name, plan, percent(result.mean("validation")), percent(result.mean("test")), interval(test), gain

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 ZERO_SHOT = "layer-cosine"
 
 
+def _text_columns(task: Any, split: str) -> list[tuple[str, ...]]:
+    return list(zip(*(task.rows(split)[column] for column in task.text_columns), strict=True))
+
+
 @dataclass(frozen=True)
 class TaskKind:
     """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.registry.HEADS`.
@@ -38,6 +42,7 @@ class TaskKind:
         report: How its runs are reported.
         scoring: How new rows are scored.
         reads_words: Whether latents are those of words, not of whole texts.
+        row_texts: Gives, for a task and a split, the texts of each row.
         check_config: Refuses a head's options that contradict the configuration.
         describe: Describes the task of a run, with what only the cache knows of it.
         fewest_rows: Fewest rows per split that a search may draw, for a number of folds of cross-validation.
@@ -49,6 +54,7 @@ class TaskKind:
     report: KindReport
     scoring: KindScoring
     reads_words: bool = False
+    row_texts: Callable[[Any, str], list[tuple[Any, ...]]] = _text_columns
     check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
     describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
     fewest_rows: Callable[[Any, int], int] = lambda *_: 0
@@ -57,11 +63,7 @@ class TaskKind:
 
 
 def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
-    """Refuse an anchor that a head cannot have, and autoencoders that nobody fits.
-
-    Raises:
-        ConfigError: Names the head and the option.
-    """
+    """Refuse an anchor that a head cannot have, and autoencoders that nobody fits."""
     arguments = resolved.own[0]
     n_features = arguments.get("pair_features", 0)
     if config.anchor_identical and n_features:
@@ -99,6 +101,7 @@ _KINDS = (
     TaskKind("numbers", NUMBERS_REPORT, NUMBERS_SCORING, fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds)),
     TaskKind(
         "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
+        row_texts=lambda task, split: [(text,) for text in task.joined(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
 )  # fmt: skip

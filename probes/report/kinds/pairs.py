@@ -100,7 +100,7 @@ PAIRS_REPORT = KindReport(
         table.score_column("test Pearson", "test"), table.INTERVAL,
         table.score_column("test Spearman", "test", "spearman"), table.SEEDS, table.EPOCHS,
     ),
-    inputs=lambda task, split: text_inputs(task, split, ("sentence1", "sentence2")),
+    inputs=text_inputs,
     gold=lambda task, split: list(task.splits[split]["score"]),
     resampled=lambda _: "pairs",
     remarks=(lambda _: iter(["\nCorrelations are of the whole split."]),),

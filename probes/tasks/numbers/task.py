@@ -28,6 +28,7 @@ class NumberTask(Task):
     """
 
     kind: ClassVar[str] = "numbers"
+    text_columns: ClassVar[tuple[str, ...]] = ("text",)
     digest_names_columns: ClassVar[bool] = True
 
     name: str

@@ -27,6 +27,7 @@ class PairTask(Task):
     """
 
     kind: ClassVar[str] = "pairs"
+    text_columns: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
 
     name: str
     """Name of the task in reports."""
