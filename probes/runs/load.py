@@ -28,14 +28,7 @@ CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
 def load_run_task(config: RunConfig) -> Task:
     """Load the task of a run, and do to it what the protocol of the run does.
 
-    Args:
-        config: The run.
-
-    Returns:
-        The task. Under `look-both-ways`, classes are split again and every token of a task of words is labelled.
-
-    Raises:
-        IcecoreError: The task, or the tokenizer, cannot be read.
+    Under `look-both-ways`, classes are split again and every token of a task of words is labelled.
     """
     protocol = find_protocol(config.protocol)
     task = config.task.load(protocol.task)
@@ -47,13 +40,7 @@ def load_run_task(config: RunConfig) -> Task:
 def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
     """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
 
-    Args:
-        config: The run.
-        task: Its task, cut as the protocol says.
-        chooses_plan: Whether a mask plan is chosen by validation scores, as in a sweep or a search.
-
-    Raises:
-        IcecoreError: Names the head, and the split or the rows that are missing.
+    `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
     """
     purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
     for name, resolved in config.resolve_heads().items():

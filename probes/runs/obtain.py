@@ -23,36 +23,21 @@ from probes.tasks.corpus import Corpus, load_corpus
 
 @dataclass(frozen=True)
 class Watcher:
-    """Receives progress from a run. Silent by default.
-
-    Attributes:
-        say: Receives one-line remarks.
-        extraction: Makes the progress of an extraction from its title; silent when absent.
-        epochs: Makes, for a head and a seed, the function that receives every epoch; silent when absent.
-    """
+    """Receives progress from a run. Silent by default."""
 
     say: Callable[[str], None] = lambda _: None
+    """Receives one-line remarks."""
     extraction: Callable[[str], ExtractionProgress] | None = None
+    """Makes the progress of an extraction from its title."""
     epochs: Callable[[str, int], EpochReport] | None = None
+    """Makes, for a head and a seed, the function that receives every epoch."""
 
 
 SILENT = Watcher()
 
 
 def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
-    """Find the cache a run needs, or extract it.
-
-    Args:
-        config: The run.
-        task: Its task, of which every text of every split is extracted, or its corpus.
-        watcher: Receives what happens.
-
-    Returns:
-        The whole cache.
-
-    Raises:
-        IcecoreError: The decoder, the texts or the disk do not allow it; says which.
-    """
+    """Find the cache of every text of a run's task or corpus, or extract it."""
     workers: Workers = join_workers(config.decoder.device)
     decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     title = f"extracting {task.name}"
@@ -95,11 +80,7 @@ class EncoderShelf:
 
 
 def obtain_corpus(config: RunConfig) -> Corpus | None:
-    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders.
-
-    Raises:
-        TaskError: The texts cannot be read.
-    """
+    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders."""
     spec = config.pretraining
     starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
     if not spec.corpus or all(start == "fresh" for start in starts):
