@@ -49,20 +49,12 @@ class SeedSummary:
 def summarise(
     values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT
 ) -> SeedSummary:
-    """Mean and spread of a metric over seeds, with a bootstrap interval over the units.
+    """Mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
 
     Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
-    (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds.
-
-    Args:
-        values: `(S,)` the metric of each seed on all units.
-        score: The metric of each seed on each of `R` resamples, given the units drawn.
-        n_units: Units `U` to draw from.
-        resampling: How to draw.
-
-    Returns:
-        The interval is NaN for fewer than two units, or where a value is NaN; a resample without a value (constant
-        predictions have no correlation) is left out.
+    (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds. The interval is NaN
+    for fewer than two units, or where a value is NaN; a resample without a value (constant predictions have no
+    correlation) is left out.
     """
     low = high = float("nan")
     if n_units > 1 and np.isfinite(values).all():
@@ -86,19 +78,13 @@ def summarise_counts(
     counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]], *,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a metric that needs only sums of counts, which is fast.
-
-    Args:
-        counts: `(S, U, C)` counts of each seed and unit.
-        compute: Sums `(..., C)` to values `(...)`.
-        resampling: How to draw.
-    """
+    """Summarise a metric that needs only sums of the counts of each seed and unit, which is fast."""
     values = np.asarray(compute(counts.sum(axis=1).astype(np.float64)))
     return summarise(values, score_counts(counts, compute), n_units=counts.shape[1], resampling=resampling)
 
 
 def score_counts(counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Score:
-    """Turn a metric of sums of counts into a score of resamples; arguments as for `summarise_counts`."""
+    """Turn a metric of sums of counts into a score of resamples."""
     counts, n_units = counts.astype(np.float64), counts.shape[1]
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:

@@ -89,11 +89,6 @@ def score_classes(
 
     Returns:
         `(...)` scores in [0, 1]; NaN for no rows.
-
-    Example:
-        >>> gold = np.array([0, 0, 1, 1])
-        >>> score_classes(np.array([[0, 0, 1, 1], [0, 1, 1, 1]]), gold, metric="accuracy").tolist()
-        [1.0, 0.75]
     """
     compute = class_metric(metric)
     highest = [int(side.max()) for side in (predicted, gold) if side.size]

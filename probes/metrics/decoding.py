@@ -35,13 +35,8 @@ def decode_legal(
     """Find the tags with the highest sum of scores among those that obey IOB2 (Viterbi, 1967, hard constraints).
 
     I-x may follow only B-x or I-x; every other step costs nothing. Where the best tag of each word already makes a
-    legal sentence, those are the tags.
-
-    Args:
-        scores: Logits or log-probabilities of each word, the sentences one after the other. A row with NaN is a word
-            without a prediction, which no span crosses; its id is `NO_PREDICTION`.
-        offsets: Where each sentence starts; the last entry is the number of words.
-        labels: The K labels; at least one must be O or a B.
+    legal sentence, those are the tags. Scores are logits or log-probabilities; a row with NaN is a word without a
+    prediction, which no span crosses, and gets `NO_PREDICTION`. At least one label must be O or a B.
     """
     known = index_labels(labels)
     is_missing = np.isnan(scores).any(axis=1)

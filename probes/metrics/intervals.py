@@ -26,7 +26,7 @@ def summarise_seeds(
     predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
     groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a correlation over seeds, with an interval over rows or whole groups.
+    """Summarise a correlation over seeds, with an interval over rows or whole groups; all NaN for constant predictions.
 
     Args:
         predicted: `(S, N)` predictions of `S` seeds.
@@ -34,9 +34,6 @@ def summarise_seeds(
         metric: `pearson` or `spearman`.
         groups: One name per row, to draw whole groups; None draws single rows.
         resampling: How to draw.
-
-    Returns:
-        The summary. With constant predictions every value is NaN.
 
     Raises:
         UnknownNameError: Another metric.
@@ -91,20 +88,12 @@ def resample_scores(
 def summarise_span_f1(
     counts: Int[np.ndarray, "S N 3"], *, documents: Sequence[str] | None = None, resampling: Resampling = DEFAULT
 ) -> SeedSummary:
-    """Summarise the micro F1 of spans over seeds, with an interval over sentences or documents.
+    """Summarise the micro F1 of spans over seeds, with an interval over sentences or over named documents.
 
-    Args:
-        counts: `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
-        documents: The document of each sentence, to draw whole documents; None draws sentences.
-        resampling: How to draw.
+    Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
 
     Raises:
         TaskError: `documents` has another length.
-
-    Example:
-        >>> summary = summarise_span_f1(np.array([[[1, 1, 1], [0, 1, 1], [1, 1, 2]]]))
-        >>> round(summary.mean, 4), summary.low <= summary.mean <= summary.high
-        (0.5714, True)
     """
     return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
 

@@ -67,7 +67,7 @@ def index_labels(labels: Sequence[str]) -> SpanLabels:
 def find_spans(
     ids: Int[np.ndarray, " W"], offsets: Int[np.ndarray, " N_1"], *, labels: SpanLabels, strict: bool = False
 ) -> Int[np.ndarray, "M 3"]:
-    """Find every span of many sentences at once.
+    """Find every span of many sentences at once: its start, end (not included) and type, by start.
 
     Args:
         ids: Label id of each word, the sentences one after the other.
@@ -75,9 +75,6 @@ def find_spans(
         labels: What the ids mean.
         strict: False reads as conlleval does: an I after O or after another type starts a span. True drops the spans
             that start with an I, as seqeval's strict mode for IOB2 does.
-
-    Returns:
-        Start, end (not included) and type of each span, by start; positions count over all sentences.
     """
     types, begins = labels.type_ids[ids], labels.begins[ids]
     is_first = np.zeros(len(ids) + 1, dtype=bool)

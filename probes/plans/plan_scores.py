@@ -56,14 +56,9 @@ def report_plans(
 
 
 def evaluate_plan(config: RunConfig, task: Task, plan: MaskPlan, cache: LatentCache, folder: Path) -> PlanScores:
-    """Fit the heads of a configuration on the cache of one plan.
+    """Fit the heads of a configuration on the cache of one plan, which holds every text of the task, or a part of it.
 
-    Args:
-        config: The run.
-        task: Its task, or a part of it.
-        plan: The plan.
-        cache: Latents of every text of the task under the plan.
-        folder: The run folder, where fitted heads are kept.
+    The fitted heads are kept in the run folder.
     """
     kind = KINDS[config.task.kind]
     if kind.zero_shot_head:
@@ -81,10 +76,9 @@ def best_row(rows: Iterable[PlanScores], head: str) -> PlanScores:
 
 
 def finite_score(row: PlanScores, head: str) -> float:
-    """Return the validation score of a plan, which must be one that plans can be compared by.
+    """Return the validation score of a plan; refuse one by which plans cannot be compared.
 
-    Raises:
-        HeadError: It is no number: there was nothing to choose on, or the head predicts one constant.
+    It is no number where there was nothing to choose on, or where the head predicts one constant.
     """
     score = row.heads[head].selection_score
     if not math.isfinite(score):

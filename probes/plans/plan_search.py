@@ -136,15 +136,6 @@ def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float
     Raises:
         UnknownNameError: An unknown strategy.
         ConfigError: A budget outside (0, 1], or too small for the strategy.
-
-    Example:
-        >>> from extract.masks.grid import plans_over_k
-        >>> plans = tuple(plans_over_k(["backward"], range(9)))
-        >>> space = PlanSpace(plans, n_blocks=8, n_rows=64, n_texts=lambda n_rows: 2 * n_rows)
-        >>> scores = {plan: -abs(k - 5) for k, plan in enumerate(plans)}
-        >>> found = search_plans("halving", space, lambda trial: [scores[plan] for plan in trial.plans], budget=0.5)
-        >>> found.chosen.text, found.share <= 0.5
-        ('backward:5', True)
     """
     require_search(strategy, budget)
     ledger, steps = Ledger(space, budget), []

@@ -21,23 +21,19 @@ FEWEST_ROWS = 16
 
 @dataclass(frozen=True)
 class PlanSpace:
-    """Plans, and the rows they can be scored on: drawn from every split alike, so that more rows hold all fewer ones.
-
-    Attributes:
-        plans: The plans; of equally good ones the first is chosen.
-        n_blocks: Blocks of the decoder.
-        n_rows: Rows per split at which nothing is left out.
-        n_texts: Gives for a number of rows per split the different texts that must go through the decoder.
-        fewest_rows: Fewest rows per split on which a plan can be scored.
-        keeps_rows: Whether latents of fewer rows serve for more rows, so that only the new texts are computed.
-    """
+    """Plans, and the rows they can be scored on, drawn from every split alike: more rows hold all fewer ones."""
 
     plans: tuple[MaskPlan, ...]
+    """Of equally good ones the first is chosen."""
     n_blocks: int
     n_rows: int
+    """Rows per split at which nothing is left out."""
     n_texts: Callable[[int], int]
+    """Gives for a number of rows per split the different texts that must go through the decoder."""
     fewest_rows: int = 1
+    """Fewest rows per split on which a plan can be scored."""
     keeps_rows: bool = True
+    """Whether latents of fewer rows serve for more rows, so that only the new texts are computed."""
 
     @cached_property
     def full_cost(self) -> int:
@@ -97,19 +93,15 @@ def draw_rows(task: Task, n_rows: int) -> Any:
 
 @dataclass
 class Ledger:
-    """What a search has computed and may still compute. Plans that lack the same texts are swept together.
-
-    Attributes:
-        space: What is searched.
-        share: The budget, as a share of scoring every plan on all rows.
-        spent: Block passes times texts so far.
-        known: How many texts each plan was computed for.
-    """
+    """What a search has computed and may still compute. Plans that lack the same texts are swept together."""
 
     space: PlanSpace
     share: float
+    """The budget, as a share of scoring every plan on all rows."""
     spent: int = 0
+    """Block passes times texts so far."""
     known: dict[MaskPlan, int] = field(default_factory=dict)
+    """How many texts each plan was computed for."""
 
     def price(self, plans: Sequence[MaskPlan], n_rows: int) -> int:
         """Price plans on some rows per split, in block passes times texts that are not computed yet."""
@@ -138,9 +130,6 @@ class Ledger:
             plans: Plans that were computed for the same texts so far.
             n_passes: Block passes per text, if more will follow on the same rows; those of the plans when absent.
             part: Share of what is left that may be spent.
-
-        Returns:
-            Rows per split, 0 where there is not enough left.
         """
         everything, one = self.space.n_texts(self.space.n_rows), self.space.n_blocks
         kept = self._kept(plans[0], everything)

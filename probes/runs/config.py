@@ -51,12 +51,7 @@ class TaskSpec:
     def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> Task:
         """Load the task, drawn down to `pairs` per split.
 
-        Args:
-            defaults: Options of the reader that replace its defaults where it has them, as a protocol sets them.
-
-        Raises:
-            TaskError: Rows that cannot be used.
-            UnknownNameError: An option the task does not have.
+        `defaults` are options of the reader that replace its own where it has them, as a protocol sets them.
         """
         known = TASKS[self.name].options()
         options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
