@@ -23,8 +23,7 @@ from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
-from probes.runs.load import load_run_task
-from probes.runs.obtain import obtain_cache, obtain_corpus
+from probes.runs.obtain import load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.base import Task

@@ -45,15 +45,8 @@ def parse_command(parser: ArgumentParser, argv: Sequence[str], *, usage: str) ->
 def read_arguments(command: str, argv: Sequence[str], *, description: str, flags: Flags) -> Parsed:
     """Read the arguments of a command that takes a configuration.
 
-    Args:
-        command: The command's name.
-        argv: Its arguments: a YAML file first, if any, then `--key value` or `--key=value` for any key.
-        description: One sentence for `--help`.
-        flags: Further options of the command: name to type, default and help text.
-
-    Raises:
-        ConfigError: An unreadable file, an unknown key (with the nearest match) or a value of the wrong kind.
-        IcecoreError: An unknown name as a value.
+    A YAML file comes first, if any, then `--key value` or `--key=value` for any key, and the flags of the command: name
+    to type, default and help text. An unknown key is refused with the nearest match.
     """
     arguments = list(argv)
     if arguments and not arguments[0].startswith("-"):

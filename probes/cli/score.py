@@ -30,7 +30,7 @@ def score_command(argv: Sequence[str]) -> int:
     parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
     parser.add_argument("--jsonl", action="store_true", help="print a JSON object per row")
     found = parse_command(parser, argv, usage="RUN TEXT [TEXT]")
-    lines = _read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
+    lines = read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
     scorer = load_scorer(found.run, head=found.head or None)
     rows = _read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
     Console(stderr=True, markup=False).print(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds", highlight=False)
@@ -63,7 +63,8 @@ def _one_row(texts: Sequence[str], scorer: Scorer) -> Any:
     return texts[0] if scorer.n_texts == 1 else tuple(texts)
 
 
-def _read_lines(name: str) -> list[str]:
+def read_lines(name: str) -> list[str]:
+    """Read the lines of a text file, or of standard input for `-`."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -15,6 +15,7 @@ from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
 from extract.wiring.certificate import INFLUENCE_TOKENS, check_batch_invariance, check_influence, influence
 from probes.cli.parsing import make_parser, parse_command
+from probes.cli.score import read_lines
 from probes.cli.screen import show
 from probes.report.attention import draw_attention, draw_influence, draw_sink_mass
 
@@ -56,7 +57,7 @@ def attention_command(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=str, default="attention", help="folder for attention.png and sink_mass.png")
     found = parse_command(parser, argv, usage="DECODER PLAN")
     plan = parse_plan(found.plan)
-    texts = _read_lines(found.texts) if found.texts else list(TEXTS)
+    texts = [line for line in read_lines(found.texts) if line.strip()] if found.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=found.bos))
     folder = Path(found.out)
@@ -84,13 +85,3 @@ def _writable(name: str) -> Path:
     except OSError as error:
         raise ConfigError(f"the picture {name!r} cannot be written ({error.strerror}); name another place.") from error
     return path
-
-
-def _read_lines(name: str) -> list[str]:
-    try:
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the text file {name!r} cannot be read ({error}); give a UTF-8 file, a text a line."
-        ) from error
-    return [line for line in lines if line.strip()]

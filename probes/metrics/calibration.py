@@ -59,17 +59,10 @@ def fit_calibration(
     kind: str, predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *,
     score_range: tuple[float, float], identical: float | None = None,
 ) -> Calibration:  # fmt: skip
-    """Fit a calibration on validation rows; constant predictions give the mean gold.
+    """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
 
-    Args:
-        kind: A name from `CALIBRATIONS`.
-        predicted: `(N,)` predictions.
-        gold: `(N,)` gold in its own units.
-        score_range: Lowest and highest score.
-        identical: The prediction for a text paired with itself, which is to get the highest score; free when None.
-
-    Raises:
-        UnknownNameError: Another kind.
+    Predictions are of any scale; the gold keeps its own units and lies in the score range. `identical` is the
+    prediction for a text paired with itself, which is to get the highest score; None leaves it free.
     """
     if kind not in CALIBRATIONS:
         raise unknown_name("calibration", kind, CALIBRATIONS)

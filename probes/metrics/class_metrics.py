@@ -80,15 +80,10 @@ def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
 def score_classes(
     predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, metric: str
 ) -> Float[np.ndarray, "*S"]:
-    """Score predictions of one corpus, or of a whole surface of them (layers, C, plans) against the same gold.
+    """Score predictions of one corpus, or of a whole surface of them (layers, C, plans), against the same gold.
 
-    Args:
-        predicted: `(..., N)` predicted classes, from 0.
-        gold: `(N,)` gold classes, from 0.
-        metric: A key of `CLASS_METRICS`; an `UnknownNameError` lists them.
-
-    Returns:
-        `(...)` scores in [0, 1]; NaN for no rows.
+    Classes count from 0, one set of `(..., N)` predictions per leading index. The `(...)` scores are in [0, 1], and NaN
+    where there are no rows; an unknown metric is refused with those of `CLASS_METRICS`.
     """
     compute = class_metric(metric)
     highest = [int(side.max()) for side in (predicted, gold) if side.size]

@@ -26,14 +26,9 @@ def summarise_seeds(
     predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
     groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a correlation over seeds, with an interval over rows or whole groups; all NaN for constant predictions.
+    """Summarise a correlation of `CORRELATIONS` over seeds, with an interval over rows or named groups.
 
-    Args:
-        predicted: `(S, N)` predictions of `S` seeds.
-        gold: `(N,)` gold.
-        metric: `pearson` or `spearman`.
-        groups: One name per row, to draw whole groups; None draws single rows.
-        resampling: How to draw.
+    Constant predictions make every value NaN.
 
     Raises:
         UnknownNameError: Another metric.
@@ -60,15 +55,9 @@ def summarise_class_seeds(
     predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a metric from `CLASS_METRICS` over seeds, with an interval over rows or whole groups.
+    """Summarise a metric of `CLASS_METRICS` over seeds, with an interval over rows or named groups.
 
-    Classes count from 0; groups (the abstract, document or question of each row) and errors are as in
-    `summarise_seeds`.
-
-    Example:
-        >>> gold = np.array([0, 1] * 20)
-        >>> summarise_class_seeds(gold[None], gold, metric="accuracy").mean
-        1.0
+    Classes count from 0; a group is the abstract, document or question of a row. Errors are as in `summarise_seeds`.
     """
     return summarise_counts(_class_counts(predicted, gold, groups), _of_classes(metric), resampling=resampling)
 

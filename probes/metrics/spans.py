@@ -46,11 +46,7 @@ class SpanCounts:
 
 
 def index_labels(labels: Sequence[str]) -> SpanLabels:
-    """Prepare the labels of a task, each given once, for counting; an id is a position among them.
-
-    Raises:
-        TaskError: A label is neither O nor a B or I with a type.
-    """
+    """Prepare the labels of a task, each given once, for counting; an id is a position among them."""
     kinds = [split_tag(label)[1] for label in labels]
     for label, kind in zip(labels, kinds, strict=True):
         if label != "O" and not (label.startswith(("B-", "I-")) and kind):
@@ -69,12 +65,9 @@ def find_spans(
 ) -> Int[np.ndarray, "M 3"]:
     """Find every span of many sentences at once: its start, end (not included) and type, by start.
 
-    Args:
-        ids: Label id of each word, the sentences one after the other.
-        offsets: Where each sentence starts in `ids`; the last entry is the number of words.
-        labels: What the ids mean.
-        strict: False reads as conlleval does: an I after O or after another type starts a span. True drops the spans
-            that start with an I, as seqeval's strict mode for IOB2 does.
+    `ids` are labels of the words of one sentence after the other, which start at `offsets`; the last offset is the
+    number of words. An I after O or after another type starts a span, as for conlleval; `strict` drops the spans that
+    start with an I, as seqeval's strict mode for IOB2 does.
     """
     types, begins = labels.type_ids[ids], labels.begins[ids]
     is_first = np.zeros(len(ids) + 1, dtype=bool)
@@ -102,9 +95,6 @@ def count_spans(
 
     A predicted span is correct if a gold span has the same start, end and type. Arguments are as for `find_spans`;
     `strict` holds for the gold spans too, and a word without a prediction is `NO_PREDICTION`.
-
-    Raises:
-        TaskError: The lengths do not match.
     """
     n_rows = len(offsets) - 1
     if not len(gold) == len(predicted) == int(offsets[-1]):
@@ -134,16 +124,7 @@ def count_spans(
 def count_tag_spans(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str | None]], *, strict: bool = False
 ) -> SpanCounts:
-    """Count spans of sentences whose tags are strings; None is a word without a prediction, an error.
-
-    Raises:
-        TaskError: The lengths do not match, or a tag is neither O nor a B or I with a type.
-
-    Example:
-        >>> counts = count_tag_spans([["B-PER", "I-PER", "O"]], [["I-PER", "I-PER", "B-LOC"]])
-        >>> counts.types, counts.by_sentence().tolist()
-        (('LOC', 'PER'), [[1, 2, 1]])
-    """
+    """Count spans of sentences whose tags are strings; None is a word without a prediction, an error."""
     if len(gold) != len(predicted):
         raise TaskError(f"{len(gold)} gold and {len(predicted)} predicted sentences: give as many of each.")
     for row, (right, guess) in enumerate(zip(gold, predicted, strict=True)):
@@ -188,13 +169,7 @@ class SpanScores:
 
 
 def score_spans(counts: SpanCounts) -> SpanScores:
-    """Turn the counts of one split into micro-averaged scores, those of each type that occurs, and the accuracy.
-
-    Example:
-        >>> scores = score_spans(count_tag_spans([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "B-PER"]]))
-        >>> scores.micro.f1, [(row.type, row.recall) for row in scores.by_type]
-        (0.5, [('LOC', 0.0), ('PER', 1.0)])
-    """
+    """Turn the counts of one split into micro-averaged scores, those of each type that occurs, and the accuracy."""
     totals = np.stack([counts.n_correct.sum(0), counts.n_predicted.sum(0), counts.n_gold.sum(0)], axis=1)
     rows = tuple(_score(kind, *row) for kind, row in zip(counts.types, totals.tolist(), strict=True) if any(row))
     n_words = int(counts.n_words.sum())

@@ -28,10 +28,6 @@ def read_spans(tags: Sequence[str]) -> list[Span]:
 
     A span starts at B, S or U, after O, after E, S or L, and where the type changes; so an I after O starts one. For
     every sequence of B, I and O the answer is that of `conlleval` of the CoNLL-2000 shared task.
-
-    Example:
-        >>> read_spans(["I-PER", "I-PER", "O", "B-LOC", "I-ORG"])
-        [Span(start=0, end=2, type='PER'), Span(start=3, end=4, type='LOC'), Span(start=4, end=5, type='ORG')]
     """
     spans: list[Span] = []
     start, before, kind_before = 0, "O", ""
@@ -47,16 +43,9 @@ def read_spans(tags: Sequence[str]) -> list[Span]:
 
 
 def write_spans(spans: Iterable[Span], n_words: int, *, scheme: str = "IOB2") -> list[str]:
-    """Write spans, in order and without overlap, as the tags of one sentence.
+    """Write spans, in order and without overlap, as the tags of one sentence, in one of the five schemes.
 
     IO cannot keep apart two spans of one type that touch.
-
-    Raises:
-        UnknownNameError: The scheme is none of the five.
-
-    Example:
-        >>> write_spans([Span(0, 1, "PER"), Span(1, 3, "PER")], 4, scheme="IOB1")
-        ['I-PER', 'B-PER', 'I-PER', 'O']
     """
     if scheme not in SCHEMES:
         raise unknown_name("tagging scheme", scheme, SCHEMES)
@@ -76,12 +65,7 @@ def write_spans(spans: Iterable[Span], n_words: int, *, scheme: str = "IOB2") ->
 
 
 def convert_tags(tags: Sequence[str], scheme: str = "IOB2") -> list[str]:
-    """Write the tags of one sentence, of any scheme, in another; tags that break theirs are read as by `read_spans`.
-
-    Example:
-        >>> convert_tags(["S-LOC", "B-PER", "E-PER"])
-        ['B-LOC', 'B-PER', 'I-PER']
-    """
+    """Write the tags of one sentence, of any scheme, in another; tags that break theirs are read as by `read_spans`."""
     return write_spans(read_spans(tags), len(tags), scheme=scheme)
 
 

@@ -81,8 +81,7 @@ class GrowingCaches:
         return cache_path(Path(self.config.caches), self._describe(plan, texts))
 
     def _sweep(self, plans: list[MaskPlan], texts: Sequence[str | JoinedText]) -> list[LatentCache]:
-        watch = self.watcher.extraction
-        progress = watch(f"sweeping {len(plans)} plans over {len(texts):,} texts") if watch else None
+        progress = self.watcher.extraction(f"sweeping {len(plans)} plans over {len(texts):,} texts")
         return sweep_latents(
             self.decoder, texts, plans, spec=self.config.extraction, folder=self.config.caches, progress=progress
         )

@@ -16,7 +16,7 @@ from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.write import write_plans
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
-from probes.runs.load import check_heads, load_run_task
+from probes.runs.obtain import check_heads, load_run_task
 from probes.runs.record import open_folder
 from probes.runs.run import RunResult, evaluate_heads, make_header, make_setting
 from probes.tasks.base import Task

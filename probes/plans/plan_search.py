@@ -124,18 +124,10 @@ def require_search(strategy: str, budget: float) -> None:
 
 
 def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float = 0.25) -> Search:
-    """Search for a plan.
+    """Search for a plan with a strategy from `STRATEGIES`.
 
-    Args:
-        strategy: A name from `STRATEGIES`.
-        space: What to choose from.
-        score: Gives the validation scores of a trial's plans.
-        budget: Most that may be computed, as a share of scoring every plan on all rows; the chosen plan on all rows
-            included.
-
-    Raises:
-        UnknownNameError: An unknown strategy.
-        ConfigError: A budget outside (0, 1], or too small for the strategy.
+    `score` gives the validation scores of a trial's plans. `budget` is the most that may be computed, as a share of
+    scoring every plan on all rows, the chosen plan on all rows included; one too small for the strategy is refused.
     """
     require_search(strategy, budget)
     ledger, steps = Ledger(space, budget), []

@@ -68,11 +68,11 @@ def space_of(task: Task, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: 
 
     Rows are drawn once, in the order of the task's `subset`: how many texts some rows hold is read off this one draw.
     """
-    n_rows = max(len(rows) for rows in task.splits.values())
+    kind, n_rows = KINDS[task.kind], max(len(rows) for rows in task.splits.values())
     least = min(n_rows, max(FEWEST_ROWS, fewest))
     needed: dict[Any, int] = {}  # text to the fewest rows per split whose draw holds it
     for split in task.splits:
-        texts = KINDS[task.kind].row_texts(task, split)
+        texts = kind.row_texts(task, split)
         for n_drawn, row in enumerate(task.draw_order(split, seed=0), start=1):
             for text in texts[row]:
                 needed[text] = min(n_drawn, needed.get(text, n_drawn))
@@ -83,7 +83,7 @@ def space_of(task: Task, plans: tuple[MaskPlan, ...], *, n_blocks: int, fewest: 
             return int(counts[least]) * rows_per_split // least
         return int(counts[rows_per_split])
 
-    return PlanSpace(plans, n_blocks, n_rows, n_texts, least)
+    return PlanSpace(plans, n_blocks, n_rows, n_texts, least, keeps_rows=not kind.reads_words)
 
 
 def draw_rows(task: Task, n_rows: int) -> Any:
@@ -124,12 +124,10 @@ class Ledger:
         return cost
 
     def affordable_rows(self, plans: Sequence[MaskPlan], *, n_passes: int | None = None, part: float = 1.0) -> int:
-        """Tell on how many rows plans can be scored, so that the best of them can still be computed for all rows.
+        """Tell on how many rows per split plans can be scored, so that the best can still be computed for all rows.
 
-        Args:
-            plans: Plans that were computed for the same texts so far.
-            n_passes: Block passes per text, if more will follow on the same rows; those of the plans when absent.
-            part: Share of what is left that may be spent.
+        The plans were computed for the same texts so far; `part` is the share of what is left that may be spent, and
+        `n_passes` the block passes per text, if more will follow on the same rows than those of the plans.
         """
         everything, one = self.space.n_texts(self.space.n_rows), self.space.n_blocks
         kept = self._kept(plans[0], everything)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
 from extract.masks.plan import CAUSAL, MaskPlan
 from extract.run.sweep import sweep_cost
@@ -38,20 +37,9 @@ def run_search(
 ) -> RunResult:  # fmt: skip
     """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
 
-    Args:
-        config: The run; its own plan does not count.
-        plans: What to choose from.
-        strategy: A name from `STRATEGIES`.
-        budget: Most that choosing may compute, as a share of sweeping all plans over train and validation.
-        watcher: Receives what happens.
-        command: The command line, for the record.
-
-    Returns:
-        The folder and its scores: every trial with its cost, the chosen plan on the whole task, and the causal plan
-        beside it where it was among the plans.
-
-    Raises:
-        IcecoreError: Any input the search cannot work with, in one sentence. What is cached or fitted stays.
+    `budget` is the most that choosing may compute, as a share of sweeping all plans over train and validation. The
+    scores hold every trial with its cost, the chosen plan on the whole task, and the causal plan beside it where it was
+    tried. What is cached or fitted stays after an error.
     """
     require_search(strategy, budget)
     require_unread_test(config)
@@ -59,7 +47,9 @@ def run_search(
     decoder = load_decoder(config.decoder, report=watcher.say)
     sweep_cost(plans, len(decoder.blocks))  # refuses plans that cannot share blocks
     judged = task.without_test()
-    space = _space(config, judged, plans, decoder)
+    folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
+    fewest = KINDS[config.task.kind].fewest_rows(judged, folds)
+    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
     folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
     caches = GrowingCaches(decoder, config, watcher)
     scorer = _Scorer(config, judged, space, caches, folder)
@@ -73,14 +63,6 @@ def run_search(
         chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
         search={"strategy": strategy, "budget": budget, "by": scorer.head, **describe_search(found, space)},
     )  # fmt: skip
-
-
-def _space(config: RunConfig, judged: Task, plans: Sequence[MaskPlan], decoder: Decoder) -> PlanSpace:
-    kind = KINDS[config.task.kind]
-    folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
-    fewest = kind.fewest_rows(judged, folds)
-    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
-    return replace(space, keeps_rows=not kind.reads_words)
 
 
 class _Scorer:

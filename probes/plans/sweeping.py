@@ -42,20 +42,9 @@ def run_sweep(
 ) -> RunResult:
     """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
 
-    Args:
-        config: The run; its own plan does not count.
-        plans: The plans.
-        test: A key of `TEST_READS`: the plans that are scored on test. Unless it is `all`, test is set aside until
-            every plan is fitted and chosen.
-        watcher: Receives what happens.
-        command: The command line, for the record.
-
-    Returns:
-        The folder and its scores: per plan the heads and the zero-shot correlations of the final norm, and for each
-        head the plan with the best validation score.
-
-    Raises:
-        IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
+    `test` is a key of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
+    scores hold per plan the heads and the zero-shot correlations of the final norm, and for each head the plan with the
+    best validation score. What is cached or fitted stays after an error.
     """
     if test not in TEST_READS:
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the plans that test is read for.")
@@ -69,7 +58,7 @@ def run_sweep(
         f"{cost.n_plans} plans over {len(texts):,} texts: {cost.n_blocks} block passes per batch instead of "
         f"{cost.n_blocks_apart} ({cost.ratio:.2f} of separate extractions)"
     )
-    progress = watcher.extraction(f"sweeping {task.name}") if watcher.extraction else None
+    progress = watcher.extraction(f"sweeping {task.name}")
     caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
     folder = open_plans_folder(config, "sweep", plans)
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)

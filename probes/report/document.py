@@ -15,33 +15,29 @@ from probes.report.table import Column, Row, markdown_table
 
 @dataclass(frozen=True)
 class KindReport:
-    """What is particular to the report of one kind of task. A new kind is one of these.
-
-    Attributes:
-        columns: Columns of the results table.
-        inputs: Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction.
-        gold: Gives, for a task and a split, the gold of every prediction: numbers, or names.
-        resampled: Says, from the task's description, what intervals are drawn from.
-        metrics: Metrics of a head, a row of the results table each.
-        remarks: Paragraphs below the results table, without a heading.
-        sections: Sections after them.
-        used: Further lines of the section "What was used".
-        residuals: Compares, for a task and a split, predicted numbers with gold; None for predicted names.
-        zero_shot: Metric of the score that a mask plan has without any head; empty where there is none.
-        writers: Write further files into the folder of a run, from task and results.
-    """
+    """What is particular to the report of one kind of task. A new kind is one of these."""
 
     columns: tuple[Column, ...]
     inputs: Callable[[Any, str], Mapping[str, Sequence[Any]]]
+    """Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction."""
     gold: Callable[[Any, str], Sequence[Any]]
+    """Gives, for a task and a split, the gold of every prediction: numbers, or names."""
     resampled: Callable[[Mapping[str, Any]], str]
+    """Says, from the task's description, what intervals are drawn from."""
     metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
+    """Metrics of a head, a row of the results table each."""
     remarks: tuple["Section", ...] = ()
+    """Paragraphs below the results table, without a heading."""
     sections: tuple["Section", ...] = ()
+    """Sections after them."""
     used: tuple["Section", ...] = ()
+    """Further lines of the section "What was used"."""
     residuals: Callable[[Any, str, NDArray[np.float64]], Residuals] | None = None
+    """Compares, for a task and a split, predicted numbers with gold; None for predicted names."""
     zero_shot: str = ""
+    """Metric of the score that a mask plan has without any head; empty where there is none."""
     writers: tuple[Callable[..., None], ...] = ()
+    """Write further files into the folder of a run, from task and results."""
 
 
 @dataclass(frozen=True)

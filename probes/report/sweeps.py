@@ -1,14 +1,15 @@
-"""Figure and summary of a sweep over mask plans, and what they share with those of a search."""
+"""Figures and summaries of sweeps over mask plans, and of searches for one."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from extract.masks.grid import k_and_k0
-from extract.masks.plan import CAUSAL, MaskPlan
+from extract.masks.plan import CAUSAL, MaskPlan, parse_plan
 from probes.report.document import KindReport, join_lines, machine_line, opening_lines
 from probes.report.scores import PlanChoice, PlanScores, PlansScores
 from probes.report.style import BLUE, COLOURS, GREY, count_whole, panels
@@ -143,10 +144,74 @@ def sweep_summary(scores: PlansScores, report: KindReport) -> str:
         f"({cost['ratio']:.2f}).\n"
     )
     table = ("\n## Every plan, on validation\n", markdown_table(rows, columns))
-    return plans_text(scores, what, table, f"\n![{curve_label(scores, report)} over the plans](sweep.png)")
+    return _plans_text(scores, what, table, f"\n![{curve_label(scores, report)} over the plans](sweep.png)")
 
 
-def plans_text(scores: PlansScores, what: str, tables: Sequence[str], figure: str) -> str:
+def draw_search(figure: Figure, scores: PlansScores) -> None:
+    """Draw what a search tried: over the (k, k0) grid, or the scores of every trial where the plans are no such grid.
+
+    A larger dot was scored on more rows; its colour is the rank of the plan in its last trial, because scores on
+    different rows cannot be compared.
+    """
+    search = scores.search
+    (axes,) = panels(figure)
+    plans = dict.fromkeys(text for trial in search["trials"] for text in trial["scores"])
+    points = {text: place for text in plans if (place := k_and_k0(parse_plan(text))) is not None}
+    if len(points) < len(plans):
+        for trial in search["trials"]:
+            values = sorted((100 * value for value in trial["scores"].values()), reverse=True)
+            axes.plot(values, marker=".", label=f"{trial['n_rows']:,} rows per split")
+        axes.set_xlabel("plans of a trial, best first")
+        axes.set_ylabel("score x 100, validation rows of the trial")
+    else:
+        for trial in search["trials"]:
+            ranked = sorted(trial["scores"], key=lambda text: trial["scores"][text])
+            size = 20 + 180 * trial["n_texts"] / search["n_texts"]
+            ranks = [(place + 1) / len(ranked) for place in range(len(ranked))]
+            ks, k0s = zip(*(points[text] for text in ranked), strict=True)
+            dots = axes.scatter(ks, k0s, s=size, c=ranks, cmap="viridis", vmin=0, vmax=1)
+        figure.colorbar(dots, ax=axes, label="rank in its trial, 1 is best")
+        axes.plot(*points[scores.plans[0].plan.text], "x", color="tab:red", markersize=12, label="chosen")
+        axes.set_xlabel("k, converted blocks from the top")
+        axes.set_ylabel("k0, of these nosink-bidirectional")
+    count_whole(axes, "both" if len(points) == len(plans) else "x")
+    axes.legend(fontsize=8, frameon=False)
+
+
+def search_summary(scores: PlansScores) -> str:
+    """Write the summary of a search: the plan that was found, what the search cost, and every trial."""
+    search = scores.search
+    trials = [
+        (str(number), str(len(trial["scores"])), f"{trial['n_rows']:,}", f"{trial['n_texts']:,}",
+         f"{trial['cost'] / search['full_cost']:.3f}", *_best_plan(trial["scores"]))
+        for number, trial in enumerate(search["trials"], start=1)
+    ]  # fmt: skip
+    plans = dict.fromkeys(text for trial in search["trials"] for text in trial["scores"])
+    every = [
+        (f"`{text}`", *(percent(trial["scores"].get(text)) if text in trial["scores"] else NOTHING
+                        for trial in search["trials"]))
+        for text in plans
+    ]  # fmt: skip
+    what = (
+        f"Strategy `{search['strategy']}` over {search['n_plans']} plans, by `{search['by']}`: "
+        f"{search['cost']:,} block passes times texts, {search['share']:.3f} of the {search['full_cost']:,} that all "
+        f"plans on all {search['n_texts']:,} texts of train and validation cost (budget {search['budget']:g}).\n"
+    )
+    tables = (
+        "\n## Trials\n",
+        markdown_table(trials, ("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score")),
+        "\n## Every score, on the validation rows of its trial\n",
+        markdown_table(every, ("plan", *(f"{trial['n_rows']:,} rows" for trial in search["trials"]))),
+    )
+    return _plans_text(scores, what, tables, "\n![What was tried](search.png)")
+
+
+def _best_plan(scores: Mapping[str, Any]) -> tuple[str, str]:
+    text = max(scores, key=lambda plan: scores[plan])
+    return f"`{text}`", percent(scores[text])
+
+
+def _plans_text(scores: PlansScores, what: str, tables: Sequence[str], figure: str) -> str:
     """Write the summary of a sweep or a search: what was done, the chosen plans, tables, and the figure."""
     return join_lines(
         [*opening_lines(scores.header), what, *_choices(scores), *tables, f"\n{machine_line(scores.header)}", figure]

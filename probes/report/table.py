@@ -47,12 +47,7 @@ def metric_label(metric: str) -> str:
 
 
 def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: str = "") -> str:
-    """Write a number; `-` where it is missing, None or NaN.
-
-    Example:
-        >>> number(0.123, times=100.0), number(0.5, 2, sign="+"), number(float("nan"))
-        ('12.3', '+0.50', '-')
-    """
+    """Write a number; `-` where it is missing, None or NaN."""
     return NOTHING if value is None or math.isnan(value) else f"{times * value:{sign}.{digits}f}"
 
 

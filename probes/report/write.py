@@ -14,9 +14,8 @@ from probes.report.document import Context, KindReport, pretraining_text, result
 from probes.report.figures import draw_autoencoders, draw_figures
 from probes.report.predictions import write_predictions
 from probes.report.scores import PlansScores, PretrainingScores, RunScores
-from probes.report.searches import draw_search, search_summary
 from probes.report.style import new_figure, save_figure
-from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
+from probes.report.sweeps import curve_label, draw_search, draw_sweep, points_of, search_summary, sweep_summary
 from probes.tasks.base import Task
 
 

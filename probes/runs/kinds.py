@@ -35,31 +35,25 @@ def _text_columns(task: Any, split: str) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class TaskKind:
-    """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.registry.HEADS`.
-
-    Attributes:
-        name: The name that tasks and heads of the kind carry.
-        report: How its runs are reported.
-        scoring: How new rows are scored.
-        reads_words: Whether latents are those of words, not of whole texts.
-        row_texts: Gives, for a task and a split, the texts of each row.
-        check_config: Refuses a head's options that contradict the configuration.
-        describe: Describes the task of a run, with what only the cache knows of it.
-        fewest_rows: Fewest rows per split that a search may draw, for a number of folds of cross-validation.
-        zero_shot_head: The head without training that every sweep fits beside the others; none where empty.
-        zero_shot: Gives split to metric to the score that this head has at the final norm.
-    """
+    """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.registry.HEADS`."""
 
     name: str
     report: KindReport
     scoring: KindScoring
     reads_words: bool = False
+    """Whether latents are those of words, not of whole texts."""
     row_texts: Callable[[Any, str], list[tuple[Any, ...]]] = _text_columns
+    """Gives, for a task and a split, the texts of each row."""
     check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
+    """Refuses a head's options that contradict the configuration."""
     describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
+    """Describes the task of a run, with what only the cache knows of it."""
     fewest_rows: Callable[[Any, int], int] = lambda *_: 0
+    """Fewest rows per split that a search may draw, for a number of folds of cross-validation."""
     zero_shot_head: str = ""
+    """The head without training that every sweep fits beside the others; none where empty."""
     zero_shot: Callable[[HeadResult], dict[str, dict[str, float]]] = lambda _: {}
+    """Gives split to metric to the score that this head has at the final norm."""
 
 
 def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:

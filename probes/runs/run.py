@@ -8,19 +8,17 @@ from typing import Any
 
 from extract.decoders.loading import choose_device
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
 from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting, Watch
+from probes.heads.setting import Setting
 from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
-from probes.runs.load import check_heads, load_run_task
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
+from probes.runs.obtain import SILENT, EncoderShelf, Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import describe_cache, describe_program, open_folder
 from probes.tasks.base import Task
 
@@ -111,11 +109,10 @@ def make_setting(
 
 def evaluate_heads(config: RunConfig, setting: Setting, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
     """Fit every head of a configuration, or find it fitted."""
-    found = {}
-    for name, resolved in config.resolve_heads().items():
-        watch: Watch = partial(watcher.epochs, name) if watcher.epochs else lambda _: ignore_epoch
-        found[name] = HEADS[name].evaluate(resolved, setting, watch)
-    return found
+    return {
+        name: HEADS[name].evaluate(resolved, setting, partial(watcher.epochs, name))
+        for name, resolved in config.resolve_heads().items()
+    }
 
 
 def make_header(

@@ -22,7 +22,7 @@ from probes.logistic.probe import LinearProbe
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.load import check_heads, load_run_task
+from probes.runs.obtain import check_heads, load_run_task
 from probes.runs.run import run
 from probes.tasks.classes.task import ClassTask, replace_rows
 
