@@ -134,22 +134,16 @@ def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
 
 def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
     """Whether a cache holds what a configuration extracts, or more."""
-    identity = cache.identity
+    identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
     template = {**spec.template.to_dict(), "window": identity["template"]["window"]}
-    wanted = (spec.mask_plan.text, template, spec.storage_dtype)
-    n_blocks = cache.manifest.provenance["decoder"]["n_layers"]
-    return (
-        (identity["plan"], identity["template"], identity["storage_dtype"]) == wanted
-        and set(select_layers(spec.layers, n_blocks)) <= set(cache.layers)
-        and (_holds_words(cache, spec) if cache.is_words else set(spec.poolings) <= set(cache.poolings))
-    )
-
-
-def _holds_words(cache: LatentCache, spec: ExtractionSpec) -> bool:
-    words, n_blocks = cache.identity["words"], cache.manifest.provenance["decoder"]["n_layers"]
-    wanted = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
-    is_read_alike = (words["shift"], words["on_lost"]) == (spec.words.shift, spec.words.on_lost)
-    return is_read_alike and set(wanted) <= set(cache.poolings)
+    found = [identity["plan"], identity["template"], identity["storage_dtype"]]
+    wanted, poolings = [spec.mask_plan.text, template, spec.storage_dtype], spec.poolings
+    if cache.is_words:
+        found += [identity["words"]["shift"], identity["words"]["on_lost"]]
+        wanted += [spec.words.shift, spec.words.on_lost]
+        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+    layers = select_layers(spec.layers, n_blocks)
+    return found == wanted and set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)
 
 
 def _show(result: RunResult) -> None:

@@ -30,11 +30,8 @@ from probes.runs.obtain import SILENT, Watcher
 from probes.runs.run import RunResult
 from probes.tasks.base import Task
 
-TEST_READS = {
-    "chosen": "for the chosen plan of every head, and for causal (or the first plan) beside it",
-    "all": "for every plan; nothing is chosen by it",
-}
-"""For which plans test is read."""
+TEST_READS = ("chosen", "all")
+"""Plans that test is read for: that of every head with causal (or the first plan) beside it, or every plan."""
 
 
 def run_sweep(
@@ -42,7 +39,7 @@ def run_sweep(
 ) -> RunResult:
     """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
 
-    `test` is a key of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
+    `test` is one of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
     scores hold per plan the heads and the zero-shot correlations of the final norm, and for each head the plan with the
     best validation score. What is cached or fitted stays after an error.
     """

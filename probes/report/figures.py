@@ -140,7 +140,7 @@ def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
     for epoch in sorted(set(record["best_epochs"])):
         axes.axvline(epoch, color=style.GREY, linewidth=0.8)
     axes.set_ylim(bottom=0)
-    style.count_whole(axes)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("epoch (lines: kept by a layer)")
     axes.set_ylabel("mean squared error / variance, mean over layers")
     axes.legend(fontsize=8, frameon=False)
@@ -161,7 +161,7 @@ def draw_history(figure: Figure, found: FigureInput) -> None:
             if 0 < seed["best_epoch"] <= len(scores):
                 axes.plot(seed["best_epoch"], scores[seed["best_epoch"] - 1], "o", color=style.ORANGE)
     losses.set_ylabel("training loss")
-    style.count_whole(losses)
+    losses.locator_params(axis="x", integer=True)
     for axes in others:
         axes.set_ylabel(f"{key.partition('_')[0]} {metric_label(result.metric)} x 100")
     (losses, *others)[-1].set_xlabel("epoch" + " (dot: kept)" * bool(others))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -39,11 +38,6 @@ def mark_layers(axes: Axes, layers: Sequence[str]) -> None:
     ticks = sorted({*range(0, len(layers), step), len(layers) - 1})
     axes.set_xticks(ticks, [layers[k].replace("block_", "") for k in ticks], rotation=60, fontsize=8)
     axes.set_xlabel("layer")
-
-
-def count_whole(axes: Axes, which: Literal["x", "y", "both"] = "x") -> None:
-    """Put ticks at whole numbers only."""
-    axes.locator_params(axis=which, integer=True)
 
 
 def set_legend(axes: Axes) -> None:

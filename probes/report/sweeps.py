@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,27 +11,20 @@ from extract.masks.grid import k_and_k0
 from extract.masks.plan import CAUSAL, MaskPlan, parse_plan
 from probes.report.document import KindReport, join_lines, machine_line, opening_lines
 from probes.report.scores import PlanChoice, PlanScores, PlansScores
-from probes.report.style import BLUE, COLOURS, GREY, count_whole, panels
+from probes.report.style import BLUE, COLOURS, GREY, panels
 from probes.report.table import NOTHING, describe_point, interval, markdown_table, metric_label, percent
 
 EVERY_PLAN = "every plan"
 """What `test_read` is where all plans were scored on test."""
 MARKERS = "os^Dvx"
+Points = Mapping[MaskPlan, float]
 Lines = dict[str, dict[int, float]]
 """Label to place to score."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """A plan with the score that a figure shows, times 100."""
-
-    plan: MaskPlan
-    score: float
-
-
-def points_of(scores: PlansScores, report: KindReport) -> tuple[Point, ...]:
-    """Return every plan with its validation score: zero-shot where the kind has one, else of the first head."""
-    return tuple(Point(row.plan, 100 * _validation(row, report)) for row in scores.plans)
+def points_of(scores: PlansScores, report: KindReport) -> Points:
+    """Return the validation score of every plan, times 100: zero-shot where the kind has one, else the first head's."""
+    return {row.plan: 100 * _validation(row, report) for row in scores.plans}
 
 
 def _validation(row: PlanScores, report: KindReport) -> float:
@@ -46,14 +38,14 @@ def curve_label(scores: PlansScores, report: KindReport) -> str:
     return "Zero-shot, final norm" if report.zero_shot else f"{next(iter(scores.chosen))}, best layer"
 
 
-def draw_sweep(figure: Figure, points: Sequence[Point], *, metric: str) -> None:
+def draw_sweep(figure: Figure, points: Points, *, metric: str) -> None:
     """Draw a score per plan: a heat map for a (k, k0) grid, lines for plans `KIND:K` or windows, bars for all others.
 
     A grid is one where some k0 is between 0 and k. Plans `KIND:K` are drawn over k, windows `KIND@FIRST-LAST` over
     their last block, a line per size. Where one plan fits none of these, every plan is a bar.
     """
     label = f"{metric_label(metric)} x 100, validation"
-    grid = {place: point.score for point in points if (place := k_and_k0(point.plan)) is not None}
+    grid = {place: score for plan, score in points.items() if (place := k_and_k0(plan)) is not None}
     lines, windows = (_lines(points, of_windows=of_windows) for of_windows in (False, True))
     (axes,) = panels(figure)
     if len(grid) == len(points) and any(0 < k0 < k for k, k0 in grid):
@@ -61,16 +53,16 @@ def draw_sweep(figure: Figure, points: Sequence[Point], *, metric: str) -> None:
         figure.colorbar(axes.images[0], ax=axes, label=label)
     elif windows or lines:
         _draw_lines(axes, windows or lines)
-        causal = next((point.score for point in points if point.plan.is_untouched), None)
+        causal = next((score for plan, score in points.items() if plan.is_untouched), None)
         if windows and causal is not None:
             axes.axhline(causal, color=GREY, linestyle=":", label=CAUSAL)
         axes.set_xlabel("last converted block of the window" if windows else "k, converted blocks from the top")
         axes.set_ylabel(label)
-        count_whole(axes)
+        axes.locator_params(axis="x", integer=True)
         axes.legend(fontsize=8, frameon=False)
     else:
         figure.set_figheight(max(4.2, 1.2 + 0.15 * len(points)))
-        axes.barh([point.plan.text for point in points], [point.score for point in points], color=BLUE)
+        axes.barh([plan.text for plan in points], list(points.values()), color=BLUE)
         axes.tick_params(axis="y", labelsize=7)
         axes.set_xlabel(label)
 
@@ -83,25 +75,25 @@ def _draw_lines(axes: Axes, lines: Lines) -> None:
         )  # fmt: skip
 
 
-def _lines(points: Sequence[Point], *, of_windows: bool) -> Lines:
+def _lines(points: Points, *, of_windows: bool) -> Lines:
     """Sort plans into lines: `KIND:K` over k, or windows over their last block, one per kind and size.
 
     Every line over k begins at causal. There are no lines where a plan fits none.
     """
     lines: Lines = {}
     start: dict[int, float] = {}
-    for point in points:
-        plan, segment = point.plan, point.plan.segments[0]
+    for plan, score in points.items():
+        segment = plan.segments[0]
         is_one = len(plan.segments) == 1 and segment.first is not None and not (plan.is_list or plan.skip)
         if plan.is_untouched:
-            start = {} if of_windows else {0: point.score}
+            start = {} if of_windows else {0: score}
         elif not is_one or of_windows == (segment.last is None):
             return {}
         elif segment.last is None:
-            lines.setdefault(segment.kind, {})[segment.first or 0] = point.score
+            lines.setdefault(segment.kind, {})[segment.first or 0] = score
         else:
             size = segment.last - (segment.first or 0) + 1
-            lines.setdefault(f"{segment.kind}, {size} block{'s' * (size > 1)}", {})[segment.last] = point.score
+            lines.setdefault(f"{segment.kind}, {size} block{'s' * (size > 1)}", {})[segment.last] = score
     return {label: {**start, **found} for label, found in lines.items()}
 
 
@@ -174,7 +166,7 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
         axes.plot(*points[scores.plans[0].plan.text], "x", color="tab:red", markersize=12, label="chosen")
         axes.set_xlabel("k, converted blocks from the top")
         axes.set_ylabel("k0, of these nosink-bidirectional")
-    count_whole(axes, "both" if len(points) == len(plans) else "x")
+    axes.locator_params(axis="both" if len(points) == len(plans) else "x", integer=True)
     axes.legend(fontsize=8, frameon=False)
 
 

@@ -32,7 +32,6 @@ class TaskSpec:
     """Training rows to leave out: those whose pair, or any of whose sentences, is in validation or test."""
 
     def __post_init__(self) -> None:
-        """Refuse an unknown task."""
         _check_choices(self, "task.")
         if self.name not in TASKS:
             raise unknown_name("task", self.name, TASKS)
@@ -78,7 +77,6 @@ class PretrainingSpec:
     """Seed of the autoencoders; one set of them serves every seed of a head."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names."""
         from probes.tasks.corpus import CORPORA
 
         if self.corpus and self.corpus not in (*CORPORA, *TASKS):
@@ -126,7 +124,6 @@ class RunConfig:
     """Folder of run folders."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
         _check_choices(self)
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"the run name is {self.name!r}; allowed: a folder name without '/' or a leading dot.")

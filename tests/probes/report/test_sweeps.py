@@ -16,7 +16,7 @@ from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.kinds.pairs import PAIRS_REPORT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.style import new_figure
-from probes.report.sweeps import EVERY_PLAN, Point, _lines, curve_label, draw_sweep, points_of, sweep_summary
+from probes.report.sweeps import EVERY_PLAN, Points, _lines, curve_label, draw_sweep, points_of, sweep_summary
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
 
@@ -38,7 +38,7 @@ def make_plans(plans: Plans, **fields: Any) -> PlansScores:
     return PlansScores(header, plans=rows, **{**values, **fields})
 
 
-def points(plans: Plans, report: KindReport = CLASSES_REPORT) -> tuple[Point, ...]:
+def points(plans: Plans, report: KindReport = CLASSES_REPORT) -> Points:
     return points_of(make_plans(plans), report)
 
 
@@ -102,7 +102,7 @@ def test_every_plan_is_in_the_figure(plans: Plans, kind: str) -> None:
 
 def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
     scores = make_plans(OVER_K)
-    assert [point.score for point in points_of(scores, PAIRS_REPORT)] == pytest.approx([25, 30, 35, 27.5])
+    assert list(points_of(scores, PAIRS_REPORT).values()) == pytest.approx([25, 30, 35, 27.5])
     assert curve_label(scores, PAIRS_REPORT) == "Zero-shot, final norm"
     assert curve_label(scores, CLASSES_REPORT) == "head, best layer"
     assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, PAIRS_REPORT)
