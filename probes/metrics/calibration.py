@@ -1,6 +1,6 @@
 """From a prediction, whose scale a correlation does not see, to a score in the units of the gold."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,7 +66,7 @@ def fit_calibration(
     """
     if kind not in CALIBRATIONS:
         raise unknown_name("calibration", kind, CALIBRATIONS)
-    fit = fit_linear if kind == "linear" else fit_isotonic
+    fit: Callable[..., Calibration] = fit_linear if kind == "linear" else fit_isotonic
     return fit(predicted, gold, score_range=score_range, identical=identical)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.loading import choose_device, load_decoder
+from extract.decoders.loading import choose_device, load_decoder, load_tokenizer
 from extract.errors import TaskError
 from extract.run.progress import ExtractionProgress, SilentProgress
 from extract.run.runner import extract_latents
@@ -23,6 +23,7 @@ from probes.runs.record import describe_cache
 from probes.tasks.base import Task
 from probes.tasks.classes.look_both_ways import look_both_ways_split
 from probes.tasks.corpus import Corpus, load_corpus
+from probes.tasks.words.every_token import label_every_token
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,6 @@ SILENT = Watcher()
 
 
 def _every_token(task: Any, config: RunConfig) -> Any:
-    from extract.decoders.loading import load_tokenizer  # brings torch with it
-    from probes.tasks.words.every_token import label_every_token
-
     return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
 
 
