@@ -1,7 +1,7 @@
 """Plans of a sweep or a search: the heads of a configuration on each, and what choosing among them gained."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def causal_row(rows: Iterable[PlanScores]) -> PlanScores | None:
     return next((row for row in rows if row.plan.text == CAUSAL), None)
 
 
-def default_row(rows: Iterable[PlanScores]) -> PlanScores:
+def default_row(rows: Collection[PlanScores]) -> PlanScores:
     """Return the plan that one would take without choosing: causal, or the first where causal is not among them."""
     return causal_row(rows) or next(iter(rows))
 
