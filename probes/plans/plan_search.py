@@ -110,7 +110,9 @@ def coordinate(space: PlanSpace, ledger: Ledger) -> Strategy:
             n_idle = 0
         else:
             n_idle += 1
-        best = _best(points, scored)
+        best = max(
+            (point for point in points if point in scored), key=lambda point: scored[point]
+        )  # of equals the first
         line, axis = [point for point in points if point[axis] == best[axis]], 1 - axis
     return points[best]
 
@@ -154,11 +156,6 @@ STRATEGIES: dict[str, tuple[Callable[[PlanSpace, Ledger], Strategy], str]] = {
 
 def _comparable(score: float) -> float:
     return -math.inf if math.isnan(score) else score
-
-
-def _best(points: dict[tuple[int, int], MaskPlan], scored: dict[tuple[int, int], float]) -> tuple[int, int]:
-    """Choose the best point; of equals the first of the grid."""
-    return max((point for point in points if point in scored), key=lambda point: scored[point])
 
 
 def _diagonal(points: dict[tuple[int, int], MaskPlan]) -> list[tuple[int, int]]:
