@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from extract.store.lookup import WordPlaces
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
+from extract.store.reader import WordPlaces
 from probes.latents.channels import Channels
 
 PIECE_WORDS = 256

@@ -6,11 +6,11 @@ from functools import cached_property
 
 import lightning
 import numpy as np
-from extract.store.lookup import WordPlaces
 from jaxtyping import Int
 
 from extract.errors import CacheError, TaskError
 from extract.store.cache import LatentCache
+from extract.store.reader import WordPlaces
 from probes.latents.channels import Channels, channels_of
 from probes.latents.reading import Chunk, Prepare, Streaming, WordReader, plan_chunks
 from probes.latents.standardise import Standardiser, standardise_chunks

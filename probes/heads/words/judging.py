@@ -14,8 +14,7 @@ from probes.latents.word_latents import GoldTags, WordLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.decoding import decode_legal, repair_labels
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.span_scores import score_spans
-from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels
+from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels, score_spans
 
 ABSENT = "(no prediction)"
 EXAMPLES = 4

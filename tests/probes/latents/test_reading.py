@@ -1,11 +1,11 @@
 """Chunks: every word with a latent is read exactly once, in stretches of bounded length."""
 
 import numpy as np
-from extract.store.lookup import WordPlaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.inputs.alignment import WORD_CUT
+from extract.store.reader import WordPlaces
 from probes.latents.reading import GAP_WORDS, PIECE_WORDS, plan_chunks
 
 

@@ -22,7 +22,7 @@ from probes.latents.class_features import join_pair
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.load import check_heads, load_run_task
+from probes.runs.obtain import check_heads, load_run_task
 from probes.runs.run import run
 from probes.tasks.classes.task import ClassTask, build_class_splits
 

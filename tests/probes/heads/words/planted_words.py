@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from extract.store.lookup import WordPlaces
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,6 +15,7 @@ from extract.errors import CacheError, unknown_name
 from extract.inputs.joined import JoinedText
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, build_identity
+from extract.store.reader import WordPlaces
 from probes.tasks.words.task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12

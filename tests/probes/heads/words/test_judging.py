@@ -11,8 +11,7 @@ from probes.heads.words.judging import ABSENT, Judge, judge_of, majority_ids
 from probes.latents.word_latents import GoldTags, WordLatents
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.span_scores import score_spans
-from probes.metrics.spans import NO_PREDICTION, count_tag_spans
+from probes.metrics.spans import NO_PREDICTION, count_tag_spans, score_spans
 from tests.probes.heads.words.planted_words import TAGS, make_task, plant
 
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
