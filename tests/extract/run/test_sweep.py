@@ -20,6 +20,11 @@ PLANS = ("causal", "backward:1", "backward:2", "backward", "nosink-bidirectional
 SPEC = ExtractionSpec(poolings=("mean", "last"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fast(unchecked_shapes: None) -> None:
+    """Save the time of checking shapes."""
+
+
 def sweep(decoder: Decoder, texts: list[str], folder: Path, plans: tuple[str, ...] = PLANS) -> list[LatentCache]:
     return sweep_latents(decoder, texts, [parse_plan(plan) for plan in plans], spec=SPEC, folder=folder)
 
