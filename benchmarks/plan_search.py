@@ -25,12 +25,11 @@ from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.heads.result import HeadResult
-from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.plan_scores import evaluate_plan
 from probes.plans.plan_search import STRATEGIES, Search, Trial, search_plans
-from probes.plans.plan_space import PlanSpace
+from probes.plans.plan_space import PlanSpace, draw_rows, space_of
 from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
-from probes.runs.load import load_run_task
+from probes.runs.obtain import load_run_task
 from probes.tasks.base import Task
 
 

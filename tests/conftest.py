@@ -5,6 +5,7 @@ imported here: jaxtyping's plugin must come first to check their shapes.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ os.environ["MPLBACKEND"] = "Agg"
 # Tiny decoders gain nothing from threads and lose much when another process wants the core. torch reads this when it is
 # first imported; importing it here would cost every test run two seconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def unchecked_shapes() -> Iterator[None]:
+    """Check no shapes, which takes a third of the time of whole runs; tests of the parts check them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxtyping.config.jaxtyping_disable", True)
+        yield
 
 
 @pytest.fixture(scope="session")

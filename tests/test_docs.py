@@ -144,7 +144,7 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(configured, "read_arguments", read_and_stop)
     monkeypatch.setattr(score, "load_scorer", stop)
-    monkeypatch.setattr(score, "_read_lines", stop)
+    monkeypatch.setattr(score, "read_lines", stop)
     monkeypatch.setattr(inspect, "LatentCache", stop)
     monkeypatch.setattr(fetch, "fetch_decoder", stop)
     monkeypatch.setattr(sweep, "read_arguments", read_and_stop)

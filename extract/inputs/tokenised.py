@@ -47,9 +47,7 @@ class TokenisedText:
     index: int  # position in the caller's list
     ids: NDArray[np.int64]
     roles: NDArray[np.int8]
-    offsets: NDArray[np.int64]
-    """`(T, 2)` first and one past the last character of each token, from the beginning of the text; negative inside
-    the instruction."""
+    offsets: NDArray[np.int64]  # `(T, 2)` characters of each token, from the text's beginning; negative before it
 
     @property
     def label(self) -> str:

@@ -32,9 +32,8 @@ def plans_over_k_and_k0(counts: Iterable[int], top_counts: Iterable[int]) -> lis
     return _each_once(f"nosink-bidirectional:{k0}+bidirectional:{k - k0}" for k in counts for k0 in tops if k0 <= k)
 
 
-def k_and_k0(text: str) -> tuple[int, int] | None:
+def k_and_k0(plan: MaskPlan) -> tuple[int, int] | None:
     """Read a plan as `(k, k0)`: k converted blocks from the top, the uppermost k0 of them nosink; None for others."""
-    plan = parse_plan(text)
     if plan.is_untouched:
         return 0, 0
     found = re.fullmatch(r"(?:nosink-bidirectional:(\d+))?\+?(?:bidirectional:(\d+))?", plan.text)

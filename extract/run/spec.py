@@ -1,5 +1,6 @@
 """Settings of an extraction. Reading a config loads no torch."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -66,6 +67,13 @@ class ExtractionSpec:
     def mask_plan(self) -> MaskPlan:
         """The plan, read once."""
         return parse_plan(self.plan)
+
+    def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
+        """Return the same settings under another plan, which is checked against them but not read from text again."""
+        changed = copy(self)
+        vars(changed).update(plan=plan.text, mask_plan=plan)
+        changed.__post_init__()
+        return changed
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""

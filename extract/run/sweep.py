@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def sweep_latents(
         raise ConfigError("no plan was given to sweep over; give at least one.")
     sweep_cost(plans, len(decoder.blocks))
     unique = unique_texts(texts)
-    specs = {plan: replace(spec, plan=plan.text) for plan in plans}
+    specs = {plan: spec.with_plan(plan) for plan in plans}
     n_rows = count_rows(decoder, unique, spec)
     manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]

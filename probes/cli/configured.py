@@ -18,13 +18,12 @@ from extract.run.runner import describe_extraction, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from probes.cli.parsing import Flags, read_arguments
-from probes.cli.screen import screen_watcher
+from probes.cli.screen import screen_watcher, show
 from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
-from probes.runs.load import load_run_task
-from probes.runs.obtain import obtain_cache, obtain_corpus
+from probes.runs.obtain import load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.base import Task
@@ -49,7 +48,7 @@ def extract_command(argv: Sequence[str]) -> int:
         return _dry_run(parsed.config)
     for source in _sources(parsed.config):
         cache = obtain_cache(parsed.config, source, watcher=screen_watcher(Console(stderr=True)))
-        Console(markup=False).print(f"{cache.path}", soft_wrap=True, highlight=False)
+        show(str(cache.path))
     return 0
 
 
@@ -68,7 +67,7 @@ def fit_command(argv: Sequence[str]) -> int:
     if head == AUTOENCODER:
         cache = LatentCache(name) if name else find_cache_of(config, _corpus(config))
         result = pretrain(config, cache, watcher=watcher, command=command_line())
-        Console(markup=False).print(f"{result.folder}/summary.md holds the losses of every layer.", soft_wrap=True)
+        show(f"{result.folder}/summary.md holds the losses of every layer.")
         return 0
     if head:  # a head for another kind of task is refused by name
         config = replace(config, heads={head: config.heads.get(head)})
@@ -96,11 +95,7 @@ def _sources(config: RunConfig) -> list[Task | Corpus]:
 
 
 def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
-    """Find the cache of a task or corpus without its decoder: by name, contents and texts.
-
-    Raises:
-        CacheError: None fits, or several do.
-    """
+    """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
     texts = source.texts()
     found = []
     for path in sorted(Path(config.caches).glob("*.h5")):
@@ -139,31 +134,25 @@ def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
 
 def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
     """Whether a cache holds what a configuration extracts, or more."""
-    identity = cache.identity
+    identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
     template = {**spec.template.to_dict(), "window": identity["template"]["window"]}
-    wanted = (spec.mask_plan.text, template, spec.storage_dtype)
-    n_blocks = cache.manifest.provenance["decoder"]["n_layers"]
-    return (
-        (identity["plan"], identity["template"], identity["storage_dtype"]) == wanted
-        and set(select_layers(spec.layers, n_blocks)) <= set(cache.layers)
-        and (_holds_words(cache, spec) if cache.is_words else set(spec.poolings) <= set(cache.poolings))
-    )
-
-
-def _holds_words(cache: LatentCache, spec: ExtractionSpec) -> bool:
-    words, n_blocks = cache.identity["words"], cache.manifest.provenance["decoder"]["n_layers"]
-    wanted = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
-    is_read_alike = (words["shift"], words["on_lost"]) == (spec.words.shift, spec.words.on_lost)
-    return is_read_alike and set(wanted) <= set(cache.poolings)
+    found = [identity["plan"], identity["template"], identity["storage_dtype"]]
+    wanted: list[object] = [spec.mask_plan.text, template, spec.storage_dtype]
+    poolings = spec.poolings
+    if cache.is_words:
+        found += [identity["words"]["shift"], identity["words"]["on_lost"]]
+        wanted += [spec.words.shift, spec.words.on_lost]
+        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+    layers = select_layers(spec.layers, n_blocks)
+    return found == wanted and set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)
 
 
 def _show(result: RunResult) -> None:
-    console = Console(markup=False)
     scores = result.record
-    console.print(screen_table(scores, KINDS[scores.header.kind].report))
+    Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
     if scores.header.task["is_sample"]:
-        console.print("The task is a sample shipped with icecore: these scores are no benchmark result.")
-    console.print(f"{result.folder}/summary.md holds the summary, scores.json the numbers.", soft_wrap=True)
+        show("The task is a sample shipped with icecore: these scores are no benchmark result.")
+    show(f"{result.folder}/summary.md holds the summary, scores.json the numbers.")
 
 
 def _dry_run(config: RunConfig) -> int:
@@ -176,23 +165,15 @@ def _dry_run(config: RunConfig) -> int:
         manifest = describe_extraction(decoder, texts, config.extraction)
         estimates.append(estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest))
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        lines.append(dry_run_text(estimates[-1], len(manifest.identity["layers"])))
+        lines.append(_dry_run_text(estimates[-1], len(manifest.identity["layers"])))
     if len(sources) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
-    Console(markup=False).print("\n".join(lines), highlight=False, soft_wrap=True)
+    show("\n".join(lines))
     return 0
 
 
-def dry_run_text(estimate: Estimate, n_layers: int) -> str:
-    """Write an estimate out.
-
-    Args:
-        estimate: The estimate.
-        n_layers: Layers that would be stored.
-
-    Returns:
-        A few lines: rows, tokens, words if any, bytes per pooling and layer, time.
-    """
+def _dry_run_text(estimate: Estimate, n_layers: int) -> str:
+    """Write an estimate out: rows, tokens, words if any, bytes per pooling and layer, time."""
     what = "unique texts, or windows of them" if estimate.n_words else "unique texts"
     lines = [
         f"rows      {estimate.n_rows:,} {what}, the longest of {estimate.longest:,} tokens, "

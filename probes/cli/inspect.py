@@ -3,43 +3,31 @@
 import json
 from collections.abc import Sequence
 
-from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
-from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from extract.store.manifest import flatten
+from probes.cli.parsing import make_parser, parse_command
+from probes.cli.screen import show
 
 
 def inspect_command(argv: Sequence[str]) -> int:
     """Say what a cache is and how complete; works on half-done caches."""
-    parser = ArgumentParser(prog="icecore inspect", description=inspect_command.__doc__, exit_on_error=False)
+    parser = make_parser("inspect", inspect_command.__doc__)
     parser.add_argument("file", type=str, help="the cache")
     parser.add_argument("--json", dest="as_json", action="store_true", help="print identity and provenance as JSON")
-    try:
-        found = parser.parse_args(list(argv))
-    except ArgumentError as error:
-        text = " ".join(str(error).split())
-        raise ConfigError(f"inspect cannot be done: {text}. Usage: icecore inspect FILE.") from error
+    found = parse_command(parser, argv, usage="FILE")
     cache = LatentCache(found.file, allow_partial=True)
     if found.as_json:
         value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
         Console().print_json(json.dumps(value))
         return 0
-    for line in describe_cache(cache):
-        Console().print(line, highlight=False, soft_wrap=True, markup=False)
+    show("\n".join(_describe(cache)))
     return 0
 
 
-def describe_cache(cache: LatentCache) -> list[str]:
-    """Describe a cache in lines of text.
-
-    Args:
-        cache: The cache, whole or half done.
-
-    Returns:
-        What it is, how complete, sizes, certificate, then every field of its identity.
-    """
+def _describe(cache: LatentCache) -> list[str]:
+    """Describe a cache: what it is, how complete, sizes, certificate, then every field of its identity."""
     state = "complete" if cache.is_complete else "half done: run the same extraction again to go on"
     decoder = cache.manifest.provenance["decoder"]
     row_bytes = sum(cache.layer(layer, pooling).nbytes for pooling in cache.poolings for layer in cache.layers)

@@ -24,14 +24,7 @@ USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        argv: Arguments after the program's name; this process's own when absent.
-
-    Returns:
-        0 when it went well, 1 for an error, told in one sentence, 2 for wrong usage, 130 for Ctrl-C.
-    """
+    """Run one command and return 0, 1 for an error, told in one sentence, 2 for wrong usage, or 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(usage())

@@ -16,7 +16,6 @@ from probes.runs.config import RunConfig
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
 FREE_FORM = ("heads", "task.options", "pretraining.options", "pretraining.autoencoder")
 
-
 Flags = dict[str, tuple[type, Any, str]]
 
 
@@ -28,21 +27,26 @@ class Parsed:
     flags: dict[str, Any]
 
 
+def make_parser(command: str, description: str | None) -> ArgumentParser:
+    """Make the parser of a command that takes no configuration."""
+    return ArgumentParser(prog=f"icecore {command}", description=description, exit_on_error=False)
+
+
+def parse_command(parser: ArgumentParser, argv: Sequence[str], *, usage: str) -> Any:
+    """Parse the arguments of a command that takes no configuration; the error says how to use it."""
+    try:
+        return parser.parse_args(list(argv))
+    except ArgumentError as error:
+        text = " ".join(str(error).split())
+        command = parser.prog.removeprefix("icecore ")
+        raise ConfigError(f"{command} cannot be done: {text}. Usage: {parser.prog} {usage}.") from error
+
+
 def read_arguments(command: str, argv: Sequence[str], *, description: str, flags: Flags) -> Parsed:
     """Read the arguments of a command that takes a configuration.
 
-    Args:
-        command: The command's name.
-        argv: Its arguments: a YAML file first, if any, then `--key value` or `--key=value` for any key.
-        description: One sentence for `--help`.
-        flags: Further options of the command: name to type, default and help text.
-
-    Returns:
-        The configuration and the flags.
-
-    Raises:
-        ConfigError: An unreadable file, an unknown key (with the nearest match) or a value of the wrong kind.
-        IcecoreError: An unknown name as a value.
+    A YAML file comes first, if any, then `--key value` or `--key=value` for any key, and the flags of the command: name
+    to type, default and help text. An unknown key is refused with the nearest match.
     """
     arguments = list(argv)
     if arguments and not arguments[0].startswith("-"):

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
 from rich.console import Console
 
-from extract.errors import ConfigError, InputError
+from extract.errors import InputError
+from probes.cli.parsing import make_parser, parse_command
 from probes.runs.scorer import Scorer, load_scorer
 
 CHUNK_ROWS = 4096
@@ -19,7 +19,7 @@ COUNTS = {1: "one text", 2: "two texts"}
 
 def score_command(argv: Sequence[str]) -> int:
     """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
-    parser = ArgumentParser(prog="icecore score", description=score_command.__doc__, exit_on_error=False)
+    parser = make_parser("score", score_command.__doc__)
     parser.add_argument("run", type=str, help="run folder, as runs/demo")
     parser.add_argument("texts", type=str, nargs="*", help="the texts of one row: two for pairs, else one")
     parser.add_argument(
@@ -29,12 +29,8 @@ def score_command(argv: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
     parser.add_argument("--jsonl", action="store_true", help="print a JSON object per row")
-    try:
-        found = parser.parse_args(list(argv))
-    except ArgumentError as error:
-        text = " ".join(str(error).split())
-        raise ConfigError(f"score cannot be done: {text}. Usage: icecore score RUN TEXT [TEXT].") from error
-    lines = _read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
+    found = parse_command(parser, argv, usage="RUN TEXT [TEXT]")
+    lines = read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
     scorer = load_scorer(found.run, head=found.head or None)
     rows = _read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
     Console(stderr=True, markup=False).print(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds", highlight=False)
@@ -67,7 +63,8 @@ def _one_row(texts: Sequence[str], scorer: Scorer) -> Any:
     return texts[0] if scorer.n_texts == 1 else tuple(texts)
 
 
-def _read_lines(name: str) -> list[str]:
+def read_lines(name: str) -> list[str]:
+    """Read the lines of a text file, or of standard input for `-`."""
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -4,27 +4,31 @@ import time
 
 from rich.console import Console
 
-from extract.run.progress import BarProgress, ExtractionProgress
+from extract.run.progress import BarProgress
 from probes.fitting.keep_best import EpochReport
 from probes.runs.obtain import Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this
 BAR = 20  # characters
-WORD_SCORES = {"validation_span-f1": "validation span F1", "validation_accuracy": "validation accuracy"}
+WORD_SCORES = {
+    "validation_span-f1": "validation span F1 of the best layer",
+    "validation_accuracy": "validation accuracy of the best layer",
+}
+
+
+def show(text: str) -> None:
+    """Print text as it is: no colours, and no line breaks but its own."""
+    Console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def screen_watcher(console: Console) -> Watcher:
     """Make a watcher that shows remarks, the extraction's bar and the epochs of every head."""
     return Watcher(
         say=lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False),
-        extraction=lambda title: _bar(console, title),
+        extraction=lambda title: BarProgress(console, title=title),
         epochs=lambda head, seed: _epochs(console, head, seed),
     )
-
-
-def _bar(console: Console, title: str) -> ExtractionProgress:
-    return BarProgress(console, title=title)
 
 
 def _epochs(console: Console, head: str, seed: int) -> EpochReport:
@@ -35,12 +39,10 @@ def _epochs(console: Console, head: str, seed: int) -> EpochReport:
         nonlocal shown
         parts = [f"loss {values['train_loss']:.4f}"]
         for key, value in values.items():
-            if key.endswith("_pearson"):
+            if key in WORD_SCORES or key.endswith("_pearson"):
                 best[key] = max(best.get(key, value), value)
-                parts.append(f"{key.removesuffix('_pearson')} Pearson {100 * value:.2f} (best {100 * best[key]:.2f})")
-            elif key in WORD_SCORES:
-                best[key] = max(best.get(key, value), value)
-                parts.append(f"{WORD_SCORES[key]} of the best layer {100 * value:.2f} (best {100 * best[key]:.2f})")
+                label = WORD_SCORES.get(key) or f"{key.removesuffix('_pearson')} Pearson"
+                parts.append(f"{label} {100 * value:.2f} (best {100 * best[key]:.2f})")
             elif key == "held_out_loss":
                 best[key] = min(best.get(key, value), value)
                 parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")

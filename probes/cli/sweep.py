@@ -8,7 +8,7 @@ from extract.errors import ConfigError
 from extract.masks.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
 from extract.masks.plan import MaskPlan, parse_plan
 from probes.cli.parsing import Flags, read_arguments
-from probes.cli.screen import screen_watcher
+from probes.cli.screen import screen_watcher, show
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.report.scores import PlansScores
@@ -34,7 +34,7 @@ def sweep_command(argv: Sequence[str]) -> int:
     parsed = read_arguments("sweep", argv, description=sweep_command.__doc__ or "", flags=FLAGS)
     plans = choose_plans(parsed.flags)
     if parsed.flags["dry_run"]:
-        Console().print("\n".join(plan.text for plan in plans), highlight=False, markup=False)
+        show("\n".join(plan.text for plan in plans))
         return 0
     watcher = screen_watcher(Console(stderr=True))
     if parsed.flags["search"]:
@@ -43,10 +43,8 @@ def sweep_command(argv: Sequence[str]) -> int:
                 f"--test is {parsed.flags['test']!r}, but a search reads test for what it chose and for causal; leave "
                 "--test or --search out."
             )
-        strategy, budget = parsed.flags["search"], parsed.flags["budget"]
-        result = run_search(
-            parsed.config, plans, strategy=strategy, budget=budget, watcher=watcher, command=command_line()
-        )
+        how = {"strategy": parsed.flags["search"], "budget": parsed.flags["budget"]}
+        result = run_search(parsed.config, plans, **how, watcher=watcher, command=command_line())
     else:
         result = run_sweep(parsed.config, plans, test=parsed.flags["test"], watcher=watcher, command=command_line())
     _show(result)
@@ -58,32 +56,20 @@ def _show(result: RunResult) -> None:
     for name, choice in scores.chosen.items():
         found = choice.result
         point = f" ({found.chosen['layer']})" if "layer" in found.chosen else ""
-        line = f"{name}: best on validation {choice.plan}{point}"
+        line = f"{name}: best on validation {choice.plan.text}{point}"
         line += "".join(
             f", {split} {found.metric} {100 * found.mean(split):.1f}"
             for split in ("validation", "test") if split in found.summary
         )  # fmt: skip
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        show(line)
     figure = "search.png what was tried" if scores.search else "sweep.png the curve"
-    line = f"{result.folder}/summary.md holds every plan, {figure}."
-    Console().print(line, soft_wrap=True, markup=False, highlight=False)
+    show(f"{result.folder}/summary.md holds every plan, {figure}.")
 
 
 def choose_plans(flags: dict[str, str]) -> list[MaskPlan]:
-    """Work out the plans that the flags of the command ask for.
-
-    Args:
-        flags: Values by flag; empty where not given.
-
-    Returns:
-        The plans, each once.
-
-    Raises:
-        ConfigError: Flags that do not say which plans, or contradict each other.
-        UnknownNameError: An unknown kind or plan.
-    """
+    """Work out the plans, each once, that the flags of the command ask for; refuse flags that do not say which."""
     kinds = [kind.strip() for kind in flags["kinds"].split(",") if kind.strip()]
     if flags["plans"]:
         return list(dict.fromkeys(parse_plan(text) for text in flags["plans"].split(";") if text.strip()))

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
-from rich.console import Console
+from jsonargparse import ArgumentParser
 
 from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
@@ -16,6 +14,9 @@ from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
 from extract.wiring.certificate import INFLUENCE_TOKENS, check_batch_invariance, check_influence, influence
+from probes.cli.parsing import make_parser, parse_command
+from probes.cli.score import read_lines
+from probes.cli.screen import show
 from probes.report.attention import draw_attention, draw_influence, draw_sink_mass
 
 TEXTS = (
@@ -29,21 +30,19 @@ def verify_command(argv: Sequence[str]) -> int:
     parser = _parser("verify", verify_command.__doc__)
     parser.add_argument("--tokens", type=int, default=INFLUENCE_TOKENS, help="length of the row, in tokens")
     parser.add_argument("--picture", type=str, default="", help="PNG file for the matrices")
-    found = _parse(parser, argv, "icecore verify DECODER PLAN")
+    found = parse_command(parser, argv, usage="DECODER PLAN")
     plan = parse_plan(found.plan)
-    screen = Console()
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     with plan_in_force(decoder, plan):
         moved = influence(decoder, n_tokens=found.tokens)
         certificate = {"influence": check_influence(decoder, plan), **check_batch_invariance(decoder)}
     for layer, matrix in zip(decoder.layers, moved, strict=True):
-        screen.print(f"{layer}\n{draw(matrix)}", highlight=False, markup=False)
-    screen.print(
+        show(f"{layer}\n{draw(matrix)}")
+    show(
         f"plan {plan.text} took effect on {decoder.description.name} at {len(decoder.layers)} layers; "
         f"drift with padding right {certificate['right']:.1e}, left {certificate['left']:.1e} "
-        f"(allowed {certificate['allowed']:g})",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"(allowed {certificate['allowed']:g})"
+    )
     if found.picture:
         title = f"influence, {plan.text} on {decoder.description.name}"
         draw_influence(moved, decoder.layers, _writable(found.picture), title=title)
@@ -56,35 +55,27 @@ def attention_command(argv: Sequence[str]) -> int:
     parser.add_argument("--texts", type=str, default="", help="text file, a text a line; two sentences when absent")
     parser.add_argument("--bos", type=str, default="auto", help="BOS policy: auto, force or none")
     parser.add_argument("--out", type=str, default="attention", help="folder for attention.png and sink_mass.png")
-    found = _parse(parser, argv, "icecore attention DECODER PLAN")
+    found = parse_command(parser, argv, usage="DECODER PLAN")
     plan = parse_plan(found.plan)
-    texts = _read_lines(found.texts) if found.texts else list(TEXTS)
+    texts = [line for line in read_lines(found.texts) if line.strip()] if found.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=found.bos))
     folder = Path(found.out)
     title = f"{plan.text} on {decoder.description.name}"
     draw_attention(maps, _writable(str(folder / "attention.png")), title=f"mean attention, {title}")
     draw_sink_mass(maps, folder / "sink_mass.png", title=f"sink mass, {title}")
-    screen = Console()
     for block, mass in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
-        screen.print(f"{block}  {mass:.3f} {'#' * round(40 * mass)}", highlight=False, markup=False)
-    screen.print(f"{folder}/attention.png and sink_mass.png", highlight=False, markup=False)
+        show(f"{block}  {mass:.3f} {'#' * round(40 * mass)}")
+    show(f"{folder}/attention.png and sink_mass.png")
     return 0
 
 
 def _parser(name: str, text: str | None) -> ArgumentParser:
-    parser = ArgumentParser(prog=f"icecore {name}", description=text, exit_on_error=False)
+    parser = make_parser(name, text)
     parser.add_argument("decoder", type=str, help="known name, hub id, local folder or .gguf file")
     parser.add_argument("plan", type=str, help="mask plan (icecore list plans)")
     parser.add_argument("--device", type=str, default="auto", help="torch device, or auto")
     return parser
-
-
-def _parse(parser: ArgumentParser, argv: Sequence[str], usage: str) -> Any:
-    try:
-        return parser.parse_args(list(argv))
-    except ArgumentError as error:
-        raise ConfigError(f"the command cannot be read: {' '.join(str(error).split())}. Usage: {usage}.") from error
 
 
 def _writable(name: str) -> Path:
@@ -94,13 +85,3 @@ def _writable(name: str) -> Path:
     except OSError as error:
         raise ConfigError(f"the picture {name!r} cannot be written ({error.strerror}); name another place.") from error
     return path
-
-
-def _read_lines(name: str) -> list[str]:
-    try:
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the text file {name!r} cannot be read ({error}); give a UTF-8 file, a text a line."
-        ) from error
-    return [line for line in lines if line.strip()]

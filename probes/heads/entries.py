@@ -38,8 +38,9 @@ class HeadEntry:
         check: Refuses a task it cannot be fitted on, before anything is extracted.
         check_options: Refuses options that contradict each other.
         oldest_schema: Oldest schema of saved heads that it can be read from.
-        build: Builds the network from the arguments it was saved with, ready for its weights. A network for classes
-            also has `predict` and `compares_texts` (see `probes.heads.classes.scoring`), and is scored by them.
+        build: Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and
+            numbers are scored by its `predict`.
+        gives_probabilities: Whether the softmax of its outputs is the probability of each class.
     """
 
     name: str
@@ -51,6 +52,7 @@ class HeadEntry:
     build: Callable[..., FittedModule]
     check_options: Callable[[HeadOptions], None] = lambda _: None
     oldest_schema: int = 1
+    gives_probabilities: bool = False
 
     def options(self) -> tuple[str, ...]:
         """Name its options in a config."""

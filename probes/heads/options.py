@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from extract.errors import ConfigError, unknown_name
+import torch
+
+from extract.errors import ConfigError, IcecoreError, unknown_name
 from probes.networks.widths import Widths, check_widths
 
 DATA_OPTIONS = ("pooling", "layers")
@@ -38,18 +40,7 @@ class HeadOptions:
 
 
 def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str, tuple[str, ...]]:
-    """Separate what a head reads from its own options.
-
-    Args:
-        name: The head, for messages.
-        options: Options by name.
-
-    Returns:
-        Its own options, the pooling (empty for the first extracted one), and the layers.
-
-    Raises:
-        ConfigError: A pooling or layers of the wrong kind.
-    """
+    """Separate a head's own options from the pooling (empty for the first extracted one) and the layers it reads."""
     own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     layers, pooling = options.get("layers", "all"), options.get("pooling")
     names = list(layers) if isinstance(layers, list | tuple) else [layers]
@@ -61,13 +52,9 @@ def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
-    """List the options that a source declares, with their defaults.
+    """List the options that a source declares, with their defaults; parameters without a default are no options.
 
-    Args:
-        source: A dataclass, an instance of one (its values are the defaults), or a class with a constructor.
-
-    Returns:
-        Option to its parameter; parameters without a default are no options.
+    A source is a dataclass, an instance of one (its values are the defaults), or a class with a constructor.
     """
     parameters = inspect.signature(source if callable(source) else type(source)).parameters
     found = {key: each for key, each in parameters.items() if each.default is not inspect.Parameter.empty}
@@ -79,17 +66,10 @@ def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
 def resolve_sources(
     name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Check options against the sources that declare them.
+    """Check options against the sources that declare them; gives one value per source.
 
-    Args:
-        name: What messages call the head.
-        sources: A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a
-            dictionary of those of its arguments that were given.
-        options: Options by name.
-        others: Further options, for messages.
-
-    Returns:
-        One value per source.
+    A dataclass or an instance of one becomes a checked instance; a class with a constructor becomes a dictionary of
+    those of its arguments that were given. Messages call the head `name`, and list `others` as further options.
 
     Raises:
         UnknownNameError: An option that no source declares.
@@ -116,18 +96,8 @@ def _build(source: Any, values: dict[str, Any]) -> Any:
 def coerce(head: str, key: str, value: Any, parameter: inspect.Parameter, *, is_free: bool) -> Any:
     """Bring a value to the kind of its default; YAML reads `1e-3` as a text, so a number may come as one.
 
-    Args:
-        head: What messages call the head.
-        key: The option.
-        value: Its value.
-        parameter: The declared option. Where its default is None, it takes a number or None.
-        is_free: Whether a range is checked elsewhere; else numbers are at least 0, or 1 where the default is not 0.
-
-    Returns:
-        The value.
-
-    Raises:
-        ConfigError: A value of the wrong kind.
+    Where the default is None, the option takes a number or None. Unless `is_free` (a range is checked elsewhere),
+    numbers are at least 0, or 1 where the default is not 0.
     """
     default = parameter.default
     if parameter.annotation == Widths:
@@ -158,3 +128,17 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
             yield kind(float(value))
     except (TypeError, ValueError, OverflowError):
         return
+
+
+def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> None:
+    """Build a network without memory or randomness, so that a bad value is refused before anything is extracted."""
+    sizes = arguments.get("bottleneck")
+    n_layers = len(sizes) if isinstance(sizes, list | tuple) else 2  # the true number is known with the cache
+    try:
+        with torch.device("meta"):
+            network(max(n_layers, 1), 4096, **arguments)
+    except IcecoreError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:  # torch answers a size beyond 64 bits with a TypeError
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(f"head {name!r} cannot be built with {arguments}: {reason}.") from error

@@ -12,16 +12,14 @@ from probes.heads.classes.cosine_threshold import (
     check_threshold,
     evaluate_threshold,
 )
-from probes.heads.classes.logistic_probe import check_probe, evaluate_probe
+from probes.heads.classes.logistic_probe import LinearProbe, check_probe, evaluate_probe
 from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
-from probes.heads.classes.options import ProbeOptions
+from probes.heads.classes.solving import ProbeOptions
 from probes.heads.entries import HeadEntry
-from probes.heads.numbers.ridge import RidgeProbe
-from probes.heads.numbers.ridge_probe import RidgeOptions, check_ridge, evaluate_ridge
+from probes.heads.numbers.ridge_probe import RidgeOptions, RidgeProbe, check_ridge, evaluate_ridge
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
-from probes.heads.pairs.checks import pair_head
-from probes.heads.words.checks import token_head
-from probes.logistic.probe import LinearProbe
+from probes.heads.pairs.evaluation import pair_head
+from probes.heads.words.evaluation import token_head
 from probes.networks.cosine_heads import CosineLinear, CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
@@ -47,6 +45,7 @@ _ENTRIES = (
     HeadEntry(
         "logistic-probe", "classes", "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
         (ProbeOptions,), evaluate=evaluate_probe, check=check_probe, build=LinearProbe, oldest_schema=3,
+        gives_probabilities=True,
     ),
     HeadEntry(
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
@@ -74,15 +73,7 @@ HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
-    """Look up a head.
-
-    Args:
-        name: A key of `HEADS`.
-        kind: The kind of task it must be for; any where empty.
-        task: Name of the task, for the message.
-
-    Returns:
-        Its row.
+    """Look up a head, for one kind of task where that is named; messages name the task.
 
     Raises:
         UnknownNameError: Another name, or a head for another kind of task.
@@ -99,15 +90,7 @@ def resolve_head(
 ) -> HeadOptions:
     """Check the options of a head; those that are not given are the protocol's, then the head's defaults.
 
-    Args:
-        name: A key of `HEADS`.
-        options: Options by name; None for none.
-        protocol: The protocol of the run.
-        kind: The kind of task the head must be for; any where empty.
-        task: Name of the task, for messages.
-
-    Returns:
-        The options.
+    `kind` is the kind of task that the head must be for (any where empty), and `task` names the task in messages.
 
     Raises:
         UnknownNameError: An unknown head or option, or an unknown name as a value.

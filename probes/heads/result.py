@@ -18,9 +18,9 @@ class Curve:
         name: What the line is, for instance `standardised` or `C 0.1`; empty where a head has one line only.
         split: The split that was scored.
         metric: The metric.
-        values: `L` scores in the order of the result's layers, the mean over seeds.
-        spread: `L` standard deviations over seeds; empty for one seed.
-        by_seed: Per seed `L` scores; empty where the seeds agree or there is one.
+        values: Scores in the order of the result's layers, the mean over seeds.
+        spread: Standard deviations over seeds; empty for one seed.
+        by_seed: Scores of each seed; empty where the seeds agree or there is one.
     """
 
     name: str
@@ -115,14 +115,7 @@ class HeadResult:
 
 
 def read_result(name: str, values: Mapping[str, Any]) -> HeadResult:
-    """Read a result back from its serial form, without predictions and row scores.
-
-    Args:
-        name: The head.
-        values: What `HeadResult.to_dict` gave, as read from JSON: null where a number is missing.
-
-    Returns:
-        The result.
+    """Read a result back from its serial form, without predictions and row scores; a null number is NaN.
 
     Raises:
         KeyError: A field is missing.

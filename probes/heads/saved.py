@@ -17,13 +17,7 @@ BUILDS = {
 
 
 def build_head(record: dict[str, Any]) -> FittedModule:
-    """Build the module of a saved head, without its weights.
-
-    Args:
-        record: The record that was saved with it.
-
-    Returns:
-        The module.
+    """Build the module of a saved head from its record, without its weights.
 
     Raises:
         UnknownNameError: An unknown head.

@@ -11,23 +11,18 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import HeadError
+from extract.run.embed import embed_texts
+from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from probes.fitting.saved import FittedModule, SavedHead
+from probes.heads.registry import HEADS
 from probes.latents.channels import split_poolings
+from probes.latents.class_features import join_pair
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""
 ScoreRows = Callable[[Heads, Sequence[Any], Decoder, ExtractionSpec], Any]
 """Scores rows with a head whose latents the spec extracts, and no others; gives as many predictions."""
-
-
-def refuse_probabilities(heads: Heads, *_: Any) -> Any:
-    """Refuse to give probabilities of classes.
-
-    Raises:
-        HeadError: Names the head.
-    """
-    raise HeadError(f"head {heads[0].record['name']!r} gives no probabilities of classes; allowed: logistic-probe.")
 
 
 @dataclass(frozen=True)
@@ -39,23 +34,54 @@ class KindScoring:
         fields: Names what a scored row holds, from the row and its prediction: a value, or a list of as many values as
             every other list of the row.
         n_texts: Counts the texts of a row, from the record of a head.
-        probabilities: Gives `(N, K)` probabilities of the head's classes.
     """
 
     score: ScoreRows
     fields: Callable[[Any, Any], dict[str, Any]]
     n_texts: Callable[[dict[str, Any]], int] = lambda _: 1
-    probabilities: ScoreRows = refuse_probabilities
+
+
+def score_texts(heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec) -> Any:
+    """Predict texts, or pairs of texts where the task has two in a row, by a head that is fitted once."""
+    head: Any = heads[0].head
+    return head.predict(*_features(heads[0], rows, decoder, spec))
+
+
+def class_probabilities(
+    heads: Heads, rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
+) -> Float[Tensor, "N K"]:
+    """Give the probability of every class, in the order of the head's names; HeadError for a head without any."""
+    name = heads[0].record["name"]
+    if not HEADS[name].gives_probabilities:
+        allowed = ", ".join(entry.name for entry in HEADS.values() if entry.gives_probabilities)
+        raise HeadError(f"head {name!r} gives no probabilities of classes; allowed: {allowed}.")
+    logits: Tensor = heads[0].head(*_features(heads[0], rows, decoder, spec))
+    return logits.softmax(-1)
+
+
+def embed_once(
+    texts: Iterable[str], decoder: Decoder, spec: ExtractionSpec
+) -> tuple[Float[Tensor, "L P N D"], dict[str, int]]:
+    """Embed every different text once; gives the latents, and the position of each text in them."""
+    unique = unique_texts(texts)
+    return embed_texts(decoder, unique, spec=spec), {text: i for i, text in enumerate(unique)}
+
+
+def _features(
+    saved: SavedHead[FittedModule], rows: Sequence[Any], decoder: Decoder, spec: ExtractionSpec
+) -> tuple[Float[Tensor, "N D"], ...]:
+    """Read what the head of one layer is called with: features of the rows, or latents of both texts."""
+    sides = list(zip(*rows, strict=True)) if saved.record.get("is_pairs") else [rows]
+    latents, places = embed_once((text for side in sides for text in side), decoder, spec)
+    read = read_channels(latents, saved.record, layers=spec.layers, poolings=spec.poolings)
+    found = [read[:, [places[text] for text in side]] for side in sides]
+    if not getattr(saved.head, "compares_texts", False):
+        found = [join_pair(*found)]
+    return tuple(side[0] for side in found)
 
 
 def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """List the latents that a saved head reads, in order.
-
-    Args:
-        record: Its record; `layers` are names of layers, or of channels such as `mean/block_01`.
-
-    Returns:
-        `C` pairs of pooling and layer.
+    """List the latents that a saved head reads, in order, as `C` pairs of pooling and layer.
 
     Example:
         >>> saved_channels({"pooling": "mean+last", "layers": ["block_01"]})
@@ -70,14 +96,9 @@ def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def only_chosen(saved: SavedHead[FittedModule], layer: str) -> SavedHead[FittedModule]:
-    """Reduce a head to the one layer that it was chosen at, so that no other layer is computed to score with it.
+    """Reduce a head to the layer chosen, as scores.json names it, so that no other is computed to score with it.
 
-    Args:
-        saved: The head.
-        layer: The chosen layer as scores.json names it; a head of one layer, or of a mix of layers, stays as it is.
-
-    Returns:
-        The head and its record, of that layer alone.
+    A head of one layer, or of a mix of layers, stays as it is.
     """
     channels = saved_channels(saved.record)
     names = ["/".join(channel) if "+" in saved.record["pooling"] else channel[1] for channel in channels]
@@ -89,17 +110,7 @@ def only_chosen(saved: SavedHead[FittedModule], layer: str) -> SavedHead[FittedM
 
 
 def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_words: bool) -> ExtractionSpec:
-    """Leave out of an extraction what no head reads.
-
-    Args:
-        spec: The extraction of the run.
-        heads: The heads.
-        decoder: The decoder.
-        reads_words: Whether latents are those of words.
-
-    Returns:
-        The extraction of only the layers and poolings that the heads read, each by its name.
-    """
+    """Leave out of the extraction of a run the layers and poolings that no head reads; name the others one by one."""
     channels = [channel for saved in heads for channel in saved_channels(saved.record)]
     poolings = tuple(dict.fromkeys(pooling for pooling, _ in channels))
     layers = tuple(name for name in decoder.layers if name in {layer for _, layer in channels})
@@ -110,17 +121,7 @@ def narrow_spec(spec: ExtractionSpec, heads: Heads, decoder: Decoder, *, reads_w
 def read_channels(
     latents: Float[Tensor, "L P N D"], record: dict[str, Any], *, layers: Sequence[str], poolings: Iterable[str]
 ) -> Float[Tensor, "C N D"]:
-    """Pick the latents that a saved head reads out of those that were computed.
-
-    Args:
-        latents: `(L, P, N, D)` latents.
-        record: The record of the head.
-        layers: Names of the `L` layers.
-        poolings: Names of the `P` poolings.
-
-    Returns:
-        `(C, N, D)` latents, as the head takes them.
-    """
+    """Pick the latents that a saved head reads, as it takes them, out of those of some layers and poolings."""
     names = list(poolings)
     picked = [latents[layers.index(layer), names.index(pooling)] for pooling, layer in saved_channels(record)]
     return torch.stack(picked)

@@ -1,10 +1,11 @@
 """What all heads of a run share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from extract.digest import digest_json
 from extract.errors import unknown_name
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import EpochReport
@@ -52,6 +53,11 @@ class Setting:
         find_protocol(self.protocol)
         if self.calibration not in CALIBRATIONS:
             raise unknown_name("calibration", self.calibration, CALIBRATIONS)
+
+    def identify(self, *head: Any, more: Sequence[Any] = (), reads_test: bool = False) -> str:
+        """Digest all that decides a fit: what the head is, the latents and rows it sees, versions, and `more`."""
+        task = self.task if reads_test else self.task.without_test()  # found again when test is read later
+        return digest_json([*head, self.cache.manifest.id, task.digest(), self.cache.identity["versions"], *more])
 
     @property
     def rules(self) -> Protocol:

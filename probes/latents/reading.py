@@ -13,7 +13,7 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
-from extract.store.lookup import WordPlaces
+from extract.store.reader import WordPlaces
 from probes.latents.channels import Channels
 
 PIECE_WORDS = 256

@@ -10,7 +10,7 @@ from jaxtyping import Int
 
 from extract.errors import CacheError, TaskError
 from extract.store.cache import LatentCache
-from extract.store.lookup import WordPlaces
+from extract.store.reader import WordPlaces
 from probes.latents.channels import Channels, channels_of
 from probes.latents.reading import Chunk, Prepare, Streaming, WordReader, plan_chunks
 from probes.latents.standardise import Standardiser, standardise_chunks

@@ -11,14 +11,7 @@ from extract.errors import HeadError
 
 
 def check_strengths(Cs: Sequence[float]) -> None:
-    """Refuse an empty list of C, or a C that is no number above 0.
-
-    Args:
-        Cs: Inverse strengths of the penalty.
-
-    Raises:
-        HeadError: Names the value.
-    """
+    """Refuse with a HeadError an empty list of C, or a C that is no number above 0."""
     if len(Cs) == 0:
         raise HeadError("the list of C is empty; allowed: one C or more, each above 0. Try Cs=(0.01, 0.1, 1, 10, 100).")
     for value in Cs:
@@ -27,16 +20,7 @@ def check_strengths(Cs: Sequence[float]) -> None:
 
 
 def check_codes(codes: Int[Tensor, " N"], *, n_classes: int, folds: Bool[Tensor, "F N"]) -> None:
-    """Refuse labels on which no probe can be fitted.
-
-    Args:
-        codes: `(N,)` class codes.
-        n_classes: Classes `K`.
-        folds: `(F, N)` training rows of every fold.
-
-    Raises:
-        HeadError: An empty split, a code outside `0 .. K - 1`, one class, or more classes than rows.
-    """
+    """Refuse with a HeadError codes of classes `0 .. K - 1` on which no probe can be fitted in every fold."""
     for fold, rows in enumerate(folds):
         where = "the training split" if len(folds) == 1 else f"the training split of fold {fold}"
         n_rows = int(rows.sum())
@@ -47,7 +31,7 @@ def check_codes(codes: Int[Tensor, " N"], *, n_classes: int, folds: Bool[Tensor,
         if low < 0 or high >= n_classes:
             wrong = low if low < 0 else high
             raise HeadError(
-                f"label code {wrong} is in {where}; allowed: 0 to {n_classes - 1}. Encode them with encode_labels."
+                f"label code {wrong} is in {where}; allowed: 0 to {n_classes - 1}. Number the classes from 0."
             )
         n_present = len(torch.unique(used))
         if n_present < 2:
@@ -65,17 +49,7 @@ def check_codes(codes: Int[Tensor, " N"], *, n_classes: int, folds: Bool[Tensor,
 def check_finite(
     latents: Float[Tensor, "L N D"], *, rows: Bool[Tensor, " N"], first_layer: int, where: str = ""
 ) -> None:
-    """Refuse NaN and infinite features in rows that are trained on, or predicted.
-
-    Args:
-        latents: `(L, N, D)` features.
-        rows: `(N,)` rows that count.
-        first_layer: Which layer `latents[0]` is.
-        where: What the sentence begins with, such as a split.
-
-    Raises:
-        HeadError: Names layer and row of the first.
-    """
+    """Refuse with a HeadError NaN and infinite features in rows that count; `where` begins the message."""
     # A sum is finite if and only if no term is NaN or infinite, short of an overflow that the second look sorts out.
     if bool(torch.isfinite(latents.sum(-1, dtype=torch.float64)[:, rows]).all()):
         return
@@ -88,14 +62,7 @@ def check_finite(
 
 
 def check_weights(weights: Float[Tensor, "F N"]) -> None:
-    """Refuse weights that are negative or not finite.
-
-    Args:
-        weights: `(F, N)` sample weights; 0 leaves a row out of a fold.
-
-    Raises:
-        HeadError: Names fold, row and value of the first.
-    """
+    """Refuse with a HeadError weights (0 leaves a row out of a fold) that are negative or not finite."""
     is_bad = ~(torch.isfinite(weights) & (weights >= 0))
     for fold, row in is_bad.nonzero()[:1].tolist():
         raise HeadError(

@@ -30,7 +30,7 @@ class Targets:
 
     @property
     def n_outputs(self) -> int:
-        """Return `R`, the logits per row."""
+        """`R`, the logits per row."""
         return 1 if self.n_classes == 2 else self.n_classes
 
     def class_weights(self) -> Float[Tensor, "G K"]:
@@ -46,13 +46,7 @@ class Targets:
         return Targets(self.codes[index], weights, offset, self.n_classes)
 
     def loss(self, logits: Float[Tensor, "G R N"]) -> tuple[Float[Tensor, " G"], Float[Tensor, "G R N"]]:
-        """Sum the log-loss over the rows of each problem.
-
-        Args:
-            logits: `(G, R, N)`.
-
-        Returns:
-            `(G,)` float64 losses, and their derivatives by the logits.
+        """Sum the log-loss over the rows of each problem, in float64; also gives the derivatives by the logits.
 
         Example:
             >>> targets = Targets(torch.tensor([[0, 1, 2]]), None, None, 3)
@@ -79,19 +73,6 @@ class Targets:
         residual = logarithms.exp_()
         residual.scatter_add_(1, gold, residual.new_full((), -1.0).expand(gold.shape))
         return losses, residual
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mean and scale of the training rows of one layer and fold.
-
-    Attributes:
-        mean: `(D,)` float64.
-        scale: `(D,)` float64; 1 where a dimension is constant, or where nothing is scaled.
-    """
-
-    mean: Float[Tensor, " D"]
-    scale: Float[Tensor, " D"]
 
 
 @dataclass(frozen=True)
@@ -161,23 +142,14 @@ class Designs:
 
 def standardise_rows(
     rows: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, is_standardised: bool = True
-) -> Moments:
-    """Standardise weighted rows in place, by their own mean and scale.
+) -> tuple[Float[Tensor, " D"], Float[Tensor, " D"]]:
+    """Standardise weighted rows in place, by their own mean and scale, which it gives (1 where nothing is scaled).
 
     Args:
-        rows: `(N, D)` float64 training rows; changed in place.
-        weights: `(N,)` float64 weights above 0; a weight of 2 is a row that is there twice.
+        rows: Float64 training rows; changed in place.
+        weights: Float64 weights above 0; a weight of 2 is a row that is there twice.
         is_standardised: Whether to divide by the standard deviation (that of the rows, as scikit-learn's scaler).
             The mean is taken off anyway: with a free intercept that changes no prediction.
-
-    Returns:
-        The moments.
-
-    Example:
-        >>> rows = torch.tensor([[1.0, 5.0], [3.0, 5.0]], dtype=torch.float64)
-        >>> moments = standardise_rows(rows, torch.ones(2, dtype=torch.float64))
-        >>> moments.mean.tolist(), moments.scale.round(decimals=6).tolist(), rows.round(decimals=6).tolist()
-        ([2.0, 5.0], [1.0, 1.0], [[-1.0, 0.0], [1.0, 0.0]])
     """
     share = weights / weights.sum()
     mean = share @ rows
@@ -187,19 +159,13 @@ def standardise_rows(
         spread = torch.linalg.vector_norm(rows * share.sqrt()[:, None], dim=0)
         scale = torch.where(spread > 1e-6 * mean.abs().clamp(min=1e-6), spread, scale)
         rows /= scale
-    return Moments(mean, scale)
+    return mean, scale
 
 
 def build_design(
     features: Float[Tensor, "N D"], weights: Float[Tensor, " N"], *, n_padded: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "M P"], Float[Tensor, "1 P"], Float[Tensor, "D Q"]]:
-    """Turn standardised rows onto the axes of their weighted Gram matrix.
-
-    Args:
-        features: `(N, D)` float64 standardised rows.
-        weights: `(N,)` float64 weights.
-        n_padded: Rows `M` to fill up to.
-        dtype: The precision of the solver.
+    """Turn standardised float64 rows onto the axes of their weighted Gram matrix, and fill up to `n_padded` rows.
 
     Returns:
         `Z` with its column of ones, the weighted sum of squares of each column, and `V`.

@@ -1,7 +1,6 @@
 """The logistic probe as a scikit-learn estimator."""
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from extract.errors import IcecoreError
 from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import oversample
+from probes.logistic.oversampling import fit_oversampled
 from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
 
@@ -74,9 +73,6 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             y: `(N,)` labels.
             sample_weight: `(N,)` weights; 0 leaves a row out.
 
-        Returns:
-            The estimator.
-
         Raises:
             ValueError: Features, labels or arguments on which no probe can be fitted.
         """
@@ -97,20 +93,15 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             norm = float(self.fit_.report.gradient_norm)
             warnings.warn(
                 f"the gradient norm is {norm:.1e} after {self.n_iter_[0]} iterations; tol asks for {self.tol:.1e}. "
-                "Raise max_iter or tol.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+                "Raise max_iter or tol.", ConvergenceWarning, stacklevel=2,
+            )  # fmt: skip
         return self
 
     def _solve(self, latents: torch.Tensor, codes: torch.Tensor, weights: NDArray[np.float64] | None) -> LogisticFit:
         options = SolverOptions(
-            tol=self.tol,
-            gap_tol=self.tol,
-            max_iterations=self.max_iter,
-            precision="float64",
+            tol=self.tol, gap_tol=self.tol, max_iterations=self.max_iter, precision="float64",
             is_standardised=self.standardise,
-        )
+        )  # fmt: skip
         n_classes = len(self.classes_)
         if self.oversampling is None:
             folds = None if weights is None else torch.tensor(weights)[None]
@@ -121,12 +112,9 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "weights. Leave one out."
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        more = oversample(
-            latents, codes, mode=self.oversampling, seed=seed, is_standardised=self.standardise, dtype=torch.float64
+        return fit_oversampled(
+            latents, codes, Cs=[self.C], mode=self.oversampling, seed=seed, n_classes=n_classes, options=options
         )
-        options = replace(options, is_standardised=False)  # they are scaled already, where they should be
-        fit = fit_logistic(more.latents, more.codes, Cs=[self.C], n_classes=n_classes, options=options)
-        return fit.before(more.mean, more.scale)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Score rows: `(N, K)`, or `(N,)` for the second of two classes."""

@@ -17,8 +17,8 @@ class History:
 
     Attributes:
         limit: Most pairs.
-        pairs: Oldest first: step `(G, R, P)`, gradient change `(G, R, P)`, and `(G,)` 1 over their product, or 0 where
-            a problem has no usable pair.
+        pairs: Oldest first: step and gradient change, each `(G, R, P)`, and `(G,)` 1 over their product, or 0 where a
+            problem has no usable pair.
         retired: Pairs of problems that are done, by their number.
     """
 

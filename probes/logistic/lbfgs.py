@@ -27,14 +27,14 @@ class Point:
     """Where `G` problems stand.
 
     Attributes:
-        weight: `(G, R, P)` weights on turned features, intercept last.
-        logits: `(G, R, N)`.
-        gradient: `(G, R, P)` of the objective.
-        value: `(G,)` float64 objective: summed loss plus half the squared weights over C.
-        curvature: `(G,)` mean curvature `a` of the loss by a logit: `1 / (a energy + 1 / C)` is the first guess of the
-            inverse Hessian.
-        n_iterations: `(G,)` iterations so far.
-        gap: `(G,)` float64 decrease still expected, as a share of the objective.
+        weight: Weights on turned features, intercept last.
+        logits: Of every training row.
+        gradient: Of the objective.
+        value: Float64 objective: summed loss plus half the squared weights over C.
+        curvature: Mean curvature `a` of the loss by a logit: `1 / (a energy + 1 / C)` is the first guess of the inverse
+            Hessian.
+        n_iterations: Iterations so far.
+        gap: Float64 decrease still expected, as a share of the objective.
     """
 
     weight: Float[Tensor, "G R P"]
@@ -60,10 +60,10 @@ class Progress:
     """What decides when a problem is done.
 
     Attributes:
-        drop: `(G,)` float64 last decrease as a share of the objective; infinite before the first.
-        best: `(G,)` smallest gradient norm so far.
-        n_stale: `(G,)` iterations without progress.
-        is_done: `(G,)`.
+        drop: Float64 last decrease as a share of the objective; infinite before the first.
+        best: Smallest gradient norm so far.
+        n_stale: Iterations without progress.
+        is_done: Whether it is done.
     """
 
     drop: Float[Tensor, " G"]
@@ -130,13 +130,7 @@ def _retire(whole: Point, point: Point, history: History, *, places: Tensor, is_
 def rescale(designs: Designs, point: Point, *, ridge: float) -> Point:
     """Stretch the weights of another C to where the objective is lowest; the directions hardly change with C.
 
-    Args:
-        designs: The training rows.
-        point: The minimum for another C, its gradient and objective already those of this `ridge`.
-        ridge: `1 / C`.
-
-    Returns:
-        The stretched point; problems whose weights are zero stay.
+    Gradient and objective of the point are those of this `ridge` (`1 / C`) already. Problems without weights stay.
     """
     slope = dot(point.gradient, point.weight).double()
     sign = torch.where(slope > 0, -1.0, 1.0).to(point.weight.dtype)[:, None, None]
@@ -190,14 +184,9 @@ def _land(designs: Designs, point: Point, step: Tensor, landing: Landing, penalt
 
 
 def _advance(
-    designs: Designs,
-    point: Point,
-    direction: Float[Tensor, "G R P"],
-    *,
-    slope: Float[Tensor, " G"],
-    penalty: Float[Tensor, "1 1 P"],
-    state: tuple[History, Progress],
-) -> Point:
+    designs: Designs, point: Point, direction: Float[Tensor, "G R P"], *, slope: Float[Tensor, " G"],
+    penalty: Float[Tensor, "1 1 P"], state: tuple[History, Progress],
+) -> Point:  # fmt: skip
     """Take one step of every problem, and learn from it."""
     history, progress = state
     ray = _ray(designs, point, direction, designs.logits(direction), slope, penalty)

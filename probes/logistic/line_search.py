@@ -18,11 +18,11 @@ class Ray:
     """The objective of `G` problems along a line.
 
     Attributes:
-        logits: `(G, R, N)` where the line begins.
-        step: `(G, R, N)` change of the logits per unit of the line.
-        value: `(G,)` float64 objective where the line begins.
-        slope: `(G,)` float64 derivative there; below 0, or 0 for a problem that stays.
-        penalty: `(G, 3)` float64 coefficients of the penalty: constant, linear, quadratic.
+        logits: Where the line begins.
+        step: Change of the logits per unit of the line.
+        value: Float64 objective where the line begins.
+        slope: Float64 derivative there; below 0, or 0 for a problem that stays.
+        penalty: Float64 coefficients of the penalty: constant, linear, quadratic.
         targets: What the problems should predict.
     """
 
@@ -53,11 +53,11 @@ class Landing:
     """Where the line searches ended.
 
     Attributes:
-        length: `(G,)` float64 step lengths; 0 where none was found.
-        value: `(G,)` float64 objectives.
-        logits: `(G, R, N)`.
-        residual: `(G, R, N)`.
-        is_found: `(G,)` whether the length satisfies the conditions.
+        length: Float64 step lengths; 0 where none was found.
+        value: Float64 objectives.
+        logits: Those of the rows there.
+        residual: Derivatives of the loss by them.
+        is_found: Whether the length satisfies the conditions.
     """
 
     length: Float[Tensor, " G"]
@@ -74,17 +74,11 @@ def dot(a: Float[Tensor, "G R M"], b: Float[Tensor, "G R M"]) -> Float[Tensor, "
 
 
 def search(ray: Ray, *, curvature: float) -> Landing:
-    """Find lengths that satisfy the strong Wolfe conditions, each problem its own.
+    """Find lengths that satisfy the strong Wolfe conditions, each problem its own; one without stays where it was.
 
     The objective is convex along the line, so the sign of its derivative brackets the minimum; inside the bracket the
     secant of the derivative is followed. The decrease is asked for up to rounding (Hager and Zhang, 2005, section 3).
-
-    Args:
-        ray: The lines.
-        curvature: Largest share of the first derivative that may be left.
-
-    Returns:
-        The landing. Problems without a length stay where they were.
+    `curvature` is the largest share of the first derivative that may be left.
     """
     slack = 20 * torch.finfo(ray.logits.dtype).eps * ray.value.abs()
     length, low = torch.ones_like(ray.value), torch.zeros_like(ray.value)

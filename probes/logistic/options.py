@@ -16,12 +16,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class SolverOptions:
-    """Options of `fit_logistic`.
-
-    Raises:
-        HeadError: A value outside its range.
-        UnknownNameError: Unknown precision.
-    """
+    """Options of `fit_logistic`; a HeadError or an UnknownNameError refuses a value."""
 
     tol: float = 3e-5
     """Largest entry of the gradient of the mean objective at which a problem may stop: what scikit-learn calls `tol`.
@@ -59,5 +54,5 @@ class SolverOptions:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the torch dtype of the precision."""
+        """The torch dtype of the precision."""
         return DTYPES[self.precision]

@@ -1,7 +1,7 @@
 """SMOTE inside a training fold, on rows that are scaled or raw, through imbalanced-learn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +14,9 @@ from torch import Tensor
 from extract.errors import HeadError, unknown_name
 from probes.logistic.checks import check_codes, check_finite
 from probes.logistic.design import standardise_rows
+from probes.logistic.options import SolverOptions
+from probes.logistic.result import LogisticFit
+from probes.logistic.solver import fit_logistic
 
 MODES = {
     "balance": "every class gets as many rows as the largest",
@@ -28,22 +31,16 @@ class Oversampled:
     """The rows of a training fold with synthetic ones after them.
 
     Attributes:
-        latents: `(L, M, D)` centred rows, scaled where that was asked for, the given ones first.
-        codes: `(M,)` class codes.
-        mean: `(L, D)` float64 mean of the given rows, already taken off.
-        scale: `(L, D)` float64 standard deviation of the given rows, already divided by; 1 where nothing was scaled.
-        n_synthetic: New rows of each class that got some.
-        n_neighbours: Neighbours that SMOTE drew from, of each of these classes; 0 where a class has one row.
-        duplicated: Classes of one row, which have no neighbour: their row is repeated.
+        latents: Centred rows, scaled where that was asked for, the given ones first.
+        codes: Class codes.
+        mean: Float64 mean of the given rows, already taken off.
+        scale: Float64 standard deviation of the given rows, already divided by; 1 where nothing was scaled.
     """
 
     latents: Float[Tensor, "L M D"]
     codes: Int[Tensor, " M"]
     mean: Float[Tensor, "L D"]
     scale: Float[Tensor, "L D"]
-    n_synthetic: dict[int, int]
-    n_neighbours: dict[int, int]
-    duplicated: tuple[int, ...]
 
 
 def oversample(
@@ -52,37 +49,28 @@ def oversample(
 ) -> Oversampled:  # fmt: skip
     """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
 
-    Every layer has neighbours of its own. Fit on the result with `SolverOptions(is_standardised=False)` and take the
-    fit back to raw latents with `LogisticFit.before(mean, scale)`.
+    Every layer has neighbours of its own; a class draws from `min(5, rows - 1)` of them. Fit on the result with
+    `SolverOptions(is_standardised=False)` and take the fit back to raw latents with `LogisticFit.before(mean, scale)`.
 
     Args:
-        latents: `(L, N, D)` latents of the training rows of one fold, and of no others.
-        codes: `(N,)` class codes.
+        latents: Latents of the training rows of one fold, and of no others.
+        codes: Class codes.
         mode: A name from `MODES`.
         seed: Seed of the draws.
         is_standardised: Whether rows are scaled before neighbours are looked for. The mean is taken off anyway: it
             moves no neighbour, and with a free intercept no prediction.
         dtype: Of the rows given back.
 
-    Returns:
-        The rows and what was added. A class draws from `min(5, rows - 1)` neighbours.
-
     Raises:
         UnknownNameError: Unknown mode.
         HeadError: imbalanced-learn is missing, or rows that no probe can be fitted on.
-
-    Example:
-        >>> latents = torch.tensor([[[0.0], [1.0], [2.0], [8.0], [9.0]]])
-        >>> more = oversample(latents, torch.tensor([0, 0, 0, 1, 1]), mode="balance", seed=0)
-        >>> more.codes.tolist(), more.n_neighbours
-        ([0, 0, 0, 1, 1, 1], {1: 1})
     """
     if mode not in MODES:
         raise unknown_name("oversampling mode", mode, MODES)
     everything = torch.ones(1, len(codes), dtype=torch.bool)
     check_codes(codes, n_classes=int(codes.max()) + 1 if len(codes) else 0, folds=everything)
     check_finite(latents, rows=everything[0], first_layer=0)
-    wanted = _wanted(codes, mode)
+    wanted = plan_growth(codes, mode)
     gold, layers, moments = codes.numpy(), [], []
     for layer in latents:
         x = layer.to(torch.float64, copy=True)
@@ -92,32 +80,32 @@ def oversample(
     return Oversampled(
         latents=torch.from_numpy(np.stack(layers)),
         codes=torch.cat([codes, *added]),
-        mean=torch.stack([moment.mean for moment in moments]),
-        scale=torch.stack([moment.scale for moment in moments]),
-        n_synthetic={code: extra for code, (_, extra, _) in wanted.items()},
-        n_neighbours={code: k for code, (_, _, k) in wanted.items()},
-        duplicated=tuple(code for code, (_, _, k) in wanted.items() if k == 0),
+        mean=torch.stack([mean for mean, _ in moments]),
+        scale=torch.stack([scale for _, scale in moments]),
     )
+
+
+def fit_oversampled(
+    latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, Cs: Sequence[float], mode: str, seed: int,
+    n_classes: int, options: SolverOptions,
+) -> LogisticFit:  # fmt: skip
+    """Fit probes of raw latents on rows that are oversampled first, and scaled before that where the options say so."""
+    more = oversample(
+        latents, codes, mode=mode, seed=seed, is_standardised=options.is_standardised, dtype=options.dtype
+    )
+    scaled = replace(options, is_standardised=False)
+    fit = fit_logistic(more.latents, more.codes, Cs=Cs, n_classes=n_classes, options=scaled)
+    return fit.before(more.mean, more.scale)
 
 
 def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: Sequence[str]) -> dict[str, Any]:
     """Describe what `oversample` does to the rows of some classes, without doing it.
 
-    Args:
-        codes: `(N,)` class codes of the training rows.
-        mode: A name from `MODES`.
-        class_names: Name of each code.
-
     Returns:
         Plain values: `mode`, `n_rows` and `n_synthetic` over all classes, `clipped` (class to its neighbours, where it
         has fewer than SMOTE's 5) and `duplicated` (classes of one row, which is repeated).
-
-    Example:
-        >>> found = describe_oversampling(torch.tensor([0, 0, 0, 1]), mode="balance", class_names=["no", "yes"])
-        >>> found["n_synthetic"], found["clipped"], found["duplicated"]
-        (2, {}, ['yes'])
     """
-    wanted = _wanted(codes, mode)
+    wanted = plan_growth(codes, mode)
     return {
         "mode": mode,
         "n_rows": len(codes),
@@ -127,8 +115,8 @@ def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: S
     }
 
 
-def _wanted(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
-    """Count rows, new rows and neighbours of each class that gets new rows."""
+def plan_growth(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
+    """Count rows, new rows and neighbours (none where a row is repeated) of each class that gets new rows."""
     counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
     largest = max(counts.values())
     extra = {code: largest - n if mode == "balance" else (FACTOR - 1) * n for code, n in counts.items()}

@@ -1,44 +1,25 @@
 """The solutions of a batch of designs for one C after the other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from probes.logistic.design import Designs, Moments
+from probes.logistic.design import Designs
 from probes.logistic.history import History
 from probes.logistic.lbfgs import Point, minimise, penalties, rescale
 from probes.logistic.options import SolverOptions
 
 
-@dataclass(frozen=True)
-class Solved:
-    """Solutions of `G` designs for every C, on the CPU: `(G, C, ...)` each; see `LogisticFit`."""
-
-    weight: Float[Tensor, "G C K D"]
-    bias: Float[Tensor, "G C K"]
-    mean: Float[Tensor, "G D"]
-    scale: Float[Tensor, "G D"]
-    objective: Float[Tensor, "G C"]
-    gradient_norm: Float[Tensor, "G C"]
-    gap: Float[Tensor, "G C"]
-    n_iterations: Int[Tensor, "G C"]
-
-
 @torch.no_grad()
-def follow_path(designs: Designs, moments: list[Moments], *, Cs: Sequence[float], options: SolverOptions) -> Solved:
-    """Follow the solutions of some designs from the smallest C to the largest, all designs at once.
-
-    Args:
-        designs: The training rows.
-        moments: Mean and scale of each.
-        Cs: Inverse strengths of the penalty, in any order.
-        options: When to stop.
+def follow_path(designs: Designs, *, Cs: Sequence[float], options: SolverOptions) -> list[Tensor]:
+    """Follow the solutions of `G` designs from the smallest C to the largest, all designs at once.
 
     Returns:
-        The solutions, in the order of `Cs`.
+        On the CPU, each `(G, C, ...)` in the order of `Cs`: weights, bias, objective, gradient norm, gap, iterations;
+        see `LogisticFit`.
     """
     path: dict[float, tuple[Tensor, ...]] = {}
     point, ridge, history = _origin(designs), 0.0, History(options.history)
@@ -50,9 +31,7 @@ def follow_path(designs: Designs, moments: list[Moments], *, Cs: Sequence[float]
         point, history = minimise(designs, start, history, ridge=ridge, options=options)
         point = _recompute(designs, point, ridge=ridge)
         path[C] = _solution(designs, point, C)
-    mean, scale = (torch.stack([getattr(m, name) for m in moments]).cpu() for name in ("mean", "scale"))
-    weight, bias, *report = (torch.stack(parts, 1).cpu() for parts in zip(*(path[C] for C in Cs), strict=True))
-    return Solved(weight, bias, mean, scale, *report)
+    return [torch.stack(parts, 1).cpu() for parts in zip(*(path[C] for C in Cs), strict=True)]
 
 
 def _origin(designs: Designs) -> Point:

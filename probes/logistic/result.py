@@ -12,7 +12,7 @@ from extract.errors import HeadError
 
 @dataclass(frozen=True)
 class ConvergenceReport:
-    """How each problem ended; all of shape `(L, C, F)`.
+    """How each problem ended.
 
     Attributes:
         objective: `C * summed log-loss + 0.5 * squared weights`, on standardised features: scikit-learn's.
@@ -42,10 +42,10 @@ class LogisticFit:
     the intercept its digits. `raw` gives the weights of raw latents in float64.
 
     Attributes:
-        weight: `(L, C, F, K, D)`; the rows of two classes are opposites, half of scikit-learn's `coef_` each.
-        bias: `(L, C, F, K)`; minus infinity for a class of which a fold has no row.
-        mean: `(L, F, D)` float64.
-        scale: `(L, F, D)` float64.
+        weight: The rows of two classes are opposites, half of scikit-learn's `coef_` each.
+        bias: Minus infinity for a class of which a fold has no row.
+        mean: Float64.
+        scale: Float64.
         Cs: Inverse strengths of the penalty, as they were given.
         report: How each problem ended.
     """
@@ -57,48 +57,20 @@ class LogisticFit:
     Cs: tuple[float, ...]
     report: ConvergenceReport
 
-    def logits(self, latents: Float[Tensor, "L B D"], *, fold: int = 0) -> Float[Tensor, "L C B K"]:
-        """Score latents by the probes of one fold, every layer and C.
-
-        Args:
-            latents: `(L, B, D)` raw latents.
-            fold: Which fold's probes.
-
-        Returns:
-            `(L, C, B, K)` logits.
-        """
-        mean, scale = self.mean[:, fold, None].to(latents.device), self.scale[:, fold, None].to(latents.device)
+    def logits(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, "L C B K"]:
+        """Score raw latents by the probes of the first fold, every layer and C."""
+        mean, scale = self.mean[:, 0, None].to(latents.device), self.scale[:, 0, None].to(latents.device)
         rows = ((latents - mean) / scale).to(self.weight.dtype)
-        weight, bias = self.weight[:, :, fold].to(latents.device), self.bias[:, :, fold].to(latents.device)
+        weight, bias = self.weight[:, :, 0].to(latents.device), self.bias[:, :, 0].to(latents.device)
         return torch.einsum("lbd,lckd->lcbk", rows, weight) + bias[:, :, None]
 
-    def raw(self, layer: int, c: int, *, fold: int = 0) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
-        """Return one probe's weights and intercepts for raw latents.
-
-        Args:
-            layer: Which layer.
-            c: Which of `Cs`, by its place.
-            fold: Which fold.
-
-        Returns:
-            `(K, D)` and `(K,)` in float64.
-        """
-        weight = self.weight[layer, c, fold].double() / self.scale[layer, fold]
-        return weight, self.bias[layer, c, fold].double() - weight @ self.mean[layer, fold]
+    def raw(self, layer: int, c: int) -> tuple[Float[Tensor, "K D"], Float[Tensor, " K"]]:
+        """Give weights and intercepts of a probe of the first fold, for raw latents, in float64."""
+        weight = self.weight[layer, c, 0].double() / self.scale[layer, 0]
+        return weight, self.bias[layer, c, 0].double() - weight @ self.mean[layer, 0]
 
     def before(self, mean: Float[Tensor, "L D"], scale: Float[Tensor, "L D"]) -> "LogisticFit":
-        """Return the probes of features that were standardised before the fit (as before SMOTE), for raw latents.
-
-        Args:
-            mean: `(L, D)` mean that was taken off.
-            scale: `(L, D)` scale that was divided by.
-
-        Returns:
-            The same probes; the report is unchanged.
-
-        Raises:
-            HeadError: More than one fold, of which each needs moments of its own.
-        """
+        """Give the probes, of one fold, for raw latents that were standardised before the fit (as before SMOTE)."""
         if self.mean.shape[1] != 1:
             raise HeadError(
                 f"the fit has {self.mean.shape[1]} folds; allowed: 1, whose rows were standardised before. "

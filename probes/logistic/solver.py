@@ -9,9 +9,9 @@ from torch import Tensor
 
 from extract.errors import HeadError
 from probes.logistic.checks import check_codes, check_finite, check_strengths, check_weights
-from probes.logistic.design import Designs, Moments, Targets, build_design, standardise_rows
+from probes.logistic.design import Designs, Targets, build_design, standardise_rows
 from probes.logistic.options import SolverOptions
-from probes.logistic.path import Solved, follow_path
+from probes.logistic.path import follow_path
 from probes.logistic.result import ConvergenceReport, LogisticFit
 
 DEFAULT = SolverOptions()
@@ -19,13 +19,7 @@ DEFAULT = SolverOptions()
 
 @dataclass(frozen=True)
 class Rows:
-    """Labels and weights of all rows.
-
-    Attributes:
-        codes: `(N,)` int64 class codes.
-        weights: `(F, N)` float64 weights.
-        n_classes: Classes `K`.
-    """
+    """Class codes of all rows, float64 weights of each fold, and the number of classes."""
 
     codes: Int[Tensor, " N"]
     weights: Float[Tensor, "F N"]
@@ -33,7 +27,7 @@ class Rows:
 
     @property
     def n_padded(self) -> int:
-        """Return the rows of the largest fold."""
+        """Rows of the largest fold."""
         return int((self.weights > 0).sum(1).max())
 
 
@@ -50,22 +44,16 @@ def fit_logistic(
 
     The objective is scikit-learn's: `C * summed log-loss + 0.5 * squared weights`, the intercept free, on features
     standardised by the training rows of the fold; two classes are one sigmoid. Layers and folds are solved together,
-    from the strongest penalty to the weakest, each from the solution before.
+    from the strongest penalty to the weakest, each from the solution before. A HeadError names what cannot be fitted.
 
     Args:
         latents: `(L, N, D)` latents, or chunks of layers, bottom up, so that not all need to be in memory.
-        labels: `(N,)` class codes `0 .. K - 1`.
+        labels: Class codes `0 .. K - 1`.
         Cs: Inverse strengths of the penalty, in any order.
-        weights: `(F, N)` sample weights, or booleans, one row per fold; a row of weight 0 is not of the fold and
-            changes nothing. One fold of all rows by default.
+        weights: `(F, N)` sample weights, or booleans, one row per fold; a row of weight 0 is not of the fold. One fold
+            of all rows by default.
         n_classes: Classes `K`; the largest code + 1 by default.
         options: Tolerances, precision, device and memory.
-
-    Returns:
-        The probes with their convergence report.
-
-    Raises:
-        HeadError: Features, labels, weights or C on which no probe can be fitted; names the value.
 
     Example:
         >>> latents = torch.tensor([[[0.0], [1.0], [2.0], [3.0]]])
@@ -75,7 +63,7 @@ def fit_logistic(
     """
     check_strengths(Cs)
     rows = _rows(labels, weights, n_classes)
-    solved: list[Solved] = []
+    solved: list[list[Tensor]] = []
     n_layers = 0
     for chunk in [latents] if isinstance(latents, Tensor) else latents:
         if chunk.shape[1] != len(labels):
@@ -84,7 +72,8 @@ def fit_logistic(
                 "Check that both come from the same split."
             )
         check_finite(chunk, rows=(rows.weights > 0).any(0), first_layer=n_layers)
-        solved += [follow_path(*batch, Cs=Cs, options=options) for batch in _batches(chunk, rows, options)]
+        for designs, *moments in _batches(chunk, rows, options):
+            solved.append([*moments, *follow_path(designs, Cs=Cs, options=options)])
         n_layers += len(chunk)
     if not n_layers:
         raise HeadError("there are 0 layers of latents; allowed: 1 or more. Check the layers that were asked for.")
@@ -105,8 +94,8 @@ def _rows(labels: Tensor, weights: Tensor | None, n_classes: int | None) -> Rows
     return Rows(codes, folds, n_classes)
 
 
-def _batches(chunk: Tensor, rows: Rows, options: SolverOptions) -> Iterator[tuple[Designs, list[Moments]]]:
-    """Build the designs of a chunk of layers, as many at a time as the memory allows."""
+def _batches(chunk: Tensor, rows: Rows, options: SolverOptions) -> Iterator[tuple[Designs, Tensor, Tensor]]:
+    """Build the designs of a chunk of layers, as many at a time as the memory allows, with their means and scales."""
     n_outputs = 1 if rows.n_classes == 2 else rows.n_classes
     n_padded, width = rows.n_padded, chunk.shape[2]
     n_columns = min(n_padded, width) + 1
@@ -121,7 +110,7 @@ def _batches(chunk: Tensor, rows: Rows, options: SolverOptions) -> Iterator[tupl
 @torch.no_grad()
 def _designs(
     chunk: Tensor, rows: Rows, pairs: list[tuple[int, int]], options: SolverOptions
-) -> tuple[Designs, list[Moments]]:
+) -> tuple[Designs, Tensor, Tensor]:
     device, n_padded = torch.device(options.device), rows.n_padded
     built, moments, codes, weights = [], [], [], []
     for layer, fold in pairs:
@@ -136,7 +125,8 @@ def _designs(
     features, energy, rotation = (torch.stack(parts) for parts in zip(*built, strict=True))
     targets = _targets(torch.stack(codes), torch.stack(weights).to(options.dtype), rows.n_classes)
     total = torch.stack(weights).sum(1)
-    return Designs(features, energy, rotation, total, targets, tuple(range(len(pairs)))), moments
+    mean, scale = (torch.stack(parts).cpu() for parts in zip(*moments, strict=True))
+    return Designs(features, energy, rotation, total, targets, tuple(range(len(pairs)))), mean, scale
 
 
 def _targets(codes: Tensor, weights: Tensor, n_classes: int) -> Targets:
@@ -147,24 +137,11 @@ def _targets(codes: Tensor, weights: Tensor, n_classes: int) -> Targets:
     return replace(plain, offset=torch.zeros_like(is_absent, dtype=weights.dtype).masked_fill_(is_absent, -torch.inf))
 
 
-def _collect(solved: list[Solved], *, n_layers: int, Cs: Sequence[float], options: SolverOptions) -> LogisticFit:
+def _collect(solved: list[list[Tensor]], *, n_layers: int, Cs: Sequence[float], options: SolverOptions) -> LogisticFit:
     """Put designs, which are layers times folds, in the order of the result."""
-
-    def folded(name: str) -> Tensor:
-        whole: Tensor = torch.cat([getattr(part, name) for part in solved])
-        return whole.reshape(n_layers, -1, *whole.shape[1:])
-
-    def by_c(name: str) -> Tensor:
-        return folded(name).transpose(1, 2)
-
-    norm, gap = by_c("gradient_norm"), by_c("gap")
-    report = ConvergenceReport(
-        objective=by_c("objective"),
-        gradient_norm=norm,
-        gap=gap,
-        n_iterations=by_c("n_iterations"),
-        is_converged=(norm <= options.tol) & (gap <= options.gap_tol),
-    )
-    return LogisticFit(
-        by_c("weight").contiguous(), by_c("bias").contiguous(), folded("mean"), folded("scale"), tuple(Cs), report
-    )
+    whole = [torch.cat(parts) for parts in zip(*solved, strict=True)]
+    mean, scale, *by_c = (part.reshape(n_layers, -1, *part.shape[1:]) for part in whole)
+    weight, bias, objective, norm, gap, n_iterations = (part.transpose(1, 2) for part in by_c)
+    is_converged = (norm <= options.tol) & (gap <= options.gap_tol)
+    report = ConvergenceReport(objective, norm, gap, n_iterations, is_converged)
+    return LogisticFit(weight.contiguous(), bias.contiguous(), mean, scale, tuple(Cs), report)

@@ -17,14 +17,11 @@ BATCH = 100
 
 @dataclass(frozen=True)
 class Resampling:
-    """How the bootstrap draws."""
+    """How the bootstrap draws. Equal seeds draw the same units, so differences between two systems are paired."""
 
     n_resamples: int = 1000
-    """Resamples behind the interval."""
     confidence: float = 0.95
-    """Confidence level, 0 to 1."""
     seed: int = 0
-    """Seed of the draws. Equal seeds draw the same units, so differences between two systems are paired."""
 
 
 DEFAULT = Resampling()
@@ -32,23 +29,17 @@ DEFAULT = Resampling()
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """One metric over several seeds.
-
-    Attributes:
-        mean: Mean over seeds.
-        std: Standard deviation over seeds (n - 1); 0 for one seed.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        confidence: Confidence level of the interval.
-        values: One value per seed.
-    """
+    """One metric over several seeds."""
 
     mean: float
     std: float
+    """Standard deviation over seeds (n - 1); 0 for one seed."""
     low: float
     high: float
     confidence: float
+    """Confidence level of the interval from `low` to `high`."""
     values: tuple[float, ...]
+    """One per seed."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values."""
@@ -58,20 +49,12 @@ class SeedSummary:
 def summarise(
     values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT
 ) -> SeedSummary:
-    """Mean and spread of a metric over seeds, with a bootstrap interval over the units.
+    """Mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
 
     Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
-    (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds.
-
-    Args:
-        values: `(S,)` the metric of each seed on all units.
-        score: The metric of each seed on each of `R` resamples, given the units drawn.
-        n_units: Units `U` to draw from.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary. The interval is NaN for fewer than two units, or where a value is NaN; a resample without a value
-        (constant predictions have no correlation) is left out.
+    (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds. The interval is NaN
+    for fewer than two units, or where a value is NaN; a resample without a value (constant predictions have no
+    correlation) is left out.
     """
     low = high = float("nan")
     if n_units > 1 and np.isfinite(values).all():
@@ -84,16 +67,7 @@ def summarise(
 
 
 def resample(score: Score, *, n_units: int, resampling: Resampling = DEFAULT) -> Float[np.ndarray, "S R"]:
-    """Score every seed, or every system to compare, on the same resamples.
-
-    Args:
-        score: As for `summarise`.
-        n_units: Units `U` to draw from.
-        resampling: Resamples and seed.
-
-    Returns:
-        `(S, R)` scores; differences between rows are paired.
-    """
+    """Score every seed, or every system to compare, on the same resamples; differences between rows are paired."""
     rng = np.random.default_rng(resampling.seed)
     starts = range(0, resampling.n_resamples, BATCH)
     sizes = [min(BATCH, resampling.n_resamples - start) for start in starts]
@@ -104,22 +78,13 @@ def summarise_counts(
     counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]], *,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a metric that needs only sums of counts, which is fast.
-
-    Args:
-        counts: `(S, U, C)` counts of each seed and unit.
-        compute: Sums `(..., C)` to values `(...)`.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        As `summarise`.
-    """
+    """Summarise a metric that needs only sums of the counts of each seed and unit, which is fast."""
     values = np.asarray(compute(counts.sum(axis=1).astype(np.float64)))
     return summarise(values, score_counts(counts, compute), n_units=counts.shape[1], resampling=resampling)
 
 
 def score_counts(counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Score:
-    """Turn a metric of sums of counts into a score of resamples; arguments as for `summarise_counts`."""
+    """Turn a metric of sums of counts into a score of resamples."""
     counts, n_units = counts.astype(np.float64), counts.shape[1]
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
@@ -132,18 +97,9 @@ def score_counts(counts: NDArray[np.number], compute: Callable[[NDArray[np.float
 
 
 def number_units(groups: Sequence[str] | None, n_rows: int, *, is_sorted: bool = False) -> Int[np.ndarray, " N"]:
-    """Number the unit of each row.
+    """Number the unit of each row from 0: its group, or the row itself where there are no groups.
 
-    Args:
-        groups: One name per row, to draw whole groups; None draws single rows.
-        n_rows: Rows `N`.
-        is_sorted: Whether units are numbered by name, not by first appearance; the draws depend on it.
-
-    Returns:
-        `(N,)` units from 0.
-
-    Raises:
-        TaskError: Not one name per row.
+    Units are numbered by name if `is_sorted`, else by first appearance; the draws depend on it.
     """
     if groups is None:
         return np.arange(n_rows)

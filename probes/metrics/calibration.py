@@ -1,6 +1,6 @@
 """From a prediction, whose scale a correlation does not see, to a score in the units of the gold."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,14 +20,7 @@ ANCHOR_WEIGHT = 1e6  # rows that the anchor counts for: the isotonic curve goes 
 
 @dataclass(frozen=True)
 class LinearCalibration:
-    """`score = slope * prediction + intercept`, kept inside the score range.
-
-    Attributes:
-        slope: Gold units per unit of prediction.
-        intercept: Gold units.
-        low: Lowest score.
-        high: Highest score.
-    """
+    """`score = slope * prediction + intercept`, kept inside the score range from `low` to `high`."""
 
     slope: float
     intercept: float
@@ -45,12 +38,7 @@ class LinearCalibration:
 
 @dataclass(frozen=True)
 class IsotonicCalibration:
-    """A curve that never falls, straight between its knots and level outside them.
-
-    Attributes:
-        predictions: `K` predictions, rising.
-        scores: `K` scores, never falling.
-    """
+    """A curve that never falls, straight between its knots (rising predictions) and level outside them."""
 
     predictions: tuple[float, ...]
     scores: tuple[float, ...]
@@ -71,26 +59,15 @@ def fit_calibration(
     kind: str, predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *,
     score_range: tuple[float, float], identical: float | None = None,
 ) -> Calibration:  # fmt: skip
-    """Fit a calibration on validation rows.
+    """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
 
-    Args:
-        kind: A name from `CALIBRATIONS`.
-        predicted: `(N,)` predictions.
-        gold: `(N,)` gold in its own units.
-        score_range: Lowest and highest score.
-        identical: The prediction for a text paired with itself, which is to get the highest score; free when None.
-
-    Returns:
-        The calibration; constant predictions give the mean gold.
-
-    Raises:
-        UnknownNameError: Another kind.
+    Predictions are of any scale; the gold keeps its own units and lies in the score range. `identical` is the
+    prediction for a text paired with itself, which is to get the highest score; None leaves it free.
     """
     if kind not in CALIBRATIONS:
         raise unknown_name("calibration", kind, CALIBRATIONS)
-    if kind == "linear":
-        return fit_linear(predicted, gold, score_range=score_range, identical=identical)
-    return fit_isotonic(predicted, gold, score_range=score_range, identical=identical)
+    fit: Callable[..., Calibration] = fit_linear if kind == "linear" else fit_isotonic
+    return fit(predicted, gold, score_range=score_range, identical=identical)
 
 
 def fit_linear(
@@ -101,15 +78,6 @@ def fit_linear(
 
     Predictions at or above the anchor get the highest score whatever the slope, so that an anchored line is fitted on
     the rows below it alone. There it cannot fall: no gold is above the highest score.
-
-    Args:
-        predicted: `(N,)` predictions.
-        gold: `(N,)` gold in its own units.
-        score_range: Lowest and highest score.
-        identical: Prediction that is to get the highest score.
-
-    Returns:
-        The calibration; constant predictions give the mean gold.
     """
     low, high = score_range
     x, y = np.asarray(predicted, np.float64), np.asarray(gold, np.float64)
@@ -127,17 +95,7 @@ def fit_isotonic(
     predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *, score_range: tuple[float, float],
     identical: float | None = None,
 ) -> IsotonicCalibration:  # fmt: skip
-    """Fit the curve that never falls with the least squared error, through the anchor where there is one.
-
-    Args:
-        predicted: `(N,)` predictions.
-        gold: `(N,)` gold in its own units.
-        score_range: Lowest and highest score.
-        identical: Prediction that is to get the highest score.
-
-    Returns:
-        The calibration.
-    """
+    """Fit the curve that never falls with the least squared error, through the anchor where there is one."""
     from sklearn.isotonic import IsotonicRegression  # slow to import
 
     low, high = score_range

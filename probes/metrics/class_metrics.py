@@ -13,34 +13,16 @@ from extract.errors import unknown_name
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """How often each class was predicted correctly, predicted, and gold: all that a metric needs.
-
-    Attributes:
-        hits: `(..., K)` rows of the class that were predicted as such.
-        n_predicted: `(..., K)` rows predicted as the class.
-        n_gold: `(..., K)` rows of the class.
-    """
+    """How often each class was predicted correctly, predicted, and gold, each `(..., K)`: all that a metric needs."""
 
     hits: NDArray[np.float64]
+    """Rows of the class that were predicted as such."""
     n_predicted: NDArray[np.float64]
     n_gold: NDArray[np.float64]
 
 
 def count_classes(predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, n_classes: int) -> ClassCounts:
-    """Count hits, predictions and gold rows per class.
-
-    Args:
-        predicted: `(..., N)` predicted classes, one set of predictions per leading index.
-        gold: `(N,)` gold classes, from 0.
-        n_classes: `K`, above every class of either side.
-
-    Returns:
-        Counts of shape `(..., K)`.
-
-    Example:
-        >>> count_classes(np.array([0, 1, 1]), np.array([0, 0, 1]), n_classes=2).hits.tolist()
-        [1.0, 1.0]
-    """
+    """Count hits, predictions and gold rows per class; one set of `(..., N)` predictions per leading index."""
     shape = predicted.shape[:-1]
     flat = predicted.reshape(prod(shape), predicted.shape[-1]).astype(np.int64)
     cells = flat + n_classes * np.arange(len(flat))[:, None]
@@ -89,17 +71,7 @@ CLASS_METRICS: dict[str, Callable[[ClassCounts], NDArray[np.float64]]] = {
 
 
 def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
-    """Look up how a class metric is computed: from counts `(..., K)` to scores `(...)`.
-
-    Args:
-        name: A key of `CLASS_METRICS`.
-
-    Returns:
-        The function.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-    """
+    """Look up how a class metric is computed: from counts `(..., K)` to scores `(...)`."""
     if name not in CLASS_METRICS:
         raise unknown_name("metric", name, CLASS_METRICS)
     return CLASS_METRICS[name]
@@ -108,23 +80,10 @@ def class_metric(name: str) -> Callable[[ClassCounts], NDArray[np.float64]]:
 def score_classes(
     predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *, metric: str
 ) -> Float[np.ndarray, "*S"]:
-    """Score predictions of one corpus, or of a whole surface of them (layers, C, plans) against the same gold.
+    """Score predictions of one corpus, or of a whole surface of them (layers, C, plans), against the same gold.
 
-    Args:
-        predicted: `(..., N)` predicted classes, from 0.
-        gold: `(N,)` gold classes, from 0.
-        metric: A key of `CLASS_METRICS`.
-
-    Returns:
-        `(...)` scores in [0, 1]; NaN for no rows.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-
-    Example:
-        >>> gold = np.array([0, 0, 1, 1])
-        >>> score_classes(np.array([[0, 0, 1, 1], [0, 1, 1, 1]]), gold, metric="accuracy").tolist()
-        [1.0, 0.75]
+    Classes count from 0, one set of `(..., N)` predictions per leading index. The `(...)` scores are in [0, 1], and NaN
+    where there are no rows; an unknown metric is refused with those of `CLASS_METRICS`.
     """
     compute = class_metric(metric)
     highest = [int(side.max()) for side in (predicted, gold) if side.size]

@@ -17,13 +17,8 @@ def pearson(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Floa
 
     Returns:
         `(...)` correlations in [-1, 1]; NaN where either side is constant.
-
-    Example:
-        >>> round(float(pearson(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0]))), 6)
-        1.0
     """
-    a = _centre(predicted)
-    b = _centre(gold)
+    a, b = _centre(predicted), _centre(gold)
     # Divided one after the other: the product of two tiny norms would underflow.
     with np.errstate(invalid="ignore", divide="ignore"):
         a = a / np.sqrt((a * a).sum(-1, keepdims=True))
@@ -39,15 +34,7 @@ def _centre(values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def spearman(predicted: NDArray[np.floating], gold: NDArray[np.floating]) -> Float[np.ndarray, "*S"]:
-    """Spearman rank correlation along the last axis, ties sharing their mean rank.
-
-    Args:
-        predicted: As in `pearson`.
-        gold: As in `pearson`.
-
-    Returns:
-        As `pearson`.
-    """
+    """Spearman rank correlation along the last axis, ties sharing their mean rank; shapes and NaN as in `pearson`."""
     return pearson(rankdata(predicted, axis=-1), rankdata(gold, axis=-1))
 
 

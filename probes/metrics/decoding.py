@@ -12,21 +12,10 @@ from probes.metrics.spans import NO_PREDICTION, SpanLabels, index_labels
 def repair_labels(
     ids: Int[np.ndarray, " W"], offsets: Int[np.ndarray, " N_1"], *, labels: Sequence[str]
 ) -> Int[np.ndarray, " W"]:
-    """Turn each I that starts a span into a B of its type.
+    """Turn each I that starts a span into a B of its type; an I whose B is not among the labels stays.
 
-    By the rules of conlleval nothing changes but the accuracy; the strict score becomes that of conlleval.
-
-    Args:
-        ids: Label id of each word, the sentences one after the other.
-        offsets: Where each sentence starts; the last entry is the number of words.
-        labels: The labels; an I whose B is not among them is left as it is.
-
-    Returns:
-        As many ids.
-
-    Example:
-        >>> repair_labels(np.array([0, 2, 2, 0]), np.array([0, 4]), labels=["O", "B-PER", "I-PER"]).tolist()
-        [0, 1, 2, 0]
+    By the rules of conlleval nothing changes but the accuracy; the strict score becomes that of conlleval. Ids and
+    offsets are as for `find_spans`.
     """
     known = index_labels(labels)
     twin = np.arange(len(labels) + 1)
@@ -43,27 +32,11 @@ def repair_labels(
 def decode_legal(
     scores: Float[np.ndarray, "W K"], offsets: Int[np.ndarray, " N_1"], *, labels: Sequence[str]
 ) -> Int[np.ndarray, " W"]:
-    """Find the tags with the highest sum of scores among those that obey IOB2 (Viterbi with hard constraints).
+    """Find the tags with the highest sum of scores among those that obey IOB2 (Viterbi, 1967, hard constraints).
 
     I-x may follow only B-x or I-x; every other step costs nothing. Where the best tag of each word already makes a
-    legal sentence, those are the tags.
-
-    Args:
-        scores: Logits or log-probabilities of each word, the sentences one after the other. A row with NaN is a word
-            without a prediction, which no span crosses.
-        offsets: Where each sentence starts; the last entry is the number of words.
-        labels: The K labels; at least one must be O or a B.
-
-    Returns:
-        Label ids; `NO_PREDICTION` for the rows with NaN.
-
-    Source:
-        Viterbi (1967); the constraint is the definition of IOB2.
-
-    Example:
-        >>> scores = np.array([[0.0, -2.0, 1.0], [0.0, -1.0, 3.0]])
-        >>> decode_legal(scores, np.array([0, 2]), labels=["O", "B-PER", "I-PER"]).tolist()
-        [1, 2]
+    legal sentence, those are the tags. Scores are logits or log-probabilities; a row with NaN is a word without a
+    prediction, which no span crosses, and gets `NO_PREDICTION`. At least one label must be O or a B.
     """
     known = index_labels(labels)
     is_missing = np.isnan(scores).any(axis=1)
@@ -81,10 +54,9 @@ def _runs_by_length(offsets: Int[np.ndarray, " N_1"], is_missing: NDArray[np.boo
     is_first[1:] |= is_missing
     is_first[:-1] |= is_missing
     starts = np.flatnonzero(is_first)
-    lengths = np.diff(starts)
-    starts = starts[:-1]
+    lengths, starts = np.diff(starts), starts[:-1]
     starts, lengths = starts[~is_missing[starts]], lengths[~is_missing[starts]]
-    return [starts[lengths == n, None] + np.arange(n)[None] for n in np.unique(lengths)]
+    return [starts[lengths == n, None] + np.arange(n) for n in np.unique(lengths)]
 
 
 def _viterbi(scores: NDArray[np.float64], known: SpanLabels) -> NDArray[np.int64]:

@@ -19,24 +19,16 @@ from probes.metrics.bootstrap import (
 )
 from probes.metrics.class_metrics import ClassCounts, class_metric
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.span_scores import f1_of_counts
+from probes.metrics.spans import f1_of_counts
 
 
 def summarise_seeds(
     predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
     groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a correlation over seeds, with an interval over rows or whole groups.
+    """Summarise a correlation of `CORRELATIONS` over seeds, with an interval over rows or named groups.
 
-    Args:
-        predicted: `(S, N)` predictions of `S` seeds.
-        gold: `(N,)` gold.
-        metric: `pearson` or `spearman`.
-        groups: One name per row, to draw whole groups; None draws single rows.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary. With constant predictions every value is NaN.
+    Constant predictions make every value NaN.
 
     Raises:
         UnknownNameError: Another metric.
@@ -63,26 +55,9 @@ def summarise_class_seeds(
     predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> SeedSummary:  # fmt: skip
-    """Summarise a class metric over seeds, with an interval over rows or whole groups.
+    """Summarise a metric of `CLASS_METRICS` over seeds, with an interval over rows or named groups.
 
-    Args:
-        predicted: `(S, N)` predicted classes, from 0, of `S` seeds.
-        gold: `(N,)` gold classes, from 0.
-        metric: A key of `CLASS_METRICS`.
-        groups: One name per row (its abstract, document or question), drawn whole; None draws single rows.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-        TaskError: Not one group name per row.
-
-    Example:
-        >>> gold = np.array([0, 1] * 20)
-        >>> summarise_class_seeds(gold[None], gold, metric="accuracy").mean
-        1.0
+    Classes count from 0; a group is the abstract, document or question of a row. Errors are as in `summarise_seeds`.
     """
     return summarise_counts(_class_counts(predicted, gold, groups), _of_classes(metric), resampling=resampling)
 
@@ -91,26 +66,9 @@ def resample_scores(
     predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
 ) -> Float[np.ndarray, "S R"]:  # fmt: skip
-    """Score predictions on bootstrap resamples, the same for every row of `predicted`.
+    """Score `S` systems on the same bootstrap resamples, so that differences between rows of the result are paired.
 
-    Args:
-        predicted: `(S, N)` predicted classes, from 0: seeds of one system, or systems to compare.
-        gold: As for `summarise_class_seeds`, as are the rest.
-        metric: A key of `CLASS_METRICS`.
-        groups: Groups drawn whole.
-        resampling: Resamples and seed.
-
-    Returns:
-        `(S, R)` scores; differences between rows are paired.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-        TaskError: Not one group name per row.
-
-    Example:
-        >>> gold = np.array([0, 1] * 20)
-        >>> resample_scores(gold[None], gold, metric="f1-macro").min()
-        np.float64(1.0)
+    Arguments and errors are as in `summarise_class_seeds`.
     """
     counts = _class_counts(predicted, gold, groups)
     return resample(score_counts(counts, _of_classes(metric)), n_units=counts.shape[1], resampling=resampling)
@@ -119,23 +77,12 @@ def resample_scores(
 def summarise_span_f1(
     counts: Int[np.ndarray, "S N 3"], *, documents: Sequence[str] | None = None, resampling: Resampling = DEFAULT
 ) -> SeedSummary:
-    """Summarise the micro F1 of spans over seeds, with an interval over sentences or documents.
+    """Summarise the micro F1 of spans over seeds, with an interval over sentences or over named documents.
 
-    Args:
-        counts: `SpanCounts.by_sentence` of `S` seeds.
-        documents: The document of each sentence, to draw whole documents; None draws sentences.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary; a resample without any span scores 0, as in conlleval.
+    Counts are `SpanCounts.by_sentence` of `S` seeds; a resample without any span scores 0, as in conlleval.
 
     Raises:
         TaskError: `documents` has another length.
-
-    Example:
-        >>> summary = summarise_span_f1(np.array([[[1, 1, 1], [0, 1, 1], [1, 1, 2]]]))
-        >>> round(summary.mean, 4), summary.low <= summary.mean <= summary.high
-        (0.5714, True)
     """
     return summarise_counts(_by_unit(counts, documents), f1_of_counts, resampling=resampling)
 
@@ -146,21 +93,8 @@ def summarise_accuracy(
 ) -> SeedSummary:  # fmt: skip
     """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
 
-    Args:
-        right: For `S` seeds, whether each word has the right tag; False for a word without a prediction.
-        offsets: Where each sentence starts; the last entry is the number of words.
-        documents: As for `summarise_span_f1`.
-        resampling: Resamples, confidence and seed.
-
-    Returns:
-        The summary.
-
-    Raises:
-        TaskError: As `summarise_span_f1`.
-
-    Example:
-        >>> summarise_accuracy(np.array([[True, False, True, True]]), offsets=np.array([0, 2, 4])).mean
-        0.75
+    `right` says whether each word has the right tag, False for a word without a prediction; sentences start at
+    `offsets`, whose last entry is the number of words. The rest is as in `summarise_span_f1`.
     """
     sums = np.concatenate([np.zeros((len(right), 1), np.int64), right.cumsum(axis=1)], axis=1)
     n_right = np.diff(sums[:, offsets], axis=1)

@@ -1,10 +1,11 @@
-"""Spans counted by the rules of conlleval, for whole splits at once; tags are IOB2 or IOB1 (B, I and O)."""
+"""Spans counted by the rules of conlleval, for whole splits at once, and their scores; tags are IOB2 or IOB1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 
 from extract.errors import TaskError
 from probes.metrics.tags import split_tag
@@ -45,30 +46,16 @@ class SpanCounts:
 
 
 def index_labels(labels: Sequence[str]) -> SpanLabels:
-    """Prepare the labels of a task for counting.
-
-    Args:
-        labels: Each once; an id is a position here.
-
-    Returns:
-        The labels with their types.
-
-    Raises:
-        TaskError: If a label is neither O nor a B or I with a type.
-
-    Example:
-        >>> index_labels(["O", "B-PER", "I-PER", "B-LOC"]).types
-        ('LOC', 'PER')
-    """
-    for label in labels:
-        prefix, kind = split_tag(label)
-        if label != "O" and (prefix not in ("B", "I") or not kind):
+    """Prepare the labels of a task, each given once, for counting; an id is a position among them."""
+    kinds = [split_tag(label)[1] for label in labels]
+    for label, kind in zip(labels, kinds, strict=True):
+        if label != "O" and not (label.startswith(("B-", "I-")) and kind):
             raise TaskError(
                 f"label {label!r} is not O, nor a B or I with a hyphen and a type: convert the tags with `to_iob2`, or "
                 "score by accuracy."
             )
-    types = tuple(sorted({split_tag(label)[1] for label in labels if label != "O"}))
-    ids = [types.index(split_tag(label)[1]) if label != "O" else -1 for label in labels]
+    types = tuple(sorted(set(kinds) - {""}))
+    ids = [types.index(kind) if kind else -1 for kind in kinds]
     begins = [label.startswith("B-") for label in labels]
     return SpanLabels(tuple(labels), types, np.array([*ids, -1]), np.array([*begins, False]))
 
@@ -76,22 +63,11 @@ def index_labels(labels: Sequence[str]) -> SpanLabels:
 def find_spans(
     ids: Int[np.ndarray, " W"], offsets: Int[np.ndarray, " N_1"], *, labels: SpanLabels, strict: bool = False
 ) -> Int[np.ndarray, "M 3"]:
-    """Find every span of many sentences at once.
+    """Find every span of many sentences at once: its start, end (not included) and type, by start.
 
-    Args:
-        ids: Label id of each word, the sentences one after the other.
-        offsets: Where each sentence starts in `ids`; the last entry is the number of words.
-        labels: What the ids mean.
-        strict: False reads as conlleval does: an I after O or after another type starts a span. True drops the spans
-            that start with an I, as seqeval's strict mode for IOB2 does.
-
-    Returns:
-        Start, end (not included) and type of each span, by start; positions count over all sentences.
-
-    Example:
-        >>> labels = index_labels(["O", "B-PER", "I-PER"])
-        >>> find_spans(np.array([2, 2, 0, 1]), np.array([0, 1, 4]), labels=labels).tolist()
-        [[0, 1, 0], [1, 2, 0], [3, 4, 0]]
+    `ids` are labels of the words of one sentence after the other, which start at `offsets`; the last offset is the
+    number of words. An I after O or after another type starts a span, as for conlleval; `strict` drops the spans that
+    start with an I, as seqeval's strict mode for IOB2 does.
     """
     types, begins = labels.type_ids[ids], labels.begins[ids]
     is_first = np.zeros(len(ids) + 1, dtype=bool)
@@ -115,25 +91,10 @@ def count_spans(
     labels: SpanLabels,
     strict: bool = False,
 ) -> SpanCounts:
-    """Count correct, predicted and gold spans of each sentence, by type.
+    """Count correct, predicted and gold spans of each sentence, by type, as `conlleval` of CoNLL-2000 does.
 
-    A predicted span is correct if a gold span has the same start, end and type.
-
-    Args:
-        gold: Label ids, the sentences one after the other.
-        predicted: As many ids; `NO_PREDICTION` for a word without one.
-        offsets: As for `find_spans`.
-        labels: What the ids mean.
-        strict: As for `find_spans`; holds for the gold spans too.
-
-    Returns:
-        The counts.
-
-    Raises:
-        TaskError: If the lengths do not match.
-
-    Source:
-        `conlleval` of the CoNLL-2000 shared task.
+    A predicted span is correct if a gold span has the same start, end and type. Arguments are as for `find_spans`;
+    `strict` holds for the gold spans too, and a word without a prediction is `NO_PREDICTION`.
     """
     n_rows = len(offsets) - 1
     if not len(gold) == len(predicted) == int(offsets[-1]):
@@ -163,24 +124,7 @@ def count_spans(
 def count_tag_spans(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str | None]], *, strict: bool = False
 ) -> SpanCounts:
-    """Count spans of sentences whose tags are strings.
-
-    Args:
-        gold: The tags of each sentence.
-        predicted: As many; None for a word without a prediction, which counts as an error.
-        strict: As for `find_spans`.
-
-    Returns:
-        The counts; the types are those of either side.
-
-    Raises:
-        TaskError: If the lengths do not match, or a tag is neither O nor a B or I with a type.
-
-    Example:
-        >>> counts = count_tag_spans([["B-PER", "I-PER", "O"]], [["I-PER", "I-PER", "B-LOC"]])
-        >>> counts.types, counts.by_sentence().tolist()
-        (('LOC', 'PER'), [[1, 2, 1]])
-    """
+    """Count spans of sentences whose tags are strings; None is a word without a prediction, an error."""
     if len(gold) != len(predicted):
         raise TaskError(f"{len(gold)} gold and {len(predicted)} predicted sentences: give as many of each.")
     for row, (right, guess) in enumerate(zip(gold, predicted, strict=True)):
@@ -196,3 +140,51 @@ def count_tag_spans(
     flat = [np.array([ids[tag] for tags in side for tag in tags], dtype=np.int64) for side in (gold, predicted)]
     offsets = np.cumsum([0, *(len(tags) for tags in gold)])
     return count_spans(flat[0], flat[1], offsets=offsets, labels=labels, strict=strict)
+
+
+@dataclass(frozen=True)
+class SpanScore:
+    """One row of the table of conlleval; shares are 0 to 1, and 0 where there is nothing to divide by."""
+
+    type: str
+    precision: float
+    recall: float
+    f1: float
+    n_correct: int
+    n_predicted: int
+    n_gold: int
+
+
+@dataclass(frozen=True)
+class SpanScores:
+    """What conlleval prints for one split."""
+
+    micro: SpanScore
+    """Over all spans; its type is `all`."""
+    by_type: tuple[SpanScore, ...]
+    accuracy: float
+    """Share of words with the right tag, O among them."""
+    n_words: int
+    is_strict: bool
+
+
+def score_spans(counts: SpanCounts) -> SpanScores:
+    """Turn the counts of one split into micro-averaged scores, those of each type that occurs, and the accuracy."""
+    totals = np.stack([counts.n_correct.sum(0), counts.n_predicted.sum(0), counts.n_gold.sum(0)], axis=1)
+    rows = tuple(_score(kind, *row) for kind, row in zip(counts.types, totals.tolist(), strict=True) if any(row))
+    n_words = int(counts.n_words.sum())
+    accuracy = float(counts.n_words_right.sum() / n_words) if n_words else 0.0
+    return SpanScores(_score("all", *totals.sum(0).tolist()), rows, accuracy, n_words, counts.is_strict)
+
+
+def _score(kind: str, n_correct: int, n_predicted: int, n_gold: int) -> SpanScore:
+    precision = n_correct / n_predicted if n_predicted else 0.0
+    recall = n_correct / n_gold if n_gold else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if n_correct else 0.0
+    return SpanScore(kind, precision, recall, f1, n_correct, n_predicted, n_gold)
+
+
+def f1_of_counts(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """F1 of counts `(..., 3)` of correct, predicted and gold spans; 0 where there are none."""
+    n_correct, n_predicted, n_gold = np.moveaxis(counts, -1, 0)
+    return np.asarray(2 * n_correct / np.maximum(n_predicted + n_gold, 1))

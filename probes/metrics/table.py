@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from extract.errors import unknown_name
 from probes.metrics.class_metrics import CLASS_METRICS
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.span_scores import f1_of_counts
+from probes.metrics.spans import f1_of_counts
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,7 @@ METRICS: dict[str, Metric] = {
 
 
 def find_metric(name: str) -> Metric:
-    """Look a metric up.
-
-    Args:
-        name: A key of `METRICS`.
-
-    Returns:
-        The metric.
-
-    Raises:
-        UnknownNameError: Unknown metric.
-
-    Example:
-        >>> find_metric("span-f1").higher_is_better
-        True
-    """
+    """Look a metric up; an unknown one is refused with the names of all."""
     if name not in METRICS:
         raise unknown_name("metric", name, METRICS)
     return METRICS[name]

@@ -18,18 +18,7 @@ class Span(NamedTuple):
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Split a tag at its first hyphen, since types may hold more of them.
-
-    Args:
-        tag: Such as `B-creative-work`, or `O`.
-
-    Returns:
-        Prefix and type; the type is empty where there is no hyphen.
-
-    Example:
-        >>> split_tag("B-creative-work"), split_tag("O")
-        (('B', 'creative-work'), ('O', ''))
-    """
+    """Split a tag into prefix and type at its first hyphen, since types may hold more; the type of `O` is empty."""
     prefix, _, kind = tag.partition("-")
     return prefix, kind
 
@@ -37,25 +26,13 @@ def split_tag(tag: str) -> tuple[str, str]:
 def read_spans(tags: Sequence[str]) -> list[Span]:
     """Read the spans of one sentence, by the rules of conlleval, which hold for every scheme.
 
-    A span starts at B, S or U, after O, after E, S or L, and where the type changes; so an I after O starts one.
-
-    Args:
-        tags: One tag a word.
-
-    Returns:
-        The spans in order; none overlap.
-
-    Source:
-        `conlleval` of the CoNLL-2000 shared task, whose answer it gives for every sequence of B, I and O.
-
-    Example:
-        >>> read_spans(["I-PER", "I-PER", "O", "B-LOC", "I-ORG"])
-        [Span(start=0, end=2, type='PER'), Span(start=3, end=4, type='LOC'), Span(start=4, end=5, type='ORG')]
+    A span starts at B, S or U, after O, after E, S or L, and where the type changes; so an I after O starts one. For
+    every sequence of B, I and O the answer is that of `conlleval` of the CoNLL-2000 shared task.
     """
     spans: list[Span] = []
     start, before, kind_before = 0, "O", ""
     for index, tag in enumerate((*tags, "O")):
-        prefix, _, kind = tag.partition("-")
+        prefix, kind = split_tag(tag)
         is_new = prefix in ("B", "S", "U") or before in ("E", "S", "L") or kind != kind_before
         if before != "O" and (prefix == "O" or is_new):
             spans.append(Span(start, index, kind_before))
@@ -66,22 +43,9 @@ def read_spans(tags: Sequence[str]) -> list[Span]:
 
 
 def write_spans(spans: Iterable[Span], n_words: int, *, scheme: str = "IOB2") -> list[str]:
-    """Write spans as the tags of one sentence.
+    """Write spans, in order and without overlap, as the tags of one sentence, in one of the five schemes.
 
-    Args:
-        spans: In order, without overlap.
-        n_words: Words of the sentence.
-        scheme: One of the five; IO cannot keep apart two spans of one type that touch.
-
-    Returns:
-        One tag a word.
-
-    Raises:
-        UnknownNameError: If there is no such scheme.
-
-    Example:
-        >>> write_spans([Span(0, 1, "PER"), Span(1, 3, "PER")], 4, scheme="IOB1")
-        ['I-PER', 'B-PER', 'I-PER', 'O']
+    IO cannot keep apart two spans of one type that touch.
     """
     if scheme not in SCHEMES:
         raise unknown_name("tagging scheme", scheme, SCHEMES)
@@ -101,33 +65,11 @@ def write_spans(spans: Iterable[Span], n_words: int, *, scheme: str = "IOB2") ->
 
 
 def convert_tags(tags: Sequence[str], scheme: str = "IOB2") -> list[str]:
-    """Write the tags of one sentence in another scheme.
-
-    Args:
-        tags: In any of the five schemes.
-        scheme: The scheme wanted.
-
-    Returns:
-        As many tags, with the same spans. Tags that break their own scheme are read as `read_spans` says.
-
-    Raises:
-        UnknownNameError: If there is no such scheme.
-
-    Example:
-        >>> convert_tags(["S-LOC", "B-PER", "E-PER"])
-        ['B-LOC', 'B-PER', 'I-PER']
-    """
+    """Write the tags of one sentence, of any scheme, in another; tags that break theirs are read as by `read_spans`."""
     return write_spans(read_spans(tags), len(tags), scheme=scheme)
 
 
 def is_span_tag(tag: str) -> bool:
-    """Return whether a label is `O` or a span tag such as `B-PER`.
-
-    Args:
-        tag: Any label.
-
-    Returns:
-        True for `O`, and for one of the letters B, I, E, S, L, U with a hyphen and a type.
-    """
+    """Return whether a label is `O`, or one of the letters B, I, E, S, L, U with a hyphen and a type."""
     prefix, kind = split_tag(tag)
     return tag == "O" or (prefix in tuple("BIESLU") and bool(kind))

@@ -30,6 +30,11 @@ def log_variance_loss(
     return torch.log((predicted - gold).var(correction=1) + epsilon)
 
 
+def mse_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"]) -> Float[Tensor, ""]:
+    """Mean squared error; unlike torch's, of one shape only."""
+    return torch.nn.functional.mse_loss(predicted, gold)
+
+
 def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, scale: float = 20.0) -> Float[Tensor, ""]:
     """Logarithm of one plus the sum, over pairs of rows in the wrong order, of the exponential of their distance.
 
@@ -49,7 +54,7 @@ def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, sc
 
 LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "log-variance": (log_variance_loss, "log of the variance of the residuals (FREEZE)"),
-    "mse": (torch.nn.functional.mse_loss, "mean squared error"),
+    "mse": (mse_loss, "mean squared error"),
     "cosent": (cosent_loss, "order of the gold within a batch (CoSENT)"),
 }
 COMPARING = ("log-variance", "cosent")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from extract.decoders.decoder import Decoder
@@ -17,36 +17,25 @@ from extract.store.manifest import Manifest
 from extract.store.reuse import cache_path
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import SILENT, Watcher
+from probes.runs.obtain import Watcher
 from probes.tasks.base import Task
 
 
 @dataclass
 class GrowingCaches:
-    """Caches of plans over more and more texts.
-
-    Attributes:
-        decoder: The frozen decoder.
-        config: The run; its own plan does not count.
-        watcher: Receives what happens.
-        latest: The last cache of every plan, with its texts.
-    """
+    """Caches of plans over more and more texts; the plan of the configuration does not count."""
 
     decoder: Decoder
     config: RunConfig
-    watcher: Watcher = SILENT
+    watcher: Watcher
     latest: dict[MaskPlan, CachePart] = field(default_factory=dict)
+    """The last cache of every plan, with its texts."""
 
     def obtain(self, plans: tuple[MaskPlan, ...], task: Task) -> list[LatentCache]:
-        """Find or extract the caches of plans that hold every text of a task.
+        """Find or extract the caches of plans that hold every text of a task, usually more than before.
 
-        Args:
-            plans: The plans.
-            task: A task, usually one that holds the rows of the task before.
-
-        Returns:
-            The caches, in the order of the plans. What is missing is swept together by the plans that miss the same
-            texts; words are extracted again, for a text with words is one unit with its windows.
+        What is missing is swept together by the plans that miss the same texts. Words are extracted again, for a text
+        with words is one unit with its windows.
         """
         if KINDS[self.config.task.kind].reads_words:
             return self._sweep(list(plans), unique_texts(task.texts()))
@@ -86,14 +75,13 @@ class GrowingCaches:
                     cache.path.unlink()  # its rows stand in the grown one
 
     def _describe(self, plan: MaskPlan, texts: list[str]) -> Manifest:
-        return describe_extraction(self.decoder, texts, replace(self.config.extraction, plan=plan.text))
+        return describe_extraction(self.decoder, texts, self.config.extraction.with_plan(plan))
 
     def _path(self, plan: MaskPlan, texts: list[str]) -> Path:
         return cache_path(Path(self.config.caches), self._describe(plan, texts))
 
     def _sweep(self, plans: list[MaskPlan], texts: Sequence[str | JoinedText]) -> list[LatentCache]:
-        watch = self.watcher.extraction
-        progress = watch(f"sweeping {len(plans)} plans over {len(texts):,} texts") if watch else None
+        progress = self.watcher.extraction(f"sweeping {len(plans)} plans over {len(texts):,} texts")
         return sweep_latents(
             self.decoder, texts, plans, spec=self.config.extraction, folder=self.config.caches, progress=progress
         )

@@ -20,15 +20,11 @@ ENOUGH = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """Plans to score on the same rows.
-
-    Attributes:
-        plans: The plans.
-        n_rows: Rows per split.
-    """
+    """Plans to score on the same rows."""
 
     plans: tuple[MaskPlan, ...]
     n_rows: int
+    """Rows per split."""
 
 
 Strategy = Generator[Trial, Sequence[float], MaskPlan]
@@ -37,34 +33,25 @@ Score = Callable[[Trial], Sequence[float]]
 
 @dataclass(frozen=True)
 class Step:
-    """A trial with what came of it.
-
-    Attributes:
-        trial: What was scored.
-        scores: Validation score of each plan; higher is better.
-        cost: Block passes times texts.
-    """
+    """A trial with what came of it."""
 
     trial: Trial
     scores: tuple[float, ...]
+    """Validation score of each plan; higher is better."""
     cost: int
+    """Block passes times texts."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """A finished search.
-
-    Attributes:
-        chosen: The plan that was found.
-        steps: Every trial, in order.
-        cost: Block passes times texts, those that complete the chosen plan included.
-        full_cost: The same for every plan on all rows.
-    """
+    """A finished search."""
 
     chosen: MaskPlan
     steps: tuple[Step, ...]
     cost: int
+    """Block passes times texts, those that complete the chosen plan included."""
     full_cost: int
+    """The same for every plan on all rows."""
 
     @property
     def share(self) -> float:
@@ -77,20 +64,7 @@ def halving(space: PlanSpace, ledger: Ledger) -> Strategy:
 
     Every rung gets an equal part of the budget (Jamieson and Talwalkar, 2016), hence the fewer plans are left, the more
     rows they are scored on. There are as many rungs as leave the first one rows enough; one rung is all plans on as
-    many rows as the budget allows.
-
-    Args:
-        space: What to choose from.
-        ledger: What may be spent.
-
-    Yields:
-        The plans of each rung.
-
-    Returns:
-        The best of the last rung.
-
-    Raises:
-        ConfigError: The budget does not allow even one rung.
+    many rows as the budget allows. A budget that does not allow even that is refused.
     """
     n_rungs, alive = _count_rungs(space, ledger), space.plans
     for left in range(n_rungs, 0, -1):
@@ -118,20 +92,8 @@ def coordinate(space: PlanSpace, ledger: Ledger) -> Strategy:
 
     The first line is k0 = k (nosink-bidirectional only), the second has the best k and every k0, the third the best k0
     and every k, and so on until a line through the best plan holds nothing new. Every plan is scored on the same rows,
-    as many as the budget allows for the three longest lines; further lines need what the shorter ones left over.
-
-    Args:
-        space: What to choose from; points of a (k, k0) grid.
-        ledger: What may be spent.
-
-    Yields:
-        The plans of each line that were not scored yet.
-
-    Returns:
-        The best plan on any line.
-
-    Raises:
-        ConfigError: A plan that is no point of the grid, or a budget that does not allow three lines.
+    as many as the budget allows for the three longest lines; further lines need what the shorter ones left over. A
+    plan that is no point of the grid is refused, and a budget that does not allow three lines.
     """
     points = space.points
     n_rows = ledger.affordable_rows(space.plans, n_passes=_passes_of_lines(space))
@@ -148,22 +110,15 @@ def coordinate(space: PlanSpace, ledger: Ledger) -> Strategy:
             n_idle = 0
         else:
             n_idle += 1
-        best = _best(points, scored)
+        best = max(
+            (point for point in points if point in scored), key=lambda point: scored[point]
+        )  # of equals the first
         line, axis = [point for point in points if point[axis] == best[axis]], 1 - axis
     return points[best]
 
 
 def require_search(strategy: str, budget: float) -> None:
-    """Refuse a search that does not exist, before anything is computed.
-
-    Args:
-        strategy: A name from `STRATEGIES`.
-        budget: A share.
-
-    Raises:
-        UnknownNameError: An unknown strategy.
-        ConfigError: A budget outside (0, 1].
-    """
+    """Refuse an unknown strategy or a budget outside (0, 1], before anything is computed."""
     if strategy not in STRATEGIES:
         raise unknown_name("search strategy", strategy, STRATEGIES)
     if not 0 < budget <= 1:
@@ -171,30 +126,10 @@ def require_search(strategy: str, budget: float) -> None:
 
 
 def search_plans(strategy: str, space: PlanSpace, score: Score, *, budget: float = 0.25) -> Search:
-    """Search for a plan.
+    """Search for a plan with a strategy from `STRATEGIES`.
 
-    Args:
-        strategy: A name from `STRATEGIES`.
-        space: What to choose from.
-        score: Gives the validation scores of a trial's plans.
-        budget: Most that may be computed, as a share of scoring every plan on all rows; the chosen plan on all rows
-            included.
-
-    Returns:
-        What was found, and how.
-
-    Raises:
-        UnknownNameError: An unknown strategy.
-        ConfigError: A budget outside (0, 1], or too small for the strategy.
-
-    Example:
-        >>> from extract.masks.grid import plans_over_k
-        >>> plans = tuple(plans_over_k(["backward"], range(9)))
-        >>> space = PlanSpace(plans, n_blocks=8, n_rows=64, n_texts=lambda n_rows: 2 * n_rows)
-        >>> scores = {plan: -abs(k - 5) for k, plan in enumerate(plans)}
-        >>> found = search_plans("halving", space, lambda trial: [scores[plan] for plan in trial.plans], budget=0.5)
-        >>> found.chosen.text, found.share <= 0.5
-        ('backward:5', True)
+    `score` gives the validation scores of a trial's plans. `budget` is the most that may be computed, as a share of
+    scoring every plan on all rows, the chosen plan on all rows included; one too small for the strategy is refused.
     """
     require_search(strategy, budget)
     ledger, steps = Ledger(space, budget), []
@@ -221,11 +156,6 @@ STRATEGIES: dict[str, tuple[Callable[[PlanSpace, Ledger], Strategy], str]] = {
 
 def _comparable(score: float) -> float:
     return -math.inf if math.isnan(score) else score
-
-
-def _best(points: dict[tuple[int, int], MaskPlan], scored: dict[tuple[int, int], float]) -> tuple[int, int]:
-    """Choose the best point; of equals the first of the grid."""
-    return max((point for point in points if point in scored), key=lambda point: scored[point])
 
 
 def _diagonal(points: dict[tuple[int, int], MaskPlan]) -> list[tuple[int, int]]:

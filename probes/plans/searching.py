@@ -6,58 +6,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
-from extract.masks.plan import MaskPlan
+from extract.masks.plan import CAUSAL, MaskPlan
 from extract.run.sweep import sweep_cost
 from probes.plans.plan_caches import GrowingCaches
-from probes.plans.plan_rows import draw_rows, space_of
 from probes.plans.plan_scores import (
-    CAUSAL_PLAN,
+    causal_row,
     describe_choices,
     evaluate_plan,
     finite_score,
     headline,
     load_for_plans,
+    open_plans_folder,
+    report_plans,
     require_unread_test,
 )
 from probes.plans.plan_search import Search, Trial, require_search, search_plans
-from probes.plans.plan_space import PlanSpace
-from probes.report.scores import PlanScores, PlansScores
-from probes.report.write import write_plans
+from probes.plans.plan_space import PlanSpace, draw_rows, space_of
+from probes.report.scores import PlanScores
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, Watcher
-from probes.runs.record import open_folder
-from probes.runs.run import RunResult, make_header
+from probes.runs.run import RunResult
 from probes.tasks.base import Task
 
 
 def run_search(
-    config: RunConfig,
-    plans: Sequence[MaskPlan],
-    *,
-    strategy: str,
-    budget: float = 0.25,
-    watcher: Watcher = SILENT,
+    config: RunConfig, plans: Sequence[MaskPlan], *, strategy: str, budget: float = 0.25, watcher: Watcher = SILENT,
     command: str = "",
-) -> RunResult:
+) -> RunResult:  # fmt: skip
     """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
 
-    Args:
-        config: The run; its own plan does not count.
-        plans: What to choose from.
-        strategy: A name from `STRATEGIES`.
-        budget: Most that choosing may compute, as a share of sweeping all plans over train and validation.
-        watcher: Receives what happens.
-        command: The command line, for the record.
-
-    Returns:
-        The folder and its scores: every trial with its cost, the chosen plan on the whole task, and the causal plan
-        beside it where it was among the plans.
-
-    Raises:
-        IcecoreError: Any input the search cannot work with, in one sentence. What is cached or fitted stays.
+    `budget` is the most that choosing may compute, as a share of sweeping all plans over train and validation. The
+    scores hold every trial with its cost, the chosen plan on the whole task, and the causal plan beside it where it was
+    tried. What is cached or fitted stays after an error.
     """
     require_search(strategy, budget)
     require_unread_test(config)
@@ -65,34 +47,22 @@ def run_search(
     decoder = load_decoder(config.decoder, report=watcher.say)
     sweep_cost(plans, len(decoder.blocks))  # refuses plans that cannot share blocks
     judged = task.without_test()
-    space = _space(config, judged, plans, decoder)
-    settings = {**config.to_dict(), "search": strategy, "budget": budget, "plans": [plan.text for plan in plans]}
-    folder = open_folder(config.runs, f"{config.name.removesuffix('-search')}-search", settings)
+    folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
+    fewest = KINDS[config.task.kind].fewest_rows(judged, folds)
+    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
+    folder = open_plans_folder(config, "search", plans, search=strategy, budget=budget)
     caches = GrowingCaches(decoder, config, watcher)
     scorer = _Scorer(config, judged, space, caches, folder)
     found = search_plans(strategy, space, scorer, budget=budget)
     watcher.say(f"{found.chosen.text} was found for {found.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, found, caches, folder)
-    header = make_header(
-        config, "search", folder, command=command, decoder=decoder.description.to_dict(), task=task.describe()
-    )
-    scores = PlansScores(
-        header,
-        " and ".join(row.plan for row in rows) if "test" in task.splits else "no plan",
-        tuple(rows),
-        describe_choices(dict.fromkeys(config.heads, rows[0]), _causal(rows)),
-        search=describe_search(found, space, strategy=strategy, budget=budget, head=scorer.head),
-    )
-    write_plans(folder, scores, KINDS[config.task.kind].report)
-    return RunResult(folder, scores)
-
-
-def _space(config: RunConfig, judged: Task, plans: Sequence[MaskPlan], decoder: Decoder) -> PlanSpace:
-    kind = KINDS[config.task.kind]
-    folds = int((next(iter(config.heads.values())) or {}).get("folds", 5))
-    fewest = kind.fewest_rows(judged, folds)
-    space = space_of(judged, tuple(plans), n_blocks=len(decoder.blocks), fewest=fewest)
-    return replace(space, keeps_rows=not kind.reads_words)
+    return report_plans(
+        config, "search", folder, decoder=decoder, task=task, command=command,
+        test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
+        plans=tuple(rows),
+        chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
+        search={"strategy": strategy, "budget": budget, "by": scorer.head, **describe_search(found, space)},
+    )  # fmt: skip
 
 
 class _Scorer:
@@ -117,15 +87,11 @@ class _Scorer:
         return scores
 
 
-def _causal(rows: Sequence[PlanScores]) -> PlanScores | None:
-    return next((row for row in rows if row.plan == CAUSAL_PLAN), None)
-
-
 def _on_everything(
     config: RunConfig, task: Task, found: Search, caches: GrowingCaches, folder: Path
 ) -> list[PlanScores]:
     """Fit every head on the chosen plan, and on the causal one beside it: the only look at test."""
-    causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL_PLAN]
+    causal = [plan for step in found.steps for plan in step.trial.plans if plan.text == CAUSAL]
     plans = tuple(dict.fromkeys([found.chosen, *causal]))
     rows = []
     for plan, cache in zip(plans, caches.obtain(plans, task), strict=True):
@@ -134,35 +100,22 @@ def _on_everything(
     return rows
 
 
-def describe_search(found: Search, space: PlanSpace, *, strategy: str, budget: float, head: str) -> dict[str, Any]:
-    """Describe a search, for a record of results.
-
-    Args:
-        found: The search.
-        space: What was searched.
-        strategy: Its strategy.
-        budget: Its budget.
-        head: The head that decided.
-
-    Returns:
-        Plain values; costs are block passes times texts of train and validation.
-    """
+def describe_search(found: Search, space: PlanSpace) -> dict[str, Any]:
+    """Describe a search, for a record of results; costs are block passes times texts of train and validation."""
+    trials = [
+        {
+            "n_rows": step.trial.n_rows,
+            "n_texts": space.n_texts(step.trial.n_rows),
+            "cost": step.cost,
+            "scores": {plan.text: score for plan, score in zip(step.trial.plans, step.scores, strict=True)},
+        }
+        for step in found.steps
+    ]
     return {
-        "strategy": strategy,
-        "budget": budget,
-        "by": head,
         "n_plans": len(space.plans),
         "n_texts": space.n_texts(space.n_rows),
         "cost": found.cost,
         "full_cost": found.full_cost,
         "share": found.share,
-        "trials": [
-            {
-                "n_rows": step.trial.n_rows,
-                "n_texts": space.n_texts(step.trial.n_rows),
-                "cost": step.cost,
-                "scores": {plan.text: score for plan, score in zip(step.trial.plans, step.scores, strict=True)},
-            }
-            for step in found.steps
-        ],
+        "trials": trials,
     }

@@ -1,6 +1,6 @@
 """A run over many plans: one cache per plan, the same heads on each, the plan chosen on validation, then test read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,49 +18,30 @@ from probes.plans.plan_scores import (
     finite_score,
     headline,
     load_for_plans,
+    open_plans_folder,
+    report_plans,
     require_unread_test,
 )
-from probes.report.scores import PlanChoice, PlanScores, PlansScores
+from probes.report.scores import PlanChoice, PlanScores
 from probes.report.sweeps import EVERY_PLAN
-from probes.report.write import write_plans
 from probes.runs.config import RunConfig
-from probes.runs.kinds import KINDS, ZERO_SHOT
+from probes.runs.kinds import ZERO_SHOT
 from probes.runs.obtain import SILENT, Watcher
-from probes.runs.record import open_folder
-from probes.runs.run import RunResult, make_header
+from probes.runs.run import RunResult
 from probes.tasks.base import Task
 
-TEST_READS = {
-    "chosen": "for the chosen plan of every head, and for causal (or the first plan) beside it",
-    "all": "for every plan; nothing is chosen by it",
-}
-"""For which plans test is read."""
+TEST_READS = ("chosen", "all")
+"""Plans that test is read for: that of every head with causal (or the first plan) beside it, or every plan."""
 
 
 def run_sweep(
-    config: RunConfig,
-    plans: Sequence[MaskPlan],
-    *,
-    test: str = "chosen",
-    watcher: Watcher = SILENT,
-    command: str = "",
+    config: RunConfig, plans: Sequence[MaskPlan], *, test: str = "chosen", watcher: Watcher = SILENT, command: str = ""
 ) -> RunResult:
     """Extract a task under many plans, fit the heads of a configuration on each, choose, and read test.
 
-    Args:
-        config: The run; its own plan does not count.
-        plans: The plans.
-        test: A key of `TEST_READS`: the plans that are scored on test. Unless it is `all`, test is set aside until
-            every plan is fitted and chosen.
-        watcher: Receives what happens.
-        command: The command line, for the record.
-
-    Returns:
-        The folder and its scores: per plan the heads and the zero-shot correlations of the final norm, and for each
-        head the plan with the best validation score.
-
-    Raises:
-        IcecoreError: Any input the sweep cannot work with, in one sentence. What is cached or fitted stays.
+    `test` is one of `TEST_READS`; unless it is `all`, test is set aside until every plan is fitted and chosen. The
+    scores hold per plan the heads and the zero-shot correlations of the final norm, and for each head the plan with the
+    best validation score. What is cached or fitted stays after an error.
     """
     if test not in TEST_READS:
         raise ConfigError(f"test is {test!r}; allowed: {', '.join(TEST_READS)}, the plans that test is read for.")
@@ -74,21 +55,16 @@ def run_sweep(
         f"{cost.n_plans} plans over {len(texts):,} texts: {cost.n_blocks} block passes per batch instead of "
         f"{cost.n_blocks_apart} ({cost.ratio:.2f} of separate extractions)"
     )
-    progress = watcher.extraction(f"sweeping {task.name}") if watcher.extraction else None
+    progress = watcher.extraction(f"sweeping {task.name}")
     caches = sweep_latents(decoder, texts, plans, spec=config.extraction, folder=config.caches, progress=progress)
-    settings = {**config.to_dict(), "plans": [plan.text for plan in plans]}
-    folder = open_folder(config.runs, f"{config.name.removesuffix('-sweep')}-sweep", settings)
-    comparison = _Comparison(config, task, tuple(zip(plans, caches, strict=True)), folder, watcher)
+    folder = open_plans_folder(config, "sweep", plans)
+    comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
     rows, chosen, test_read = comparison.compare(reads_all=test == "all")
-    header = make_header(
-        config, "sweep", folder, command=command, decoder=decoder.description.to_dict(), task=task.describe()
-    )
-    scores = PlansScores(
-        header, test_read, rows, chosen,
+    return report_plans(
+        config, "sweep", folder, decoder=decoder, task=task, command=command,
+        test_read=test_read, plans=rows, chosen=chosen,
         cost={"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
     )  # fmt: skip
-    write_plans(folder, scores, KINDS[config.task.kind].report)
-    return RunResult(folder, scores)
 
 
 @dataclass(frozen=True)
@@ -97,43 +73,40 @@ class _Comparison:
 
     config: RunConfig
     task: Task
-    plans: tuple[tuple[MaskPlan, LatentCache], ...]
+    caches: dict[MaskPlan, LatentCache]
     folder: Path
     watcher: Watcher
 
     def compare(self, *, reads_all: bool) -> tuple[tuple[PlanScores, ...], dict[str, PlanChoice], str]:
         """Fit every head on every plan, choose, and say which plans test was read for."""
         judged = self.task if reads_all else self.task.without_test()
-        rows = [self._score(place, judged) for place in range(len(self.plans))]
-        places = {row.plan: place for place, row in enumerate(rows)}
-        chosen = {name: places[best_row(rows, name).plan] for name in self.config.heads}
-        default = places[default_row(rows).plan]
-        read = sorted({default, *chosen.values()})
+        rows = {plan: self._score(plan, judged) for plan in self.caches}
+        chosen = {name: best_row(rows.values(), name).plan for name in self.config.heads}
+        default = default_row(rows.values()).plan
         if "test" not in self.task.splits:
             test_read = "no plan"
         elif reads_all:
             test_read = EVERY_PLAN
         else:
-            test_read = " and ".join(rows[place].plan for place in read)
-            for place in read:
-                heads = [name for name in self.config.heads if place in (default, chosen[name])]
-                rows[place] = self._read_test(rows[place], place, heads)
-        choices = describe_choices({name: rows[place] for name, place in chosen.items()}, rows[default])
-        return tuple(rows), choices, test_read
+            read = [plan for plan in rows if plan in (default, *chosen.values())]
+            test_read = " and ".join(plan.text for plan in read)
+            for plan in read:
+                heads = [name for name in self.config.heads if plan in (default, chosen[name])]
+                rows[plan] = self._read_test(rows[plan], heads)
+        choices = describe_choices({name: rows[plan] for name, plan in chosen.items()}, rows[default])
+        return tuple(rows.values()), choices, test_read
 
-    def _score(self, place: int, judged: Task) -> PlanScores:
-        plan, cache = self.plans[place]
-        row = evaluate_plan(self.config, judged, plan, cache, self.folder)
+    def _score(self, plan: MaskPlan, judged: Task) -> PlanScores:
+        row = evaluate_plan(self.config, judged, plan, self.caches[plan], self.folder)
         for name in self.config.heads:
             finite_score(row, name)  # refused at the first plan, and not after the last
         self.watcher.say(f"{plan.text}: {headline(row)}")
         return row
 
-    def _read_test(self, row: PlanScores, place: int, heads: list[str]) -> PlanScores:
+    def _read_test(self, row: PlanScores, heads: Iterable[str]) -> PlanScores:
         """Score heads of one plan on test as well; those that are kept are not fitted again."""
-        plan, cache = self.plans[place]
         part = replace(self.config, heads={name: self.config.heads[name] for name in heads})
-        self.watcher.say(f"{plan.text}: reading test")
-        found = evaluate_plan(part, self.task, plan, cache, self.folder)
-        zero_shot = found.zero_shot if ZERO_SHOT in heads else row.zero_shot
+        self.watcher.say(f"{row.plan.text}: reading test")
+        found = evaluate_plan(part, self.task, row.plan, self.caches[row.plan], self.folder)
+        zero_shot = found.zero_shot if ZERO_SHOT in part.heads else row.zero_shot
         return replace(row, zero_shot=zero_shot, heads={**row.heads, **{name: found.heads[name] for name in heads}})

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from jaxtyping import Bool
+from jaxtyping import Bool, Shaped
 from torch import Tensor
 
 from extract.wiring.attention_maps import AttentionMaps
@@ -12,36 +12,17 @@ SHOWN = 12  # panels at most
 
 
 def draw_influence(moved: Bool[Tensor, "L T T"], layers: tuple[str, ...], path: Path, *, title: str) -> None:
-    """Draw influence matrices, a panel per layer: dark where output i moves with input j.
-
-    Args:
-        moved: `(L, T, T)` as from `influence`.
-        layers: Names of the layers.
-        path: Where the PNG goes.
-        title: Title.
-    """
-    _panels([matrix.float().tolist() for matrix in moved], layers, path, title=title)
+    """Draw influence matrices, a panel per layer: dark where output i moves with input j."""
+    _panels(moved, layers, path, title=title)
 
 
 def draw_attention(found: AttentionMaps, path: Path, *, title: str) -> None:
-    """Draw mean attention, a panel per block (LBW Figures 3 and 8).
-
-    Args:
-        found: The maps.
-        path: Where the PNG goes.
-        title: Title.
-    """
-    _panels([matrix.tolist() for matrix in found.maps], found.blocks, path, title=title)
+    """Draw mean attention, a panel per block (LBW Figures 3 and 8)."""
+    _panels(found.maps, found.blocks, path, title=title)
 
 
 def draw_sink_mass(found: AttentionMaps, path: Path, *, title: str) -> None:
-    """Draw the attention on the first token, block by block (LBW Figure 9).
-
-    Args:
-        found: The maps.
-        path: Where the PNG goes.
-        title: Title.
-    """
+    """Draw the attention on the first token, block by block (LBW Figure 9)."""
     figure = new_figure()
     (axes,) = panels(figure)
     axes.bar(range(1, len(found.blocks) + 1), found.sink_mass.tolist(), color=BLUE)
@@ -51,7 +32,7 @@ def draw_sink_mass(found: AttentionMaps, path: Path, *, title: str) -> None:
     save_figure(figure, path, title=title)
 
 
-def _panels(matrices: list[list[list[float]]], names: tuple[str, ...], path: Path, *, title: str) -> None:
+def _panels(matrices: Shaped[Tensor, "N T T"], names: tuple[str, ...], path: Path, *, title: str) -> None:
     step = max(1, -(-len(names) // SHOWN))
     picks = sorted({*range(0, len(names), step), len(names) - 1})
     columns = min(6, len(picks))
@@ -59,9 +40,8 @@ def _panels(matrices: list[list[list[float]]], names: tuple[str, ...], path: Pat
     figure = new_figure(1.9 * columns, 2.1 * rows + 0.5)
     for place, pick in enumerate(picks, start=1):
         axes = figure.add_subplot(rows, columns, place)
-        axes.imshow(
-            matrices[pick], cmap="Blues", vmin=0, vmax=max(1e-6, *(cell for row in matrices[pick] for cell in row))
-        )
+        matrix = matrices[pick].float().cpu().numpy()
+        axes.imshow(matrix, cmap="Blues", vmin=0, vmax=max(1e-6, matrix.max()))
         axes.set_title(names[pick], fontsize=8)
         axes.set_xticks([])
         axes.set_yticks([])

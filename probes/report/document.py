@@ -11,55 +11,44 @@ from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import Column, Row, markdown_table
-from probes.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class KindReport:
-    """What is particular to the report of one kind of task. A new kind is one of these.
-
-    Attributes:
-        columns: Columns of the results table.
-        inputs: Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction.
-        gold: Gives, for a task and a split, the gold of every prediction: numbers, or names.
-        resampled: Says, from the task's description, what intervals are drawn from.
-        metrics: Metrics of a head, a row of the results table each.
-        remarks: Paragraphs below the results table, without a heading.
-        sections: Sections after them.
-        used: Further lines of the section "What was used".
-        residuals: Compares, for a task and a split, predicted numbers with gold; None for predicted names.
-        zero_shot: Metric of the score that a mask plan has without any head; empty where there is none.
-        writers: Write further files into the folder of a run, from task and results.
-    """
+    """What is particular to the report of one kind of task. A new kind is one of these."""
 
     columns: tuple[Column, ...]
     inputs: Callable[[Any, str], Mapping[str, Sequence[Any]]]
+    """Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction."""
     gold: Callable[[Any, str], Sequence[Any]]
+    """Gives, for a task and a split, the gold of every prediction: numbers, or names."""
     resampled: Callable[[Mapping[str, Any]], str]
+    """Says, from the task's description, what intervals are drawn from."""
     metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
+    """Metrics of a head, a row of the results table each."""
     remarks: tuple["Section", ...] = ()
+    """Paragraphs below the results table, without a heading."""
     sections: tuple["Section", ...] = ()
+    """Sections after them."""
     used: tuple["Section", ...] = ()
+    """Further lines of the section "What was used"."""
     residuals: Callable[[Any, str, NDArray[np.float64]], Residuals] | None = None
+    """Compares, for a task and a split, predicted numbers with gold; None for predicted names."""
     zero_shot: str = ""
+    """Metric of the score that a mask plan has without any head; empty where there is none."""
     writers: tuple[Callable[..., None], ...] = ()
+    """Write further files into the folder of a run, from task and results."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a section is written from.
-
-    Attributes:
-        scores: The scores, with predictions.
-        task: The task.
-        report: What is particular to its kind.
-        figures: Title to file name, relative to the run folder, of every figure that was drawn.
-    """
+    """What a section is written from: the scores with predictions, and the task."""
 
     scores: RunScores
     task: Any
     report: KindReport
     figures: Mapping[str, str] = field(default_factory=dict)
+    """Title to file name, relative to the run folder, of every figure that was drawn."""
 
     @property
     def results(self) -> Iterable[tuple[str, HeadResult]]:
@@ -79,18 +68,12 @@ def reported_split(splits: Iterable[str]) -> str:
 def result_rows(
     scores: RunScores, report: KindReport, *, on_screen: bool = False
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out as text.
+    """Lay the results of a run out: titles of the columns, and a row of text per head and metric, scores times 100.
 
-    Args:
-        scores: The run.
-        report: What is particular to its kind.
-        on_screen: Whether to leave out the columns that do not fit a terminal.
-
-    Returns:
-        Titles of the columns, and a row per head and metric; scores times 100.
+    On screen, the columns that do not fit a terminal are left out.
     """
     columns = [column for column in report.columns if column.on_screen or not on_screen]
-    rows = [Row(scores, result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
+    rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
 
 
@@ -189,10 +172,10 @@ def _used(context: Context) -> Iterator[str]:
     yield machine_line(header)
 
 
-def text_inputs(task: Task, split: str, columns: Sequence[str]) -> dict[str, Sequence[Any]]:
+def text_inputs(task: Any, split: str) -> dict[str, Sequence[Any]]:
     """Return the inputs of kinds that predict one thing per row: the row number and the columns of texts."""
     rows = task.rows(split)
-    return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
+    return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
 
 
 def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[str]:

@@ -33,38 +33,29 @@ PARTS = {
 
 @dataclass(frozen=True, eq=False)
 class FigureInput:
-    """What a figure of a head is drawn from.
-
-    Attributes:
-        result: The head.
-        split: The reported split.
-        gold: Gold of every prediction on it: numbers, or names.
-        residuals: Predicted minus gold on it; None for predicted names.
-    """
+    """What a figure of a head is drawn from."""
 
     result: HeadResult
     split: str
+    """The reported one."""
     gold: Sequence[Any]
+    """Gold of every prediction on it: numbers, or names."""
     residuals: Residuals | None = None
+    """Predicted minus gold on it; None for predicted names."""
 
 
 @dataclass(frozen=True)
 class HeadFigure:
-    """A figure that is drawn for every head it applies to.
-
-    Attributes:
-        title: Its title; `{head}` and `{split}` are filled in.
-        stem: End of its file name, after the head.
-        applies: Says whether a head has what it shows.
-        draw: Draws into an empty figure.
-        size: Width and height in inches.
-    """
+    """A figure that is drawn for every head it applies to."""
 
     title: str
+    """`{head}` and `{split}` are filled in."""
     stem: str
+    """End of its file name, after the head."""
     applies: Callable[[FigureInput], bool]
     draw: Callable[[Figure, FigureInput], None]
     size: tuple[float, float] = style.SIZE
+    """Width and height in inches."""
 
 
 def draw_figures(folder: Path, heads: Mapping[str, HeadResult], task: Task, report: KindReport) -> dict[str, str]:
@@ -149,7 +140,7 @@ def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
     for epoch in sorted(set(record["best_epochs"])):
         axes.axvline(epoch, color=style.GREY, linewidth=0.8)
     axes.set_ylim(bottom=0)
-    style.count_whole(axes)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("epoch (lines: kept by a layer)")
     axes.set_ylabel("mean squared error / variance, mean over layers")
     axes.legend(fontsize=8, frameon=False)
@@ -170,7 +161,7 @@ def draw_history(figure: Figure, found: FigureInput) -> None:
             if 0 < seed["best_epoch"] <= len(scores):
                 axes.plot(seed["best_epoch"], scores[seed["best_epoch"] - 1], "o", color=style.ORANGE)
     losses.set_ylabel("training loss")
-    style.count_whole(losses)
+    losses.locator_params(axis="x", integer=True)
     for axes in others:
         axes.set_ylabel(f"{key.partition('_')[0]} {metric_label(result.metric)} x 100")
     (losses, *others)[-1].set_xlabel("epoch" + " (dot: kept)" * bool(others))

@@ -18,14 +18,9 @@ the tag O."""
 def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], report: KindReport) -> None:
     """Write every head's prediction for every row.
 
-    A prediction is a number in the units of the gold with four decimals, or a name; it is empty where there is none.
-
-    Args:
-        path: The CSV file: `split,row`, the inputs, `gold`, then a column per head. Words have a line each: `row` is
-            the sentence, and the inputs are the word's position in it, from 0, and the word.
-        task: The task.
-        heads: Head to its result.
-        report: What is particular to the task's kind.
+    The columns of the CSV file are `split,row`, the inputs, `gold`, then one per head: a number in the units of the
+    gold with four decimals, or a name; empty where there is none. Words have a line each: `row` is the sentence, and
+    the inputs are the word's position in it, from 0, and the word.
     """
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -38,16 +33,7 @@ def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], r
 
 
 def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
-    """Write the predictions of a head on a split, as names where it predicts names.
-
-    Args:
-        result: The head.
-        split: The split.
-        without: Written where there is no prediction.
-
-    Returns:
-        A text per prediction.
-    """
+    """Write the predictions of a head on a split, as names where it predicts names, and `without` for none."""
     found = result.predictions[split].tolist()
     if split not in result.names:
         return [f"{value:.4f}" for value in found]
@@ -56,15 +42,10 @@ def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> lis
 
 
 def write_conll(folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:
-    """Write one file a split, separated by tabs: word, gold tag, and the tag that each head predicts, first seed.
+    """Write `predictions/SPLIT.conll`, separated by tabs: word, gold tag, and the tag that each head predicts.
 
     A blank line ends a sentence, a line `-DOCSTART-` begins a document. The conlleval script, with a tab as its
     separator, scores the last column against the one before it, so with one head against gold.
-
-    Args:
-        folder: The run folder; files are `predictions/SPLIT.conll`.
-        task: The task.
-        heads: Head to its result.
     """
     (folder / "predictions").mkdir(exist_ok=True)
     for split, rows in task.splits.items():

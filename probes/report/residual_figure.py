@@ -11,12 +11,7 @@ from probes.report.style import BLUE, GREY, ORANGE, panels
 
 
 def draw_residuals(figure: Figure, found: Residuals) -> None:
-    """Draw residuals in six panels: histogram, Q-Q, calibration, against gold, length and lexical overlap.
-
-    Args:
-        figure: An empty figure, 11 by 6.4 inches.
-        found: The residuals.
-    """
+    """Draw residuals in six panels: histogram, Q-Q, calibration, against gold, length and lexical overlap."""
     histogram, quantiles, calibration, *against = panels(figure, 2, 3)
     values = found.values
     histogram.hist(values, bins=40, color=BLUE)

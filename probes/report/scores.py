@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from extract.masks.plan import MaskPlan
 from probes.heads.result import HeadResult, read_result
 
 SCORES_SCHEMA = 3
@@ -11,35 +12,28 @@ SCORES_SCHEMA = 3
 
 @dataclass(frozen=True)
 class Header:
-    """What every scores.json begins with.
-
-    Attributes:
-        what: `run`, `sweep`, `search` or `pretraining`.
-        kind: Kind of task; empty for a pretraining.
-        protocol: The protocol.
-        name: Name of the folder.
-        command: The command line; empty when run from Python.
-        commit: Commit of the checkout; empty when installed from a wheel.
-        versions: Package to version.
-        products: What computed float32 products, and the CPU capability it was chosen by.
-        device: Where heads were fitted.
-        n_resamples: Bootstrap resamples behind every interval.
-        decoder: The decoder.
-        task: The task; empty for a pretraining.
-    """
+    """What every scores.json begins with."""
 
     what: str
+    """`run`, `sweep`, `search` or `pretraining`."""
     kind: str
+    """Kind of task; empty for a pretraining, as is `task`."""
     protocol: str
     name: str
+    """Name of the folder."""
     command: str
+    """The command line; empty when run from Python."""
     commit: str
+    """Commit of the checkout; empty when installed from a wheel."""
     versions: Mapping[str, str]
     device: str
+    """Where heads were fitted."""
     n_resamples: int
+    """Bootstrap resamples behind every interval."""
     decoder: Mapping[str, Any]
     task: Mapping[str, Any]
     products: Mapping[str, str] = field(default_factory=dict)
+    """What computed float32 products, and the CPU capability it was chosen by."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
@@ -48,20 +42,13 @@ class Header:
 
 @dataclass(frozen=True)
 class RunScores:
-    """The scores of a run.
-
-    Attributes:
-        header: What every scores.json begins with.
-        cache: The cache that was read.
-        heads: Head to its result.
-        pretraining: Layer-wise autoencoders that heads started from; empty where there were none.
-        seconds: Durations.
-    """
+    """The scores of a run."""
 
     header: Header
     cache: Mapping[str, Any]
     heads: Mapping[str, HeadResult]
     pretraining: Mapping[str, Any] = field(default_factory=dict)
+    """Layer-wise autoencoders that heads started from; empty where there were none."""
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,46 +64,37 @@ class RunScores:
 
 @dataclass(frozen=True)
 class PlanScores:
-    """The heads of a configuration on one mask plan.
+    """The heads of a configuration on one mask plan."""
 
-    Attributes:
-        plan: The plan's text.
-        cache: File name of its cache.
-        certificate: What was certified of it.
-        heads: Head to its result.
-        zero_shot: For pairs: split to metric to the correlation of the raw cosine at the final norm; else empty.
-    """
-
-    plan: str
+    plan: MaskPlan
     cache: str
+    """File name."""
     certificate: Mapping[str, Any]
+    """What was certified of the cache."""
     heads: Mapping[str, HeadResult]
     zero_shot: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """For pairs: split to metric to the correlation of the raw cosine at the final norm; else empty."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         return {
-            "plan": self.plan, "cache": self.cache, "certificate": dict(self.certificate),
+            "plan": self.plan.text, "cache": self.cache, "certificate": dict(self.certificate),
             "zero_shot": {split: dict(found) for split, found in self.zero_shot.items()}, "heads": heads,
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PlanGain:
-    """What choosing a plan gained on test.
-
-    Attributes:
-        metric: The metric.
-        over: The plan one would take without choosing.
-        default: Its test score.
-        chosen: The test score of the chosen plan.
-    """
+    """What choosing a plan gained on test."""
 
     metric: str
     over: str
+    """The plan one would take without choosing."""
     default: float
+    """Its test score."""
     chosen: float
+    """The test score of the chosen plan."""
 
     @property
     def gain(self) -> float:
@@ -130,44 +108,36 @@ class PlanGain:
 
 @dataclass(frozen=True)
 class PlanChoice:
-    """The plan chosen for a head.
+    """The plan chosen for a head."""
 
-    Attributes:
-        plan: The plan's text.
-        result: The head on it.
-        gain: What choosing gained; None where there is nothing to compare with, or no test.
-    """
-
-    plan: str
+    plan: MaskPlan
     result: HeadResult
+    """The head on it."""
     gain: PlanGain | None = None
+    """None where there is nothing to compare with, or no test."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
         summary = self.result.to_dict()["summary"]
         gain = {} if self.gain is None else {"gain": self.gain.to_dict()}
-        return {"plan": self.plan, "chosen": dict(self.result.chosen), "summary": summary, **gain}
+        return {"plan": self.plan.text, "chosen": dict(self.result.chosen), "summary": summary, **gain}
 
 
 @dataclass(frozen=True)
 class PlansScores:
-    """The scores of a sweep or of a search.
-
-    Attributes:
-        header: What every scores.json begins with.
-        test_read: The plans that test was read for, in words.
-        plans: Every plan that was scored on all rows.
-        chosen: Head to the plan chosen for it.
-        cost: Of a sweep: block passes, and what separate extractions would take.
-        search: Of a search: strategy, budget, cost and every trial.
-    """
+    """The scores of a sweep or of a search."""
 
     header: Header
     test_read: str
+    """The plans that test was read for, in words."""
     plans: tuple[PlanScores, ...]
+    """Every plan that was scored on all rows."""
     chosen: Mapping[str, PlanChoice]
+    """By head."""
     cost: Mapping[str, Any] = field(default_factory=dict)
+    """Of a sweep: block passes, and what separate extractions would take."""
     search: Mapping[str, Any] = field(default_factory=dict)
+    """Of a search: strategy, budget, cost and every trial."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
@@ -183,17 +153,12 @@ class PlansScores:
 
 @dataclass(frozen=True)
 class PretrainingScores:
-    """The scores of layer-wise autoencoders that were fitted by themselves.
-
-    Attributes:
-        header: What every scores.json begins with.
-        cache: The cache that was read.
-        pretraining: Corpus, and per pooling losses and history.
-    """
+    """The scores of layer-wise autoencoders that were fitted by themselves."""
 
     header: Header
     cache: Mapping[str, Any]
     pretraining: Mapping[str, Any]
+    """Corpus, and per pooling losses and history."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
@@ -201,13 +166,7 @@ class PretrainingScores:
 
 
 def read_run(values: Mapping[str, Any]) -> RunScores:
-    """Read the scores of a run back from their serial form.
-
-    Args:
-        values: The content of scores.json.
-
-    Returns:
-        The scores, without predictions.
+    """Read the scores of a run, without predictions, back from the content of scores.json.
 
     Raises:
         KeyError: A field is missing.

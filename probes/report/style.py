@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,17 +23,7 @@ def new_figure(width: float = SIZE[0], height: float = SIZE[1]) -> Figure:
 
 
 def panels(figure: Figure, n_rows: int = 1, n_columns: int = 1, *, shares_x: bool = False) -> list[Axes]:
-    """Divide a figure into panels without boxes, row by row.
-
-    Args:
-        figure: The figure.
-        n_rows: Rows of panels.
-        n_columns: Columns of panels.
-        shares_x: Whether the panels have one x axis, labelled below the last.
-
-    Returns:
-        The panels.
-    """
+    """Divide a figure into panels without boxes, row by row; a shared x axis is labelled below the last."""
     found: list[Axes] = figure.subplots(n_rows, n_columns, sharex=shares_x, squeeze=False).ravel().tolist()
     for axes in found:
         axes.spines[["top", "right"]].set_visible(False)
@@ -49,11 +38,6 @@ def mark_layers(axes: Axes, layers: Sequence[str]) -> None:
     ticks = sorted({*range(0, len(layers), step), len(layers) - 1})
     axes.set_xticks(ticks, [layers[k].replace("block_", "") for k in ticks], rotation=60, fontsize=8)
     axes.set_xlabel("layer")
-
-
-def count_whole(axes: Axes, which: Literal["x", "y", "both"] = "x") -> None:
-    """Put ticks at whole numbers only."""
-    axes.locator_params(axis=which, integer=True)
 
 
 def set_legend(axes: Axes) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
-from probes.report.scores import RunScores
 
 NOTHING = "-"
 """Written where there is no number."""
@@ -17,21 +16,14 @@ LABELS = {"pearson": "Pearson", "spearman": "Spearman"}
 
 @dataclass(frozen=True)
 class Row:
-    """What a row of the results table is about.
+    """What a row of the results table is about: a head and a metric."""
 
-    Attributes:
-        scores: The run.
-        result: The head.
-        metric: The metric.
-    """
-
-    scores: RunScores
     result: HeadResult
     metric: str
 
-    def summary(self, split: str) -> SeedSummary | None:
-        """Return the score on a split; None where the split was not scored."""
-        return self.result.summary.get(split, {}).get(self.metric)
+    def summary(self, split: str, metric: str = "") -> SeedSummary | None:
+        """Return the score on a split, by the metric of the row or another; None where the split was not scored."""
+        return self.result.summary.get(split, {}).get(metric or self.metric)
 
     @property
     def is_first(self) -> bool:
@@ -41,17 +33,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the results table.
-
-    Attributes:
-        title: Its title.
-        text: Gives its text in a row.
-        on_screen: Whether the table of a terminal, 80 characters wide, has it too.
-    """
+    """A column of the results table: its title, and what gives its text in a row."""
 
     title: str
     text: Callable[[Row], str]
     on_screen: bool = True
+    """Whether the table of a terminal, 80 characters wide, has it too."""
 
 
 def metric_label(metric: str) -> str:
@@ -60,12 +47,7 @@ def metric_label(metric: str) -> str:
 
 
 def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: str = "") -> str:
-    """Write a number; `-` where it is missing, None or NaN.
-
-    Example:
-        >>> number(0.123, times=100.0), number(0.5, 2, sign="+"), number(float("nan"))
-        ('12.3', '+0.50', '-')
-    """
+    """Write a number; `-` where it is missing, None or NaN."""
     return NOTHING if value is None or math.isnan(value) else f"{times * value:{sign}.{digits}f}"
 
 
@@ -106,13 +88,9 @@ def markdown_table(rows: Iterable[Sequence[str]], columns: Sequence[str]) -> str
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def score_column(title: str, split: str, metric: str = "", *, on_screen: bool = True) -> Column:
+def score_column(title: str, split: str, metric: str = "") -> Column:
     """Make a column of scores on a split, by the metric of the row or by another one."""
-    return Column(
-        title,
-        lambda row: spread(row.result.summary.get(split, {}).get(metric or row.metric)),
-        on_screen,
-    )
+    return Column(title, lambda row: spread(row.summary(split, metric)))
 
 
 def epochs_of(row: Row) -> str:
@@ -138,8 +116,8 @@ EPOCHS = Column("epochs", epochs_of, on_screen=False)
 
 def majority_column(title: str) -> Column:
     """Make a column of the majority baseline on test."""
-    return Column(
-        title,
-        lambda row: percent(row.result.baselines["majority"].get("test")) if row.is_first else NOTHING,
-        on_screen=False,
-    )
+
+    def text(row: Row) -> str:
+        return percent(row.result.baselines["majority"].get("test")) if row.is_first else NOTHING
+
+    return Column(title, text, on_screen=False)

@@ -14,24 +14,17 @@ from probes.report.document import Context, KindReport, pretraining_text, result
 from probes.report.figures import draw_autoencoders, draw_figures
 from probes.report.predictions import write_predictions
 from probes.report.scores import PlansScores, PretrainingScores, RunScores
-from probes.report.searches import draw_search, search_summary
 from probes.report.style import new_figure, save_figure
-from probes.report.sweeps import curve_label, draw_sweep, points_of, sweep_summary
+from probes.report.sweeps import curve_label, draw_search, draw_sweep, points_of, search_summary, sweep_summary
 from probes.tasks.base import Task
 
 
 def write_run(folder: Path, scores: RunScores, task: Task, cache: LatentCache, report: KindReport) -> None:
-    """Write scores, manifest, predictions, figures and summary of a run.
-
-    Args:
-        folder: The run folder.
-        scores: The scores, with predictions.
-        task: The task.
-        cache: The cache that was read; its manifest is copied.
-        report: What is particular to the kind of task.
-    """
-    write_scores(folder, scores)
-    write_manifest(folder, cache)
+    """Write scores, manifest of the cache, predictions, figures and summary of a run."""
+    _write_scores(folder, scores)
+    manifest = folder / "manifests" / f"{cache.path.stem}.json"
+    manifest.parent.mkdir(exist_ok=True)
+    manifest.write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
     write_predictions(folder / "predictions.csv", task, scores.heads, report)
     for write in report.writers:
         write(folder, task, scores.heads)
@@ -41,14 +34,8 @@ def write_run(folder: Path, scores: RunScores, task: Task, cache: LatentCache, r
 
 
 def write_plans(folder: Path, scores: PlansScores, report: KindReport) -> None:
-    """Write scores, figure and summary of a sweep or a search.
-
-    Args:
-        folder: The run folder.
-        scores: The sweep or search.
-        report: What is particular to the kind of task.
-    """
-    write_scores(folder, scores)
+    """Write scores, figure and summary of a sweep or a search."""
+    _write_scores(folder, scores)
     header, figure = scores.header, new_figure()
     about = f"{header.task['name']} on {header.decoder['name']}"
     if scores.search:
@@ -63,25 +50,14 @@ def write_plans(folder: Path, scores: PlansScores, report: KindReport) -> None:
 
 
 def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
-    """Write scores, figures and summary of autoencoders that were fitted by themselves.
-
-    Args:
-        folder: The run folder.
-        scores: The scores.
-    """
-    write_scores(folder, scores)
+    """Write scores, figures and summary of autoencoders that were fitted by themselves."""
+    _write_scores(folder, scores)
     (folder / "figures").mkdir(exist_ok=True)
     figures = draw_autoencoders(folder, scores.pretraining)
     _write_summary(folder, pretraining_text(scores, figures))
 
 
-def write_manifest(folder: Path, cache: LatentCache) -> None:
-    """Copy the manifest of a cache into a run folder."""
-    (folder / "manifests").mkdir(exist_ok=True)
-    (folder / "manifests" / f"{cache.path.stem}.json").write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
-
-
-def write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
+def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md)."""
     text = json.dumps(without_nan(scores.to_dict()), indent=1, allow_nan=False)
     (folder / "scores.json").write_text(text + "\n", encoding="utf-8")

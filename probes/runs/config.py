@@ -32,7 +32,6 @@ class TaskSpec:
     """Training rows to leave out: those whose pair, or any of whose sentences, is in validation or test."""
 
     def __post_init__(self) -> None:
-        """Refuse an unknown task."""
         _check_choices(self, "task.")
         if self.name not in TASKS:
             raise unknown_name("task", self.name, TASKS)
@@ -51,15 +50,7 @@ class TaskSpec:
     def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> Task:
         """Load the task, drawn down to `pairs` per split.
 
-        Args:
-            defaults: Options of the reader that replace its defaults where it has them, as a protocol sets them.
-
-        Returns:
-            The task.
-
-        Raises:
-            TaskError: Rows that cannot be used.
-            UnknownNameError: An option the task does not have.
+        `defaults` are options of the reader that replace its own where it has them, as a protocol sets them.
         """
         known = TASKS[self.name].options()
         options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
@@ -86,7 +77,6 @@ class PretrainingSpec:
     """Seed of the autoencoders; one set of them serves every seed of a head."""
 
     def __post_init__(self) -> None:
-        """Refuse unknown names."""
         from probes.tasks.corpus import CORPORA
 
         if self.corpus and self.corpus not in (*CORPORA, *TASKS):
@@ -134,7 +124,6 @@ class RunConfig:
     """Folder of run folders."""
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
         _check_choices(self)
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"the run name is {self.name!r}; allowed: a folder name without '/' or a leading dot.")
@@ -147,7 +136,7 @@ class RunConfig:
         protocol = find_protocol(self.protocol, kind=self.task.kind, task=self.task.name)
         # Filled in here, so that the run's record holds what is extracted.
         values = protocol.extraction.get(self.task.kind, {})
-        object.__setattr__(self, "extraction", fill_extraction(self.extraction, values))
+        object.__setattr__(self, "extraction", _fill_extraction(self.extraction, values))
         self._check_heads()
 
     def _check_heads(self) -> None:
@@ -160,8 +149,9 @@ class RunConfig:
                 f"extraction.poolings is [{', '.join(self.extraction.poolings)}], which pools whole texts, but task "
                 f"{self.task.name!r} is one of words; set extraction.words.poolings (auto, first, last, mean)."
             )
-        key = "extraction.words.poolings" if kind.reads_words else "extraction.poolings"
-        extracted = self.extraction.words.poolings if kind.reads_words else self.extraction.poolings
+        key, extracted = "extraction.poolings", self.extraction.poolings
+        if kind.reads_words:
+            key, extracted = "extraction.words.poolings", self.extraction.words.poolings
         for name, resolved in self.resolve_heads().items():
             for pooling in split_poolings(resolved.pooling_of(extracted)):
                 if pooling not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
@@ -172,14 +162,7 @@ class RunConfig:
             kind.check_config(self, resolved)
 
     def resolve_heads(self) -> "dict[str, HeadOptions]":
-        """Check the options of every head; those that the config leaves out are the protocol's, then the defaults.
-
-        Returns:
-            Head to its options.
-
-        Raises:
-            IcecoreError: An unknown head or option, or a value that cannot be used.
-        """
+        """Check the options of every head; those that the config leaves out are the protocol's, then the defaults."""
         from probes.heads.registry import resolve_head  # the heads bring torch with them
 
         context = {"protocol": self.protocol, "kind": self.task.kind, "task": self.task.name}
@@ -191,7 +174,7 @@ class RunConfig:
         return values
 
 
-def fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any]]) -> ExtractionSpec:
+def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any]]) -> ExtractionSpec:
     """Fill in what a protocol extracts; values that differ from the default are the user's and stay."""
     for part, found in values.items():
         own = getattr(spec, part)

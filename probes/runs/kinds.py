@@ -9,12 +9,11 @@ from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from probes.heads.classes.results import fewest_rows
 from probes.heads.classes.scoring import CLASSES_SCORING
-from probes.heads.numbers.scoring import NUMBERS_SCORING
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.result import HeadResult
-from probes.heads.scoring import KindScoring
+from probes.heads.scoring import KindScoring, score_texts
 from probes.heads.words.scoring import WORDS_SCORING
 from probes.report.document import KindReport
 from probes.report.kinds.classes import CLASSES_REPORT
@@ -29,39 +28,35 @@ if TYPE_CHECKING:
 ZERO_SHOT = "layer-cosine"
 
 
+def _text_columns(task: Any, split: str) -> list[tuple[str, ...]]:
+    return list(zip(*(task.rows(split)[column] for column in task.text_columns), strict=True))
+
+
 @dataclass(frozen=True)
 class TaskKind:
-    """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.registry.HEADS`.
-
-    Attributes:
-        name: The name that tasks and heads of the kind carry.
-        report: How its runs are reported.
-        scoring: How new rows are scored.
-        reads_words: Whether latents are those of words, not of whole texts.
-        check_config: Refuses a head's options that contradict the configuration.
-        describe: Describes the task of a run, with what only the cache knows of it.
-        fewest_rows: Fewest rows per split that a search may draw, for a number of folds of cross-validation.
-        zero_shot_head: The head without training that every sweep fits beside the others; none where empty.
-        zero_shot: Gives split to metric to the score that this head has at the final norm.
-    """
+    """What a run needs to know of a kind of task; heads of the kind are in `probes.heads.registry.HEADS`."""
 
     name: str
     report: KindReport
     scoring: KindScoring
     reads_words: bool = False
+    """Whether latents are those of words, not of whole texts."""
+    row_texts: Callable[[Any, str], list[tuple[Any, ...]]] = _text_columns
+    """Gives, for a task and a split, the texts of each row."""
     check_config: "Callable[[RunConfig, HeadOptions], None]" = lambda *_: None
+    """Refuses a head's options that contradict the configuration."""
     describe: Callable[[Any, LatentCache], dict[str, Any]] = lambda task, _: task.describe()
+    """Describes the task of a run, with what only the cache knows of it."""
     fewest_rows: Callable[[Any, int], int] = lambda *_: 0
+    """Fewest rows per split that a search may draw, for a number of folds of cross-validation."""
     zero_shot_head: str = ""
+    """The head without training that every sweep fits beside the others; none where empty."""
     zero_shot: Callable[[HeadResult], dict[str, dict[str, float]]] = lambda _: {}
+    """Gives split to metric to the score that this head has at the final norm."""
 
 
 def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
-    """Refuse an anchor that a head cannot have, and autoencoders that nobody fits.
-
-    Raises:
-        ConfigError: Names the head and the option.
-    """
+    """Refuse an anchor that a head cannot have, and autoencoders that nobody fits."""
     arguments = resolved.own[0]
     n_features = arguments.get("pair_features", 0)
     if config.anchor_identical and n_features:
@@ -96,9 +91,14 @@ _KINDS = (
         zero_shot=zero_shot_scores,
     ),
     TaskKind("classes", CLASSES_REPORT, CLASSES_SCORING, fewest_rows=fewest_rows),
-    TaskKind("numbers", NUMBERS_REPORT, NUMBERS_SCORING, fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds)),
+    TaskKind(
+        "numbers", NUMBERS_REPORT,
+        KindScoring(score_texts, lambda text, number: {"number": float(number), "text": text}),
+        fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds),
+    ),
     TaskKind(
         "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
+        row_texts=lambda task, split: [(text,) for text in task.joined(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
 )  # fmt: skip

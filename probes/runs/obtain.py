@@ -1,62 +1,84 @@
-"""Obtaining what a run works with: caches of its task and its corpus, and the encoders fitted on the corpus."""
+"""Obtaining what a run works with: its task and corpus, the caches of both, and encoders fitted on the corpus."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.loading import choose_device, load_decoder
+from extract.decoders.loading import choose_device, load_decoder, load_tokenizer
 from extract.errors import TaskError
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.workers import Workers, join_workers
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import EpochReport, ignore_epoch
+from probes.fitting.protocols import find_protocol
 from probes.fitting.saved import SavedHead
+from probes.heads.entries import Purpose
 from probes.heads.pairs.pretraining import AUTOENCODER, Pretraining, obtain_autoencoder
+from probes.heads.registry import HEADS
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.runs.config import RunConfig
 from probes.runs.record import describe_cache
 from probes.tasks.base import Task
+from probes.tasks.classes.look_both_ways import look_both_ways_split
 from probes.tasks.corpus import Corpus, load_corpus
+from probes.tasks.words.every_token import label_every_token
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Receives progress from a run. Silent by default.
-
-    Attributes:
-        say: Receives one-line remarks.
-        extraction: Makes the progress of an extraction from its title; silent when absent.
-        epochs: Makes, for a head and a seed, the function that receives every epoch; silent when absent.
-    """
+    """Receives progress from a run. Silent by default."""
 
     say: Callable[[str], None] = lambda _: None
-    extraction: Callable[[str], ExtractionProgress] | None = None
-    epochs: Callable[[str, int], EpochReport] | None = None
+    """Receives one-line remarks."""
+    extraction: Callable[[str], ExtractionProgress] = lambda _: ExtractionProgress()
+    """Makes the progress of an extraction from its title."""
+    epochs: Callable[[str, int], EpochReport] = lambda *_: ignore_epoch
+    """Makes, for a head and a seed, the function that receives every epoch."""
 
 
 SILENT = Watcher()
 
 
-def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
-    """Find the cache a run needs, or extract it.
+def _every_token(task: Any, config: RunConfig) -> Any:
+    return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
 
-    Args:
-        config: The run.
-        task: Its task, of which every text of every split is extracted, or its corpus.
-        watcher: Receives what happens.
 
-    Returns:
-        The whole cache.
+CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
+    "released-split": lambda task, _: look_both_ways_split(task),
+    "every-token": _every_token,
+}
+"""What protocols do to a task, by name; reading the tokenizer does not load the decoder."""
 
-    Raises:
-        IcecoreError: The decoder, the texts or the disk do not allow it; says which.
+
+def load_run_task(config: RunConfig) -> Task:
+    """Load the task of a run, and do to it what the protocol of the run does.
+
+    Under `look-both-ways`, classes are split again and every token of a task of words is labelled.
     """
+    protocol = find_protocol(config.protocol)
+    task = config.task.load(protocol.task)
+    cut = protocol.cut.get(config.task.kind, "")
+    found: Task = CUTS[cut](task, config) if cut else task
+    return found
+
+
+def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) -> None:
+    """Refuse a task that a head of a run cannot be fitted on, before anything is extracted.
+
+    `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
+    """
+    purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
+    for name, resolved in config.resolve_heads().items():
+        HEADS[name].check(task, resolved, purpose)
+
+
+def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
+    """Find the cache of every text of a run's task or corpus, or extract it."""
     workers: Workers = join_workers(config.decoder.device)
     decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
-    title = f"extracting {task.name}"
-    progress = watcher.extraction(title) if watcher.extraction and workers.rank == 0 else None
+    progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
     )
@@ -77,8 +99,7 @@ class EncoderShelf:
             spec = self.config.pretraining
             device = str(choose_device(self.config.decoder.device))
             what = Pretraining(self.cache, spec.autoencoder, spec.seed, device, Path(self.config.caches))
-            watch = self.watcher.epochs
-            report = watch(f"{AUTOENCODER} ({pooling})", spec.seed) if watch else ignore_epoch
+            report = self.watcher.epochs(f"{AUTOENCODER} ({pooling})", spec.seed)
             self.found[pooling] = obtain_autoencoder(what, pooling=pooling, report=report)
         return self.found[pooling]
 
@@ -95,11 +116,7 @@ class EncoderShelf:
 
 
 def obtain_corpus(config: RunConfig) -> Corpus | None:
-    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders.
-
-    Raises:
-        TaskError: The texts cannot be read.
-    """
+    """Load the pretraining corpus of a run; None when no head of it starts from autoencoders."""
     spec = config.pretraining
     starts = [(options or {}).get("start", "fresh") for options in config.heads.values()]
     if not spec.corpus or all(start == "fresh" for start in starts):

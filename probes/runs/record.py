@@ -17,18 +17,9 @@ PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
 
 def open_folder(runs: str, name: str, settings: dict[str, Any]) -> Path:
-    """Open the folder of a run.
+    """Open the folder of a run and write its settings, as plain values, to config.yaml.
 
-    Args:
-        runs: Folder of run folders.
-        name: Name of the run.
-        settings: Everything that was asked for, as plain values; written to config.yaml.
-
-    Returns:
-        The folder. Other settings under the same name keep their own: nothing is overwritten.
-
-    Raises:
-        ConfigError: It cannot be written.
+    Other settings under the same name keep their own folder: nothing is overwritten.
     """
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     folder = Path(runs) / name
@@ -37,8 +28,7 @@ def open_folder(runs: str, name: str, settings: dict[str, Any]) -> Path:
         folder = folder.with_name(f"{name}-{digest_json(settings)[:8]}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        taken = folder / "config.yaml"
-        taken.write_text(text, encoding="utf-8")
+        (folder / "config.yaml").write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the run folder {str(folder)!r} cannot be written ({error}); set `runs`.") from error
     return folder

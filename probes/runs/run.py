@@ -8,31 +8,24 @@ from typing import Any
 
 from extract.decoders.loading import choose_device
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
 from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting, Watch
+from probes.heads.setting import Setting
 from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
-from probes.runs.load import check_heads, load_run_task
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, obtain_cache, obtain_corpus
+from probes.runs.obtain import SILENT, EncoderShelf, Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import describe_cache, describe_program, open_folder
 from probes.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run.
-
-    Attributes:
-        folder: The run folder.
-        record: The scores, typed.
-    """
+    """A finished run: its folder, and its scores as a typed record."""
 
     folder: Path
     record: Any
@@ -106,19 +99,7 @@ def make_setting(
     config: RunConfig, task: Task, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
     has_details: bool = True,
 ) -> Setting:  # fmt: skip
-    """Collect what all heads of a run share.
-
-    Args:
-        config: The run.
-        task: Its task.
-        cache: Latents of every text of the task.
-        folder: Where fitted heads are kept.
-        autoencoders: Finds or fits the autoencoders of a pooling.
-        has_details: Whether subsets of test and residuals are described too.
-
-    Returns:
-        The setting.
-    """
+    """Collect what all heads of a run share; `has_details` says whether to describe residuals and subsets of test."""
     return Setting(
         cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), folder,
         protocol=config.protocol, calibration=config.calibration, anchor_identical=config.anchor_identical,
@@ -127,42 +108,17 @@ def make_setting(
 
 
 def evaluate_heads(config: RunConfig, setting: Setting, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
-    """Fit every head of a configuration, or find it fitted.
-
-    Args:
-        config: The run.
-        setting: What its heads share.
-        watcher: Receives the epochs.
-
-    Returns:
-        Head to its result.
-
-    Raises:
-        IcecoreError: Rows or options that a head cannot work with.
-    """
-    found = {}
-    for name, resolved in config.resolve_heads().items():
-        watch: Watch = partial(watcher.epochs, name) if watcher.epochs else lambda _: ignore_epoch
-        found[name] = HEADS[name].evaluate(resolved, setting, watch)
-    return found
+    """Fit every head of a configuration, or find it fitted."""
+    return {
+        name: HEADS[name].evaluate(resolved, setting, partial(watcher.epochs, name))
+        for name, resolved in config.resolve_heads().items()
+    }
 
 
 def make_header(
     config: RunConfig, what: str, folder: Path, *, command: str, decoder: dict[str, Any], task: dict[str, Any]
 ) -> Header:
-    """Make what every scores.json begins with.
-
-    Args:
-        config: The run.
-        what: `run`, `sweep`, `search` or `pretraining`.
-        folder: The run folder.
-        command: The command line.
-        decoder: The decoder, described.
-        task: The task, described; empty for a pretraining.
-
-    Returns:
-        The header.
-    """
+    """Make what every scores.json begins with; the task of a pretraining is empty."""
     return Header(
         what=what, kind=config.task.kind if task else "", protocol=config.protocol, name=folder.name, command=command,
         device=str(choose_device(config.decoder.device)), n_resamples=config.bootstrap, decoder=decoder, task=task,
@@ -171,20 +127,7 @@ def make_header(
 
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
-    """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their losses.
-
-    Args:
-        config: The run; its `pretraining.autoencoder` and `pretraining.seed` count.
-        cache: Latents of the corpus.
-        watcher: Receives what happens.
-        command: The command line, for the record.
-
-    Returns:
-        The run folder, with the losses of every layer on held-out texts.
-
-    Raises:
-        IcecoreError: An option or a cache that cannot be used.
-    """
+    """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
     folder = open_folder(config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict())
     pretrained = EncoderShelf(config, cache, watcher)
     for pooling in cache.poolings:

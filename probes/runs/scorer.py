@@ -19,28 +19,24 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.saved import load_head
-from probes.heads.scoring import narrow_spec, only_chosen
+from probes.heads.scoring import class_probabilities, narrow_spec, only_chosen
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
 from probes.runs.kinds import KINDS
 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """Scores rows with one head of a run, the mean of its seeds.
-
-    Attributes:
-        kind: Kind of task of the run, a key of `KINDS`.
-        name: The head.
-        seeds: The fitted heads, one per seed, each reduced to the layers that it needs.
-        decoder: The decoder whose latents they read.
-        spec: What they read: no other layer or pooling is computed.
-    """
+    """Scores rows with one head of a run, the mean of its seeds."""
 
     kind: str
+    """Kind of task of the run, a key of `KINDS`."""
     name: str
+    """The head."""
     seeds: tuple[SavedHead[FittedModule], ...]
+    """The fitted heads, one per seed, each reduced to the layers that it needs."""
     decoder: Decoder
     spec: ExtractionSpec
+    """What the heads read: no other layer or pooling is computed."""
 
     @property
     def n_texts(self) -> int:
@@ -60,9 +56,8 @@ class Scorer:
                 white space, a list of words, or a `JoinedText`.
 
         Returns:
-            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for numbers
-            `(N,)` numbers; for words a list of
-            tags per sentence, None for a word without a latent.
+            For pairs `(N,)` scores in the units of the task's gold; for classes `N` class names; for numbers `(N,)`
+            numbers; for words a list of tags per sentence, None for a word without a latent.
 
         Raises:
             InputError: No rows, or a text that cannot be read.
@@ -75,20 +70,16 @@ class Scorer:
         return KINDS[self.kind].scoring.score(self.seeds, rows, self.decoder, self.spec)
 
     def probabilities(self, rows: Sequence[Any]) -> Any:
-        """Return the probability of every class, for the heads of classes that have them.
+        """Return the `(N, K)` probability of every class, in the order of `seeds[0].head.arguments()["class_names"]`.
 
-        Args:
-            rows: As for `score`.
-
-        Returns:
-            `(N, K)` probabilities, in the order of `seeds[0].head.arguments()["class_names"]`.
+        Rows are as for `score`.
 
         Raises:
             InputError: As by `score`.
             HeadError: A head without probabilities.
         """
         self._require_rows(rows)
-        return KINDS[self.kind].scoring.probabilities(self.seeds, rows, self.decoder, self.spec)
+        return class_probabilities(self.seeds, rows, self.decoder, self.spec)
 
     def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""
@@ -106,9 +97,6 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
         run: A run folder.
         head: Which head; the one with the best selection score, on validation as a rule, when absent.
         decoder: The run's decoder, if it is in memory already.
-
-    Returns:
-        The scorer.
 
     Raises:
         HeadError: No finished run there, or one of an earlier version.
@@ -151,18 +139,7 @@ def _read_folder(folder: Path) -> tuple[RunScores, ExtractionSpec, DecoderSpec]:
 
 
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:
-    """Read an extraction back from the config of a run.
-
-    Args:
-        values: The `extraction` of its config.yaml.
-
-    Returns:
-        The extraction.
-
-    Raises:
-        TypeError: An unknown key.
-        IcecoreError: A value that is not allowed.
-    """
+    """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
     parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
     return ExtractionSpec(**{**_tuples(values), **parts})
 

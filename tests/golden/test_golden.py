@@ -72,11 +72,15 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fast(unchecked_shapes: None) -> None:
+    """Save the time of checking shapes."""
+
+
 @pytest.fixture(autouse=True)
 def only_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write no figure and check no shape, which would take more than half of the time; other tests do both."""
+    """Write no figure; other tests do."""
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
-    monkeypatch.setattr("jaxtyping.config.jaxtyping_disable", True)
 
 
 @pytest.fixture

@@ -1,24 +1,23 @@
 """Two classes of text pairs by a threshold on a cosine: no training but the choice of layer, kind and threshold."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from extract.digest import digest_json
 from extract.errors import ConfigError, HeadError
 from probes.fitting.saved import fit_or_load
+from probes.heads.classes.class_head import ClassHead, check_features
 from probes.heads.classes.results import class_result, require_rows, training_names
-from probes.heads.classes.solving import check_features
 from probes.heads.entries import Purpose
+from probes.heads.layerwise import channels_read, describe_choice, record_layer
 from probes.heads.options import HeadOptions
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
-from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
 from probes.latents.standardise import Standardiser, fit_standardiser
 from probes.metrics.class_metrics import score_classes
@@ -36,7 +35,7 @@ class ThresholdOptions:
     """The split that decides layer, kind and threshold; `test` is what LBW's released code does, and optimistic."""
 
 
-class CosineThreshold(nn.Module):
+class CosineThreshold(ClassHead):
     """Two classes of text pairs by a threshold on the cosine of one layer.
 
     Args:
@@ -48,115 +47,63 @@ class CosineThreshold(nn.Module):
     """
 
     compares_texts: ClassVar[bool] = True
-    """Whether it is called with the latents of both texts; otherwise with their joined features."""
-
-    mean: Tensor
-    scale: Tensor
 
     def __init__(self, width: int, class_names: Sequence[str], *, kind: str, above: int, threshold: float) -> None:
-        super().__init__()
-        self.width, self.class_names = width, tuple(class_names)
+        super().__init__(width, class_names)
         self.kind, self.above, self.threshold = kind, above, threshold
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("scale", torch.ones(width))
 
     def forward(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """Compare raw latents."""
         if self.kind == "standardised":
-            a, b = (a - self.mean) / self.scale, (b - self.mean) / self.scale
+            a, b = self.standardise(a), self.standardise(b)
         return cosine(a[None], b[None])[0]
 
-    def predict(self, a: Float[Tensor, "N D"], b: Float[Tensor, "N D"]) -> list[str]:
-        """Classify pairs by their raw latents.
-
-        Args:
-            a: `(N, D)` latents of the first texts, of the head's layer and pooling.
-            b: `(N, D)` latents of the second texts.
-
-        Returns:
-            `N` class names.
-
-        Raises:
-            HeadError: A latent that is NaN or infinite.
-        """
-        for side in (a, b):
-            check_features(side[None], split="to predict", first_layer=0)
-        is_above: list[bool] = (self(a, b) > self.threshold).tolist()
-        return [self.class_names[self.above if above else 1 - self.above] for above in is_above]
+    def decide(self, outputs: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+        """Give the class of the higher cosines to those above the threshold."""
+        return torch.where(outputs > self.threshold, self.above, 1 - self.above)
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values."""
-        return {
-            "width": self.width,
-            "class_names": list(self.class_names),
-            "kind": self.kind,
-            "above": self.above,
-            "threshold": self.threshold,
-        }
+        return {**super().arguments(), "kind": self.kind, "above": self.above, "threshold": self.threshold}
 
 
 def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Choose layer, kind (raw or standardised cosine) and threshold on one split, and score every split.
 
-    Class 1 is that of the higher cosines, whichever of the two it is on the choosing split.
-
-    Args:
-        resolved: Its options.
-        setting: What all heads of the run share.
-        watch: Not used: nothing is trained.
-
-    Returns:
-        The result, with a curve over layers for each kind.
-
-    Raises:
-        HeadError: More than two classes, or a split that the task does not have.
+    The class above the threshold is whichever of the two has the higher cosines on the choosing split.
     """
-    del watch
+    del watch  # nothing is trained
     task, cache, choose_on = setting.task, setting.cache, resolved.own[0].choose_on
     check_threshold(task, resolved, Purpose(setting.protocol))
-    features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
-    standardiser = fit_standardiser(cache, torch.cat(features.rows("train")), channels=features.channels)
+    channels, reads_test = channels_read(resolved, setting), choose_on == "test"
+    features = ClassFeatures(cache, task, channels)
+    standardiser = fit_standardiser(cache, torch.cat(features.rows("train")), channels=channels)
     cosines = {split: _cosines(features, split, standardiser) for split in task.splits}
-    reads_test = choose_on == "test"
-    identity = [
-        resolved.name, choose_on, features.channels.pooling, list(features.channels.names), cache.manifest.id,
-        (task if reads_test else task.without_test()).digest(), cache.identity["versions"],
-    ]  # fmt: skip
     kept = fit_or_load(
-        setting.folder / resolved.name, digest_json(identity),
+        setting.folder / resolved.name,
+        setting.identify(resolved.name, choose_on, channels.pooling, list(channels.names), reads_test=reads_test),
         lambda: _choose(features, cosines[choose_on], choose_on, standardiser, resolved.name),
         lambda record: CosineThreshold(**record["arguments"]),
     )  # fmt: skip
     head, (kind, layer) = kept.head, kept.record["place"]
-    names, classes = features.channels.names, task.training_classes
     predictions = {
-        split: classes[np.where(rows[kind, layer] > head.threshold, head.above, 1 - head.above)]
+        split: task.training_classes[np.where(rows[kind, layer] > head.threshold, head.above, 1 - head.above)]
         for split, rows in cosines.items()
     }
-    return class_result(
-        resolved, setting, predictions,
-        pooling=features.channels.pooling,
-        layers=names,
-        options=asdict(resolved.own[0]),
-        selection=choose_on,
-        optimistic_because="layer, kind and threshold are chosen on test" if reads_test else "",
-        chosen={
-            "layer": names[layer], "kind": head.kind, "threshold": head.threshold,
-            "score": kept.record["curve"][kind][layer],
-        },
-        curves=tuple(
-            Curve(name, choose_on, task.metric, tuple(row))
-            for name, row in zip(KINDS, kept.record["curve"], strict=True)
-        ),
+    choice = describe_choice(
+        channels, list(zip(*kept.record["curve"], strict=True)), (layer, kind), metric=task.metric,
+        selection=choose_on, option="kind", values=KINDS, threshold=head.threshold,
     )  # fmt: skip
+    reason = "layer, kind and threshold are chosen on test" if reads_test else ""
+    return class_result(resolved, setting, predictions, reason=reason, **choice)
 
 
 def _choose(
     features: ClassFeatures, cosines: Float[np.ndarray, "2 L N"], split: str, standardiser: Standardiser, name: str
 ) -> tuple[CosineThreshold, dict[str, Any]]:
     """Choose layer, kind and threshold on a split; gives the head and its record."""
-    task, channels = features.task, features.channels
-    gold, classes = task.labels(split), task.training_classes
+    task, classes = features.task, features.task.training_classes
+    gold = task.labels(split)
     found = [[_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows] for rows in cosines]
     curve = np.array([[best[0] for best in rows] for rows in found])
     kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
@@ -166,10 +113,9 @@ def _choose(
     )
     head.mean.copy_(standardiser.mean[layer])
     head.scale.copy_(standardiser.scale[layer])
-    return head, {
-        "name": name, "pooling": channels.pooling, "layers": [channels.names[layer]], "is_pairs": True,
-        "task": {"name": task.name, "digest": task.digest()}, "place": [kind, layer], "curve": curve.tolist(),
-    }  # fmt: skip
+    return head, record_layer(
+        name, features.channels, task, layer=layer, is_pairs=True, place=[kind, layer], curve=curve.tolist()
+    )
 
 
 def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
@@ -208,7 +154,7 @@ def _cosines(features: ClassFeatures, split: str, standardiser: Standardiser) ->
     mean, scale = standardiser.mean.unsqueeze(1), standardiser.scale.unsqueeze(1)
     a, b = (features.channels.gather(features.cache, rows) for rows in features.rows(split))
     for side in (a, b):
-        check_features(side, split=split, first_layer=0)
+        check_features(side, split=split)
     return torch.stack([cosine(a, b), cosine((a - mean) / scale, (b - mean) / scale)]).numpy()
 
 

@@ -1,95 +1,128 @@
 """Logistic probes of a classification task: every layer and C at once, the best on validation, test read once."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
-from extract.digest import digest_json
 from extract.errors import ConfigError
 from probes.fitting.saved import fit_or_load
-from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
-from probes.heads.classes.picking import pick_probe, predict_split, score_splits
-from probes.heads.classes.results import class_result, require_rows, training_names
-from probes.heads.classes.solving import ChunkSolver, Part, training_codes
+from probes.heads.classes.class_head import ClassHead, predict_split
+from probes.heads.classes.results import class_result, require_rows, training_codes, training_names
+from probes.heads.classes.solving import (
+    NO_OVERSAMPLING,
+    ChunkSolver,
+    Part,
+    ProbeOptions,
+    describe_convergence,
+    pick_probe,
+)
 from probes.heads.entries import Purpose
+from probes.heads.layerwise import best_place, channels_read, describe_choice, record_layer, record_surface
 from probes.heads.options import HeadOptions
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
-from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
 from probes.logistic.checks import check_codes
-from probes.logistic.labels import check_folds, stratified_folds
+from probes.logistic.folds import check_folds, stratified_folds
+from probes.logistic.options import SolverOptions
 from probes.logistic.oversampling import describe_oversampling
-from probes.logistic.probe import LinearProbe
+from probes.logistic.result import LogisticFit
+from probes.metrics.class_metrics import score_classes
 from probes.tasks.classes.task import ClassTask
 
 NAME = "logistic-probe"
 
 
-def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a probe for every layer and C on train, choose on validation, and read test once.
-
-    Without a validation split, layer and C are chosen by cross-validation on train.
+class LinearProbe(ClassHead):
+    """A linear classifier of the latents of one layer: the logistic probe of one C, as it is saved and applied.
 
     Args:
-        resolved: Its options.
-        setting: What all heads of the run share.
-        watch: Not used: the solver has no epochs.
-
-    Returns:
-        The result: a curve over layers for each C, the chosen layer and C, and the chosen probe's classes. Extras:
-        `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
-
-    Raises:
-        HeadError: Rows that no probe can be fitted on, or classes too small for the folds.
-        UnknownNameError: A pooling or layer that the cache does not have.
+        width: Dimension `D` of a latent.
+        class_names: Names of the `K` classes, in the order of the outputs.
+        precision: Precision of the weights, see `SolverOptions`.
+        has_default: Whether the probe of the default layer and C, which need not be the chosen one, is kept with it.
     """
-    del watch
-    task, cache, options = setting.task, setting.cache, _options(resolved)
-    features = ClassFeatures(cache, task, channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers))
-    names = features.channels.names
-    selection = selection_of(task, options, has_choice=len(names) * len(options.Cs) > 1)
+
+    weight: Tensor
+    bias: Tensor
+    default: "LinearProbe"
+
+    def __init__(
+        self, width: int, class_names: Sequence[str], *, precision: str = "float32", has_default: bool = False
+    ) -> None:
+        super().__init__(width, class_names, dtype=torch.float64)
+        self.precision = precision
+        dtype = SolverOptions(precision=precision).dtype
+        self.register_buffer("weight", torch.zeros(len(class_names), width, dtype=dtype))
+        self.register_buffer("bias", torch.zeros(len(class_names), dtype=dtype))
+        if has_default:
+            self.default = LinearProbe(width, class_names, precision=precision)
+
+    @classmethod
+    def of(cls, fit: LogisticFit, class_names: Sequence[str], *, default: LogisticFit | None = None) -> "LinearProbe":
+        """Take the one probe of a fit of one layer, one C and one fold, and that of the default layer and C."""
+        precision = "float64" if fit.weight.dtype == torch.float64 else "float32"
+        probe = cls(fit.weight.shape[-1], class_names, precision=precision, has_default=default is not None)
+        if default is not None:
+            probe.default = cls.of(default, class_names)
+        for name in ("weight", "bias", "mean", "scale"):
+            own = getattr(probe, name)
+            own.copy_(getattr(fit, name).reshape(own.shape))
+        return probe.eval()
+
+    def forward(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        """Score raw latents."""
+        return self.standardise(latents).to(self.weight.dtype) @ self.weight.T + self.bias
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+        return {**super().arguments(), "precision": self.precision, "has_default": "default" in self._modules}
+
+
+def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
+    """Fit a probe for every layer and C on train, choose on validation (without one by folds of train), read test once.
+
+    Extras: `Cs`, `default` (the highest layer and the C nearest 1, with its scores), `convergence`, and `oversampled`.
+    """
+    del watch  # the solver has no epochs
+    task, options = setting.task, _options(resolved)
+    features = ClassFeatures(setting.cache, task, channels_read(resolved, setting))
+    channels = features.channels
+    selection = selection_of(task, options, has_choice=len(channels.names) * len(options.Cs) > 1)
     fit = _ProbeFit(features, options, selection, setting.device)
-    folder = setting.folder / resolved.name
-    kept = fit_or_load(folder, fit.identify(), fit.run, lambda record: LinearProbe(**record["arguments"]))
-    layer, c = kept.record["place"]
-    surface = np.array(kept.record["surface"], dtype=np.float64)  # null is NaN
-    default = fit.default
-    default_scores = score_splits(features, kept.head.default, layer=default[0])
-    return class_result(
-        resolved, setting,
-        {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits},
-        pooling=features.channels.pooling,
-        layers=names,
-        options=asdict(options),
-        selection=selection,
-        chosen={"layer": names[layer], "C": options.Cs[c], "score": float(surface[layer, c])},
-        curves=tuple(
-            Curve(f"C {C:g}", selection, task.metric, tuple(column))
-            for C, column in zip(options.Cs, surface.T.tolist(), strict=True)
-        ),
-        extras={
-            "Cs": list(options.Cs),
-            "default": {"layer": names[default[0]], "C": options.Cs[default[1]], "scores": default_scores},
-            **_describe_growth(task, options),
-            "convergence": kept.record["convergence"],
-        },
+    kept = fit_or_load(
+        setting.folder / NAME,
+        setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
+        fit.run, lambda record: LinearProbe(**record["arguments"]),
     )  # fmt: skip
+    record, default = kept.record, fit.default
+    extras = {
+        "Cs": list(options.Cs),
+        "default": {
+            "layer": channels.names[default[0]], "C": options.Cs[default[1]],
+            "scores": _score_splits(features, kept.head.default, layer=default[0]),
+        },
+        **_describe_growth(task, options),
+        "convergence": record["convergence"],
+    }  # fmt: skip
+    choice = describe_choice(
+        channels, record["surface"], record["place"], metric=task.metric, selection=selection, option="C",
+        values=options.Cs,
+    )  # fmt: skip
+    layer = record["place"][0]
+    predictions = {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits}
+    return class_result(resolved, setting, predictions, extras=extras, **choice)
 
 
 @dataclass(frozen=True, eq=False)
 class _ProbeFit:
-    """Everything that decides which probes are fitted.
-
-    Attributes:
-        features: Features of every layer.
-        options: Options of the probes.
-        selection: Where layer and C are chosen.
-        device: Where to compute.
-    """
+    """Everything that decides which probes are fitted."""
 
     features: ClassFeatures
     options: ProbeOptions
@@ -101,35 +134,31 @@ class _ProbeFit:
         """Place of the highest layer and the C nearest 1."""
         return len(self.features.channels.names) - 1, int(np.argmin(np.abs(np.log(self.options.Cs))))
 
-    def identify(self) -> str:
-        """Digest everything that the probes depend on."""
-        cache, channels = self.features.cache, self.features.channels
-        return digest_json(
-            [
-                NAME, asdict(self.options), channels.pooling, list(channels.names), cache.manifest.id,
-                self.features.task.without_test().digest(), cache.identity["versions"], self.device,
-            ],
-        )  # fmt: skip
-
     def run(self) -> tuple[LinearProbe, dict[str, Any]]:
         """Fit every layer and C; keep the chosen probe and the default one."""
-        task, channels = self.features.task, self.features.channels
-        parts = _fit_all(self.features, task, self.options, selection=self.selection, device=self.device)
+        task, parts = self.features.task, self.solve()
         surface, fits = np.concatenate([part.surface for part in parts]), [part.fit for part in parts]
-        place = _best(surface, self.options.Cs)
-        chosen, converged = pick_probe(fits, place)
-        default, _ = pick_probe(fits, self.default)
-        return LinearProbe.of(chosen, training_names(task), default=default), {
-            "name": NAME,
-            "pooling": channels.pooling,
-            "layers": [channels.names[place[0]]],
-            "C": chosen.Cs[0],
-            "is_pairs": task.is_pairs,
-            "task": {"name": task.name, "digest": task.digest()},
-            "place": list(place),
-            "surface": [[None if np.isnan(score) else score for score in row] for row in surface.tolist()],
-            "convergence": converged,
-        }
+        place = best_place(surface, [1 / C for C in self.options.Cs])
+        chosen = pick_probe(fits, place)
+        report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
+        return LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, self.default)), record_layer(
+            NAME, self.features.channels, task, layer=place[0], C=chosen.Cs[0], is_pairs=task.is_pairs,
+            place=list(place), surface=record_surface(surface),
+            convergence={**describe_convergence(fits), "chosen": report},
+        )  # fmt: skip
+
+    def solve(self) -> list[Part]:
+        """Fit and score every layer and C, chunk of layers by chunk of layers."""
+        task, options, folds = self.features.task, self.options, None
+        if "cross-validation" in self.selection:
+            folds = stratified_folds(
+                training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
+            )
+        solver = ChunkSolver(task, options, folds, self.device)
+        parts: list[Part] = []
+        for chunk in self.features.chunks([split for split in ("train", "validation") if split in task.splits]):
+            parts.append(solver.solve(chunk, first_layer=sum(len(part.surface) for part in parts)))
+        return parts
 
 
 def _options(resolved: HeadOptions) -> ProbeOptions:
@@ -169,19 +198,7 @@ def names_one_layer(layers: tuple[str, ...]) -> bool:
 
 
 def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) -> str:
-    """Say where layer and C are chosen, and refuse what cannot be fitted there; needs no latents.
-
-    Args:
-        task: The task.
-        options: Options of the probes.
-        has_choice: Whether there is more than one layer or C.
-
-    Returns:
-        `validation`, a cross-validation on train, or that there is nothing to choose.
-
-    Raises:
-        HeadError: Fewer training rows than classes, or classes or groups too small for the folds.
-    """
+    """Say where layer and C are chosen, if there is more than one; HeadError for rows that cannot be fitted there."""
     codes, names = training_codes(task), training_names(task)
     check_codes(codes, n_classes=len(names), folds=(codes >= 0)[None])
     if not has_choice:
@@ -192,20 +209,13 @@ def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) ->
     return f"{options.folds}-fold cross-validation on train"
 
 
-def _fit_all(
-    features: ClassFeatures, task: ClassTask, options: ProbeOptions, *, selection: str, device: str
-) -> list[Part]:
-    """Fit and score every layer and C, chunk of layers by chunk of layers."""
-    folds = None
-    if "cross-validation" in selection:
-        folds = stratified_folds(
-            training_codes(task), n_folds=options.folds, seed=options.seed, groups=task.groups("train")
-        )
-    solver = ChunkSolver(task, options, folds, device)
-    parts: list[Part] = []
-    for chunk in features.chunks([split for split in ("train", "validation") if split in task.splits]):
-        parts.append(solver.solve(chunk, first_layer=sum(len(part.surface) for part in parts)))
-    return parts
+def _score_splits(features: ClassFeatures, probe: LinearProbe, *, layer: int) -> dict[str, float]:
+    """Score one probe on every split by the metric to choose by."""
+    task = features.task
+    found = {split: predict_split(features, probe, layer=layer, split=split) for split in task.splits}
+    return {
+        split: float(score_classes(codes, task.labels(split), metric=task.metric)) for split, codes in found.items()
+    }
 
 
 def _describe_growth(task: ClassTask, options: ProbeOptions) -> dict[str, Any]:
@@ -213,10 +223,3 @@ def _describe_growth(task: ClassTask, options: ProbeOptions) -> dict[str, Any]:
         return {}
     names = training_names(task)
     return {"oversampled": describe_oversampling(training_codes(task), mode=options.oversampling, class_names=names)}
-
-
-def _best(surface: Float[np.ndarray, "L C"], Cs: tuple[float, ...]) -> tuple[int, int]:
-    """Choose the highest score; of equals the lowest layer, then the strongest penalty, which is the smallest C."""
-    rising = np.argsort(Cs, kind="stable")
-    layer, c = np.unravel_index(int(np.argmax(surface[:, rising])), surface.shape)
-    return int(layer), int(rising[c])

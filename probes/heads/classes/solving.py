@@ -1,42 +1,69 @@
-"""Probes of a chunk of layers, fitted on train and scored on the rows that select: the classes of train alone count."""
+"""Probes of chunks of layers: their options, how they are fitted and scored, and how one of them is picked."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from probes.heads.classes.options import NO_OVERSAMPLING, ProbeOptions
-from probes.logistic.checks import check_finite
-from probes.logistic.oversampling import oversample
-from probes.logistic.result import LogisticFit
+from extract.errors import HeadError, unknown_name
+from probes.heads.classes.class_head import check_features
+from probes.heads.classes.results import training_codes
+from probes.logistic.checks import check_strengths
+from probes.logistic.options import SolverOptions
+from probes.logistic.oversampling import MODES, fit_oversampled
+from probes.logistic.result import ConvergenceReport, LogisticFit
 from probes.logistic.solver import fit_logistic
 from probes.metrics.class_metrics import score_classes
 from probes.tasks.classes.task import ClassTask
 
+NO_OVERSAMPLING = "none"
 
-def training_codes(task: ClassTask) -> Int[Tensor, " N"]:
-    """Number the training rows by the classes that train has.
 
-    Args:
-        task: The task.
+@dataclass(frozen=True)
+class ProbeOptions:
+    """Options of the head `logistic-probe`."""
 
-    Returns:
-        `(N,)` places in `task.training_classes`. A class of validation or test alone would only add an output: it
-        turns the sigmoid of two classes into a softmax, under which the same C is another penalty.
-    """
-    return torch.from_numpy(np.searchsorted(task.training_classes, task.labels("train")))
+    Cs: tuple[float, ...] = (0.01, 0.1, 1.0, 10.0, 100.0)
+    """Inverse strengths of the penalty, on features as the solver sees them; layer and C are chosen together."""
+    oversampling: str = NO_OVERSAMPLING
+    """`none`, `balance` or `times-5`: SMOTE inside the training fold, after scaling where there is scaling."""
+    is_standardised: bool = True
+    """Whether features are divided by their standard deviation over training rows."""
+    max_iterations: int = SolverOptions.max_iterations
+    """Most L-BFGS iterations per problem."""
+    tol: float = SolverOptions.tol
+    """Largest entry of the gradient of the mean objective at which a problem may stop; see `SolverOptions`."""
+    precision: str = SolverOptions.precision
+    """`float32` or `float64`, of the solver and of the weights; a tight `tol` needs float64."""
+    folds: int = 5
+    """Folds of cross-validation on train, used where the task has no validation split."""
+    seed: int = 0
+    """Seed of folds and oversampling."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the solver refuses, before anything is extracted."""
+        check_strengths(self.Cs)
+        if self.oversampling not in (NO_OVERSAMPLING, *MODES):
+            raise unknown_name("oversampling", self.oversampling, [NO_OVERSAMPLING, *MODES])
+        if self.folds < 2:
+            raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
+        self.solver()
+
+    def solver(self, *, device: str = "cpu") -> SolverOptions:
+        """Return the options of the solver."""
+        return SolverOptions(
+            tol=self.tol, max_iterations=self.max_iterations, precision=self.precision,
+            is_standardised=self.is_standardised, device=device,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Probes of a chunk of layers, and their scores on the selecting rows.
-
-    Attributes:
-        fit: The probes, by the places in `training_classes`.
-        surface: `(l, C)` scores; NaN where nothing is to choose.
-    """
+    """Probes of a chunk of `l` layers, and their scores on the selecting rows; NaN where nothing is to choose."""
 
     fit: LogisticFit
     surface: Float[np.ndarray, "l C"]
@@ -47,7 +74,7 @@ class ChunkSolver:
     """Fits chunks of layers.
 
     Attributes:
-        task: The task.
+        task: The task; the classes of its train alone count.
         options: Options of the probes, oversampling among them.
         folds: Training rows of each fold; None where validation decides, or nothing is to choose.
         device: Where to compute.
@@ -63,21 +90,15 @@ class ChunkSolver:
 
         Args:
             chunk: `train`, and `validation` where the task has it, to features `(l, N, W)`.
-            first_layer: Place of the chunk's first layer, for messages.
-
-        Returns:
-            The probes and their scores.
-
-        Raises:
-            HeadError: Rows that no probe can be fitted on or judged by.
+            first_layer: Position of the chunk's first layer, for messages.
         """
         train, gold, metric = chunk["train"], training_codes(self.task), self.task.metric
-        check_features(train, split="train", first_layer=first_layer)
+        for split, rows in chunk.items():
+            check_features(rows, split=split, first_layer=first_layer)
         fit = self.fit(train, gold)
         if self.folds is None and "validation" not in chunk:  # one layer and one C
             return Part(fit, np.full((1, 1), np.nan))
         if self.folds is None:
-            check_features(chunk["validation"], split="validation", first_layer=first_layer)
             predicted = self.task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()]
             return Part(fit, np.asarray(score_classes(predicted, self.task.labels("validation"), metric=metric)))
         scores = []
@@ -88,29 +109,36 @@ class ChunkSolver:
 
     def fit(self, latents: Float[Tensor, "l N W"], codes: Int[Tensor, " N"]) -> LogisticFit:
         """Fit every layer and C, on rows oversampled first where that is asked for."""
-        Cs, n_classes = self.options.Cs, len(self.task.training_classes)
-        settings = self.options.solver(device=self.device)
-        if self.options.oversampling == NO_OVERSAMPLING:
-            return fit_logistic(latents, codes, Cs=Cs, n_classes=n_classes, options=settings)
-        more = oversample(
-            latents, codes, mode=self.options.oversampling, seed=self.options.seed,
-            is_standardised=self.options.is_standardised, dtype=settings.dtype,
+        options, n_classes = self.options, len(self.task.training_classes)
+        settings = options.solver(device=self.device)
+        if options.oversampling == NO_OVERSAMPLING:
+            return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=settings)
+        return fit_oversampled(
+            latents, codes, Cs=options.Cs, mode=options.oversampling, seed=options.seed, n_classes=n_classes,
+            options=settings,
         )  # fmt: skip
-        settings = replace(settings, is_standardised=False)  # they are scaled already, where they should be
-        fit = fit_logistic(more.latents, more.codes, Cs=Cs, n_classes=n_classes, options=settings)
-        return fit.before(more.mean, more.scale)
 
 
-def check_features(latents: Float[Tensor, "l N W"], *, split: str, first_layer: int) -> None:
-    """Refuse NaN and infinite features of a split: their class would be the first one, and nothing would say so.
+def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:
+    """Say how the problems of all chunks ended, in plain values."""
+    converged = torch.cat([fit.report.is_converged for fit in fits])
+    return {
+        "n_problems": converged.numel(),
+        "n_converged": int(converged.sum()),
+        "largest_gradient_norm": float(torch.cat([fit.report.gradient_norm for fit in fits]).max()),
+        "n_iterations": int(torch.cat([fit.report.n_iterations for fit in fits]).sum()),
+    }
 
-    Args:
-        latents: `(l, N, W)` features.
-        split: Their split.
-        first_layer: Place of the first layer.
 
-    Raises:
-        HeadError: Names split, layer and row of the first.
-    """
-    rows = torch.ones(latents.shape[1], dtype=torch.bool)
-    check_finite(latents, rows=rows, first_layer=first_layer, where=f"{split}: ")
+def pick_probe(fits: Sequence[LogisticFit], place: tuple[int, int]) -> LogisticFit:
+    """Take one probe (one layer, one C, one fold) out of the chunks, by position of layer, over all chunks, and C."""
+    layer, c = place
+    starts = np.cumsum([0, *(len(fit.weight) for fit in fits)])
+    chunk = int(np.searchsorted(starts, layer, side="right")) - 1
+    fit, k = fits[chunk], int(layer - starts[chunk])
+    one = slice(k, k + 1), slice(c, c + 1)
+    report = ConvergenceReport(*(getattr(fit.report, key)[one] for key in ConvergenceReport.__dataclass_fields__))
+    return replace(
+        fit, weight=fit.weight[one], bias=fit.bias[one], mean=fit.mean[one[0]], scale=fit.scale[one[0]],
+        Cs=(fit.Cs[c],), report=report,
+    )  # fmt: skip

@@ -1,30 +1,34 @@
 """Ridge probes of a number task: every layer and alpha, the best on validation, test read once."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from sklearn.model_selection import GroupKFold, KFold
-from torch import Tensor
+from torch import Tensor, nn
 
-from extract.digest import digest_json
 from extract.errors import HeadError, TaskError
 from extract.store.cache import LatentCache
 from probes.fitting.saved import fit_or_load
 from probes.heads.entries import Purpose
-from probes.heads.numbers.ridge import RidgeFit, RidgeProbe, fit_ridge
+from probes.heads.layerwise import (
+    best_place,
+    channels_read,
+    describe_choice,
+    layer_result,
+    only_channel,
+    record_layer,
+    record_surface,
+)
 from probes.heads.options import HeadOptions
-from probes.heads.result import Curve, HeadResult
+from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
-from probes.latents.channels import Channels, channels_of
-from probes.metrics.bootstrap import Resampling
+from probes.latents.channels import Channels
 from probes.metrics.correlation import pearson
 from probes.metrics.intervals import summarise_seeds
-from probes.tasks.audit import why_optimistic
 from probes.tasks.numbers.task import NumberTask
 
 NAME = "ridge-probe"
@@ -50,13 +54,74 @@ class RidgeOptions:
             raise HeadError(f"folds is {self.folds}; allowed: a whole number of at least 2.")
 
 
-def check_ridge(task: NumberTask, resolved: HeadOptions, purpose: Purpose) -> None:
-    """Refuse a task that no probe can be fitted on, or chosen on, before anything is extracted.
+class RidgeProbe(nn.Module):
+    """A linear regression of latents of dimension `width`, with the standardisation it was fitted under, in float64."""
 
-    Raises:
-        TaskError: The task has no train, or nothing but train.
-        HeadError: Too few rows or groups for the folds.
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        for name in ("weight", "mean", "scale"):
+            self.register_buffer(name, torch.zeros(width, dtype=torch.float64))
+        self.register_buffer("bias", torch.zeros((), dtype=torch.float64))
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments as plain values."""
+        return {"width": self.width}
+
+    def forward(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
+        """Predict the number of each raw latent."""
+        return ((latents.double() - self.mean) / self.scale) @ self.weight + self.bias
+
+    def predict(self, latents: Float[Tensor, "N D"]) -> Float[np.ndarray, " N"]:
+        """Predict as `forward` does, outside torch."""
+        return np.asarray(self(latents).numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeFit:
+    """Ridge regressions of one layer under `A` penalties, of features standardised by `mean` and `scale`."""
+
+    weight: Float[Tensor, "A D"]
+    bias: Float[Tensor, ""]
+    mean: Float[Tensor, " D"]
+    scale: Float[Tensor, " D"]
+
+    def predict(self, latents: Float[Tensor, "N D"]) -> Float[Tensor, "A N"]:
+        """Predict the number of each raw latent under every penalty."""
+        return self.weight @ ((latents.double() - self.mean) / self.scale).T + self.bias
+
+    def probe(self, place: int) -> RidgeProbe:
+        """Give the probe of one penalty, by its position."""
+        probe = RidgeProbe(len(self.mean))
+        probe.load_state_dict({**vars(self), "weight": self.weight[place]})
+        return probe.eval()
+
+
+def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: Sequence[float]) -> RidgeFit:
+    """Minimise the sum of squared errors plus `alpha` times the squared norm of the weights, for each alpha.
+
+    One singular value decomposition of the standardised features solves all of them, in float64; no penalty shrinks
+    the bias. Latents that are not finite raise a HeadError.
     """
+    raw, target = latents.double(), gold.double()
+    if not torch.isfinite(raw).all():
+        raise HeadError("a latent is NaN or infinite, so no probe can be fitted; extract again, with dtype float32.")
+    mean = raw.mean(0)
+    is_constant = raw.amax(0) == raw.amin(0)  # rounding in the mean must not make a constant vary
+    scale = torch.where(is_constant, 1.0, raw.std(0, correction=0))
+    left, values, right = torch.linalg.svd((raw - mean) / scale, full_matrices=False)
+    bias = target.mean()
+    shrunk = values / (values**2 + torch.tensor(alphas, dtype=torch.float64)[:, None])
+    return RidgeFit((shrunk * (left.T @ (target - bias))) @ right, bias, mean, scale)
+
+
+def check_ridge(task: NumberTask, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse a task without splits to fit and choose on, or with fewer rows or groups than folds."""
     del purpose  # there is always a score to choose a plan by
     if "train" not in task.splits or len(task.splits) == 1:
         raise TaskError(
@@ -69,67 +134,33 @@ def check_ridge(task: NumberTask, resolved: HeadOptions, purpose: Purpose) -> No
 
 
 def evaluate_ridge(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a probe for every layer and alpha on train, choose by the Pearson correlation on validation, read test once.
+    """Fit a probe for every layer and alpha on train, choose on validation (without one by folds), read test once.
 
-    Without a validation split, layer and alpha are chosen by cross-validation on train.
-
-    Args:
-        resolved: Its options.
-        setting: What all heads of the run share.
-        watch: Not used: the solution is closed.
-
-    Returns:
-        The result: a curve over layers for each alpha, the chosen layer and alpha, and the chosen probe's numbers.
-        Extras: `rmse`, of the probe and of the mean of train, which has no correlation.
-
-    Raises:
-        HeadError: A latent is not finite, or every probe predicts the same for every row.
-        UnknownNameError: A pooling or layer that the cache does not have.
+    The Pearson correlation chooses. Extras: `rmse` of the probe, and of the mean of train, which has no correlation.
     """
-    del watch
-    task, cache = setting.task, setting.cache
-    channels = channels_of(cache, resolved.pooling_of(cache.poolings), resolved.layers)
-    fit = _RidgeFit(cache, task, channels, resolved.own[0])
+    del watch  # the solution is closed
+    task, options, channels = setting.task, resolved.own[0], channels_read(resolved, setting)
+    fit = _RidgeFit(setting.cache, task, channels, options)
     kept = fit_or_load(
-        setting.folder / resolved.name, fit.identify(), fit.run, lambda record: RidgeProbe(**record["arguments"])
-    )
-    surface = np.array(kept.record["surface"], dtype=np.float64)  # null is NaN
-    layer, a = kept.record["place"]
-    predictions = {split: kept.head(fit.read(layer, split)).numpy() for split in task.splits}
-    gold = {split: task.numbers(split) for split in task.splits}
-    resampling = Resampling(setting.n_resamples)
-    return HeadResult(
-        name=resolved.name,
-        pooling=channels.pooling,
-        layers=channels.names,
-        options=asdict(fit.options),
-        metric=task.metrics[0],
-        selection=fit.selection,
-        selection_score=float(surface[layer, a]),
-        chosen={"layer": channels.names[layer], "alpha": fit.options.alphas[a], "score": float(surface[layer, a])},
-        summary={
-            split: {
-                metric: summarise_seeds(
-                    found[None], gold[split], metric=metric, groups=task.groups(split), resampling=resampling
-                )
-                for metric in task.metrics
-            }
-            for split, found in predictions.items()
-        },
-        curves=tuple(
-            Curve(f"alpha {alpha:g}", fit.selection, task.metrics[0], tuple(column))
-            for alpha, column in zip(fit.options.alphas, surface.T.tolist(), strict=True)
-        ),
-        optimistic_because=why_optimistic(task),
-        extras={
-            "rmse": {
-                split: {"probe": _rmse(found, gold[split]), "mean_of_train": _rmse(gold["train"].mean(), gold[split])}
-                for split, found in predictions.items()
-            }
-        },
-        predictions=predictions,
-        row_scores={split: -np.abs(found - gold[split]) for split, found in predictions.items()},
-    )
+        setting.folder / NAME, setting.identify(NAME, asdict(options), channels.pooling, list(channels.names)),
+        fit.run, lambda record: RidgeProbe(**record["arguments"]),
+    )  # fmt: skip
+    place = kept.record["place"]
+    found = {split: kept.head(fit.read(place[0], split)).numpy() for split in task.splits}
+    mean = task.numbers("train").mean()
+    rmse = {
+        split: {"probe": _rmse(rows, task.numbers(split)), "mean_of_train": _rmse(mean, task.numbers(split))}
+        for split, rows in found.items()
+    }
+    selection = "validation" if "validation" in task.splits else f"{options.folds}-fold cross-validation on train"
+    choice = describe_choice(
+        channels, kept.record["surface"], place, metric=task.metrics[0], selection=selection, option="alpha",
+        values=options.alphas,
+    )  # fmt: skip
+    return layer_result(
+        resolved, setting, found, gold=task.numbers, summarise=summarise_seeds,
+        compare=lambda rows, gold: -np.abs(rows - gold), extras={"rmse": rmse}, **choice,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,84 +172,37 @@ class _RidgeFit:
     channels: Channels
     options: RidgeOptions
 
-    @property
-    def selection(self) -> str:
-        """Where layer and alpha are chosen."""
-        has_split = "validation" in self.task.splits
-        return "validation" if has_split else f"{self.options.folds}-fold cross-validation on train"
-
-    def identify(self) -> str:
-        """Digest everything that the probe depends on."""
-        return digest_json(
-            [
-                NAME, asdict(self.options), self.channels.pooling, list(self.channels.names), self.cache.manifest.id,
-                self.task.without_test().digest(), self.cache.identity["versions"],
-            ],
-        )  # fmt: skip
-
     def read(self, place: int, split: str) -> Float[Tensor, "N D"]:
         """Read the latents of a split at one channel, by its position."""
-        pooling, layer = tuple(product(self.channels.poolings, self.channels.layers))[place]
         rows = self.cache.rows_of(list(self.task.rows(split)["text"]))
-        return Channels((pooling,), (layer,)).gather(self.cache, rows)[0]
+        return only_channel(self.channels, place).gather(self.cache, rows)[0]
 
     def run(self) -> tuple[RidgeProbe, dict[str, Any]]:
         """Fit every layer and alpha; keep the chosen probe."""
         surface = np.array([self.score(place) for place in range(len(self.channels.names))])
-        place = best_place(surface, self.options.alphas)
-        return self.fit(self.read(place[0], "train")).probe(place[1]), {
-            "name": NAME,
-            "pooling": self.channels.pooling,
-            "layers": [self.channels.names[place[0]]],
-            "alpha": self.options.alphas[place[1]],
-            "task": {"name": self.task.name, "digest": self.task.digest()},
-            "place": list(place),
-            "surface": [[None if np.isnan(score) else score for score in row] for row in surface.tolist()],
-        }
+        if np.isnan(surface).all():
+            raise HeadError("every ridge probe predicts the same number for every row; check the latents and the rows.")
+        layer, a = best_place(surface, self.options.alphas)
+        return self.fit(self.read(layer, "train")).probe(a), record_layer(
+            NAME, self.channels, self.task, layer=layer, alpha=self.options.alphas[a], place=[layer, a],
+            surface=record_surface(surface),
+        )  # fmt: skip
 
     def fit(self, latents: Float[Tensor, "N D"], rows: slice | np.ndarray = slice(None)) -> RidgeFit:
         """Fit every alpha on some rows of train, all by default."""
         return fit_ridge(latents[rows], torch.from_numpy(self.task.numbers("train")[rows]), self.options.alphas)
 
     def score(self, place: int) -> Float[np.ndarray, " A"]:
-        """Give the correlation of every alpha at one channel, where layer and alpha are chosen."""
-        latents = self.read(place, "train")
+        """Give the correlation of every alpha at one channel, on validation or on what folds of train leave out."""
+        latents, options, groups = self.read(place, "train"), self.options, self.task.groups("train")
         if "validation" in self.task.splits:
             predicted = self.fit(latents).predict(self.read(place, "validation"))
             return pearson(predicted.numpy(), self.task.numbers("validation"))
-        predicted = torch.empty(len(self.options.alphas), len(latents), dtype=torch.float64)
-        for others, held_out in self.folds():
+        predicted = torch.empty(len(options.alphas), len(latents), dtype=torch.float64)
+        drawn = KFold(options.folds, shuffle=True, random_state=options.seed)
+        for others, held_out in (drawn if groups is None else GroupKFold(options.folds)).split(latents, groups=groups):
             predicted[:, held_out] = self.fit(latents, others).predict(latents[held_out])
         return pearson(predicted.numpy(), self.task.numbers("train"))
-
-    def folds(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Divide train into folds; rows of one group are in one fold."""
-        groups, n_rows = self.task.groups("train"), len(self.task.rows("train"))
-        how = KFold(self.options.folds, shuffle=True, random_state=self.options.seed)
-        split = how.split(range(n_rows)) if groups is None else GroupKFold(self.options.folds).split(
-            np.zeros(n_rows), groups=list(groups)
-        )  # fmt: skip
-        yield from split
-
-
-def best_place(surface: Float[np.ndarray, "L A"], alphas: tuple[float, ...]) -> tuple[int, int]:
-    """Choose the highest score; of equals the lowest layer, then the strongest penalty.
-
-    Args:
-        surface: `(L, A)` scores; NaN where a probe predicts the same for every row.
-        alphas: The `A` penalties.
-
-    Returns:
-        Position of the layer, and of the alpha.
-
-    Raises:
-        HeadError: Every score is NaN.
-    """
-    if np.isnan(surface).all():
-        raise HeadError("every ridge probe predicts the same number for every row; check the latents and the rows.")
-    falling = np.argsort(-np.array(alphas), kind="stable")
-    layer, a = np.unravel_index(int(np.nanargmax(surface[:, falling])), surface.shape)
-    return int(layer), int(falling[a])
 
 
 def _rmse(predicted: Float[np.ndarray, " N"] | float, gold: Float[np.ndarray, " N"]) -> float:

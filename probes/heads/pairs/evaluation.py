@@ -1,21 +1,29 @@
-"""Scoring a pair head over its seeds: choose as the protocol says, then read test once."""
+"""Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float32
 
-from probes.heads.contributions import average_contributions, layer_contributions
-from probes.heads.options import HeadOptions
+from extract.errors import ConfigError, HeadError, TaskError
+from probes.fitting.protocols import find_protocol
+from probes.fitting.trainer import FitOptions
+from probes.heads.entries import HeadEntry, Purpose
+from probes.heads.options import HeadOptions, option_defaults, try_building
 from probes.heads.pairs.fitting import FittedHead, fit_options, fit_seed
 from probes.heads.pairs.residuals import residuals_of
 from probes.heads.result import Curve, HeadResult
 from probes.heads.setting import Setting, Watch
+from probes.latents.pair_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.correlation import CORRELATIONS, pearson
 from probes.metrics.intervals import summarise_seeds
 from probes.networks.layer_cosine import KINDS, LayerCosine
-from probes.networks.pair_head import PairHead
+from probes.networks.losses import COMPARING, MIN_BATCH
+from probes.networks.pair_head import PairHead, collect_similarities
 from probes.tasks.pairs.leakage import subsets
 
 METRIC = "pearson"
@@ -23,24 +31,48 @@ MIN_SUBSET = 30
 """Fewer rows than this have no correlation worth an interval."""
 
 
+def pair_head(name: str, network: type[PairHead], fit: FitOptions, description: str) -> HeadEntry:
+    """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs."""
+    return HeadEntry(
+        name, "pairs", description, (network, fit) if network.is_trained else (network,),
+        evaluate=partial(evaluate_pair_head, network), check=check_pairs, check_options=partial(check_network, network),
+        build=network, oldest_schema=2,
+    )  # fmt: skip
+
+
+def check_pairs(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse a task without the splits to fit and choose on, and a start from autoencoders where a plan is chosen."""
+    start = resolved.own[0].get("start", "fresh")
+    if purpose.chooses_plan and start != "fresh":
+        raise ConfigError(
+            f"head {resolved.name!r} has start {start!r}, but a sweep fits no autoencoders, of which every plan would "
+            "need its own; use start: fresh, or `icecore run` for each plan."
+        )
+    for split in dict.fromkeys(("train", "validation", find_protocol(purpose.protocol).selection)):
+        if split not in task.splits:
+            raise TaskError(f"task {task.name!r} has no split {split!r}, which every head needs; add rows to it.")
+
+
+def check_network(network: type[PairHead], resolved: HeadOptions) -> None:
+    """Refuse options that a network cannot be built with, and batches that a loss cannot compare."""
+    arguments = resolved.own[0]
+    try_building(resolved.name, network, arguments)
+    if not network.is_trained:
+        return
+    defaults = option_defaults(network)
+    loss = arguments.get("loss", defaults["loss"].default if "loss" in defaults else None)
+    if loss in COMPARING and resolved.own[1].batch_size < MIN_BATCH:
+        raise HeadError(
+            f"option batch_size of head {resolved.name!r} is {resolved.own[1].batch_size}, but the loss {loss!r} "
+            f"compares rows with each other; allowed: at least {MIN_BATCH}, 32 or more for log-variance."
+        )
+
+
 def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a head for every seed, choose as the protocol says, and read the test split once.
+    """Fit a head for every seed, or find it fitted, choose as the protocol says, and read the test split once.
 
-    A fitted head that was kept under the very same circumstances is loaded instead of fitted again.
-
-    Args:
-        network: The head's class.
-        resolved: Its options.
-        setting: What all heads of the run share.
-        watch: Makes, for a seed, the function that receives every epoch.
-
-    Returns:
-        The result. Predictions are calibrated, in the units of the gold, the mean over seeds. Extras: `subsets` of
-        test, `residuals` per split, and `contributions` of the layers for a trained head.
-
-    Raises:
-        HeadError: The head could not be fitted.
-        TaskError: The task has no training or no selection split.
+    Predictions are calibrated, in the units of the gold, the mean over seeds. Extras: `subsets` of test, `residuals`
+    per split, and `contributions` of the layers for a trained head.
     """
     seeds = setting.seeds if network.is_trained else setting.seeds[:1]
     fitted = [fit_seed(network, resolved, setting, seed=seed, watch=watch) for seed in seeds]
@@ -89,6 +121,35 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
         for name, row in zip(KINDS, rows.tolist(), strict=True)
     )
     return {"kind": KINDS[kind], "layer": first.data.layers[layer]}, curves, {}
+
+
+def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
+    """Measure on a split (not test, which is read once) every layer alone, and the head without it.
+
+    Returns:
+        `layers`, `alone` (Pearson of each layer's own similarity, as the head computes it, with gold) and `without`
+        (Pearson lost when all that the head makes of the layer is replaced by its mean over the split), as lists
+        over layers.
+    """
+    similarities = collect_similarities(head, data, split)
+    gold = data.split(split).gold.numpy()
+    with torch.no_grad():
+        whole = float(pearson(head.combine(similarities).numpy(), gold))
+        losses = []
+        for k in range(head.n_layers):
+            muted = similarities.clone()
+            of_layer = slice(k, None, head.n_layers)  # its cosine, and what else the head makes of it
+            muted[of_layer] = similarities[of_layer].mean(1, keepdim=True)
+            losses.append(whole - float(pearson(head.combine(muted).numpy(), gold)))
+    cosines = similarities[: head.n_layers]
+    alone = pearson(cosines.numpy(), np.broadcast_to(gold, tuple(cosines.shape)))
+    return {"split": split, "layers": list(data.layers), "alone": alone.tolist(), "without": losses}
+
+
+def average_contributions(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Average the contributions of several seeds, on the same layers and split."""
+    means = {key: np.mean([each[key] for each in found], axis=0).tolist() for key in ("alone", "without")}
+    return {**found[0], **means}
 
 
 def _summarise(

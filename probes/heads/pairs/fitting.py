@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float32
 
-from extract.digest import digest_json
 from extract.errors import HeadError
 from probes.fitting.saved import SavedHead, fit_or_load
 from probes.fitting.trainer import FitOptions, FitResult, fit_head, predict_pairs
@@ -24,14 +23,7 @@ from probes.networks.siamese_cosine import SiameseCosine
 
 @dataclass(frozen=True, eq=False)
 class FittedHead:
-    """A head fitted with one seed, and what it predicts.
-
-    Attributes:
-        head: The head.
-        record: What is kept with it.
-        data: The pairs it reads.
-        predictions: Split to its predictions `(N,)`.
-    """
+    """A head fitted with one seed, its record, the pairs it reads, and what it predicts for every split."""
 
     head: PairHead
     record: dict[str, Any]
@@ -54,16 +46,7 @@ class FittedHead:
 
 @dataclass(frozen=True, eq=False)
 class SeedFit:
-    """Everything that decides what a head fitted with one seed is.
-
-    Attributes:
-        network: The head's class.
-        resolved: Its options.
-        setting: What all heads of the run share.
-        seed: The seed.
-        data: The pairs.
-        encoders: The autoencoders it starts from; None for a head that starts fresh.
-    """
+    """Everything that decides what a head fitted with one seed is; `encoders` are autoencoders that it starts from."""
 
     network: type[PairHead]
     resolved: HeadOptions
@@ -86,15 +69,13 @@ class SeedFit:
     def identify(self) -> str:
         """Digest everything the fitted weights depend on."""
         setting, data = self.setting, self.data
-        reads_test = setting.rules.selection == "test"
-        seen = setting.task if reads_test else setting.task.without_test()  # found again when test is read later
-        return digest_json(
-            [
-                self.resolved.name, self.arguments, vars(self.options), data.pooling, list(data.layers), self.seed,
-                setting.cache.manifest.id, seen.digest(), setting.cache.identity["versions"], setting.device,
-                setting.protocol, setting.calibration, setting.anchor_identical,
+        return setting.identify(
+            self.resolved.name, self.arguments, vars(self.options), data.pooling, list(data.layers), self.seed,
+            more=[
+                setting.device, setting.protocol, setting.calibration, setting.anchor_identical,
                 self.encoders.record["fit_id"] if self.encoders else "",
             ],
+            reads_test=setting.rules.selection == "test",
         )  # fmt: skip
 
     def build(self) -> PairHead:
@@ -158,22 +139,7 @@ def fit_options(resolved: HeadOptions) -> FitOptions:
 def fit_seed(
     network: type[PairHead], resolved: HeadOptions, setting: Setting, *, seed: int, watch: Watch
 ) -> FittedHead:
-    """Fit a head with one seed, or load it.
-
-    Args:
-        network: The head's class.
-        resolved: Its options.
-        setting: What all heads of the run share.
-        seed: The seed.
-        watch: Makes the function that receives every epoch.
-
-    Returns:
-        The head with its predictions.
-
-    Raises:
-        HeadError: The head could not be fitted.
-        TaskError: The task lacks a split.
-    """
+    """Fit a head with one seed, or load it; a HeadError or a TaskError says why that cannot be."""
     task = setting.task
     n_train = len(task.splits["train"]) if "train" in task.splits else 1
     data = PairLatents(

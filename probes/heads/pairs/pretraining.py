@@ -16,8 +16,7 @@ from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.layer_fit import fit_layers
 from probes.fitting.saved import SavedHead, fit_or_load
 from probes.fitting.trainer import FitOptions
-from probes.heads.options import resolve_sources
-from probes.heads.pairs.building import try_building
+from probes.heads.options import resolve_sources, try_building
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.widths import is_same_rule
@@ -30,34 +29,14 @@ SOURCES = (LayerAutoencoder, DEFAULTS)
 
 
 def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:
-    """Check the options of the autoencoders.
-
-    Args:
-        options: Options by name.
-
-    Returns:
-        Keyword arguments of `LayerAutoencoder`, and how it is fitted.
-
-    Raises:
-        UnknownNameError: An unknown option or name.
-        ConfigError: A value of the wrong kind.
-    """
+    """Check the options of the autoencoders; gives the arguments of `LayerAutoencoder`, and how it is fitted."""
     arguments, fit = resolve_sources(AUTOENCODER, SOURCES, options)
     try_building(AUTOENCODER, LayerAutoencoder, arguments)
     return arguments, fit
 
 
 def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
-    """Refuse what a head says of its encoders where the autoencoders they come from say otherwise.
-
-    Args:
-        head: The head.
-        arguments: Its own arguments.
-        autoencoder: Arguments of the autoencoders; what is left out has its default.
-
-    Raises:
-        ConfigError: Another kind of encoder, or another rule for its codes.
-    """
+    """Refuse with a ConfigError what a head says of its encoders where its autoencoders say otherwise."""
     defaults = inspect.signature(LayerAutoencoder).parameters
     for option, is_same in (("encoder", operator.eq), ("bottleneck", is_same_rule)):
         theirs = autoencoder.get(option, defaults[option].default)
@@ -70,15 +49,7 @@ def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: 
 
 @dataclass(frozen=True)
 class Pretraining:
-    """What autoencoders are fitted on, and how.
-
-    Attributes:
-        cache: Latents of the corpus.
-        options: Options of the autoencoders, as in a config.
-        seed: Seed of initialisation, division and order.
-        device: Where they are fitted.
-        folder: Folder of caches; the autoencoders are kept in a folder of it.
-    """
+    """What autoencoders are fitted on, and how: latents of a corpus, options as in a config, and a folder of caches."""
 
     cache: LatentCache
     options: Mapping[str, Any]
@@ -90,15 +61,9 @@ class Pretraining:
 def obtain_autoencoder(
     what: Pretraining, *, pooling: str, report: EpochReport = ignore_epoch
 ) -> SavedHead[LayerAutoencoder]:
-    """Find the autoencoders of all layers for a pooling, or fit them.
+    """Find the autoencoders of all layers for a pooling (or several joined by `+`), or fit them.
 
-    Args:
-        what: Corpus, options, seed and device.
-        pooling: Which pooling they encode, or several joined by `+`.
-        report: Called after every epoch with its number and its values.
-
-    Returns:
-        The autoencoders; their record holds the loss of every layer on held-out texts.
+    Their record holds the loss of every layer on held-out texts.
 
     Raises:
         HeadError: A batch larger than the corpus, or a loss that is not finite.

@@ -20,11 +20,11 @@ class Residuals:
     """Predicted minus gold over the rows of a split, in the units of the gold.
 
     Attributes:
-        predicted: `(N,)` calibrated predictions.
-        gold: `(N,)` gold.
-        n_words: `(N,)` words of both texts together.
-        overlap: `(N,)` Jaccard index of the two sets of words, 0 to 1.
-        texts: `N` pairs of texts.
+        predicted: Calibrated predictions.
+        gold: The gold.
+        n_words: Words of both texts together.
+        overlap: Jaccard index of the two sets of words, 0 to 1.
+        texts: The pairs of texts.
     """
 
     predicted: Float[np.ndarray, " N"]
@@ -51,11 +51,9 @@ class Residuals:
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures of a report, texts left out.
+        """Return the figures of a report: error measures, what makes a row hard, and scores of quarters, without texts.
 
-        Returns:
-            Error measures; the correlation of the absolute residual with length, overlap and gold: what makes a row
-            hard; scores of the quarters by length and by overlap. A correlation is NaN where one side is constant.
+        The absolute residual is correlated with length, overlap and gold: NaN where one side is constant.
         """
         size = np.abs(self.values)
         sides = {"n_words": self.n_words, "overlap": self.overlap, "gold": self.gold}
@@ -72,9 +70,6 @@ class Residuals:
 
     def by_quarter(self, side: Float[np.ndarray, " N"]) -> list[dict[str, float]]:
         """Score the quarters of the rows by length, overlap or what else `side` holds, rows of equal value together.
-
-        Args:
-            side: `(N,)` what to divide by.
 
         Returns:
             Per quarter that holds rows, the lowest first: smallest and largest value, rows, Pearson correlation of
@@ -99,16 +94,7 @@ class Residuals:
 
 
 def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"]) -> Residuals:
-    """Compare predictions with the gold of a split.
-
-    Args:
-        task: The task.
-        split: One of its splits.
-        predicted: `(N,)` predictions in the units of the gold.
-
-    Returns:
-        The residuals.
-    """
+    """Compare predictions, in the units of the gold, with the gold of a split."""
     rows = task.splits[split]
     texts = tuple(zip(rows["sentence1"], rows["sentence2"], strict=True))
     words = [tuple(_WORD.findall(text.lower()) for text in pair) for pair in texts]

@@ -1,25 +1,27 @@
 """What the result of a token head says of its fits, of the words it read, and of its protocol."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.store.cache import LatentCache
 from probes.fitting.protocols import LBW, LBW_TOKENS, MAGNET
 from probes.heads.result import Curve
+from probes.heads.words.judging import Judge
 from probes.heads.words.options import TokenOptions
 from probes.latents.word_latents import WordLatents
+from probes.metrics.spans import NO_PREDICTION
+from probes.networks.token_heads import TokenMix
 
 
 def selection(options: TokenOptions, *, n_layers: int) -> str:
     """Say what is chosen, and on which split."""
-    chosen = [
-        *(["epoch"] if options.keep == "best" else []),
-        *(["layer"] if n_layers > 1 else []),
-    ]
+    chosen = ["epoch"] * (options.keep == "best") + ["layer"] * (n_layers > 1)
     return f"validation ({' and '.join(chosen)})" if chosen else "nothing to choose"
 
 
@@ -33,16 +35,7 @@ def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, .
 
 
 def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ...]:
-    """Say where a run departs from the protocol it names, because of what the cache holds.
-
-    Args:
-        protocol: The protocol.
-        cache: The word cache.
-        pooling: The word pooling that a head reads.
-
-    Returns:
-        One line each; none where the protocol is kept, or leaves it open.
-    """
+    """Say, one line each, where a run departs from the protocol it names because of what its word cache holds."""
     words, template = cache.identity["words"], cache.identity["template"]
     found = []
     if protocol == MAGNET:
@@ -77,3 +70,43 @@ def coverage(data: WordLatents, split: str) -> dict[str, int]:
     flags = data.split(split).flags
     counts = {"n_cut": WORD_CUT, "n_lost": WORD_LOST, "n_shared": WORD_SHARED}
     return {"n_words": len(flags), **{key: int(np.count_nonzero(flags & bit)) for key, bit in counts.items()}}
+
+
+def describe_mix(heads: Sequence[TokenMix], data: WordLatents, judge: Judge | None) -> dict[str, Any]:
+    """Describe a mix, the mean over seeds.
+
+    Weights are of layer-normed layers, and still no measure of what a layer knows: two alike share one weight. So the
+    scores stand beside them, where there is a judge of validation.
+
+    Returns:
+        `layers`, `weights` (they sum to 1), `gamma`, and, on validation, `whole` (the score of the mix), `alone` (of
+        each layer put in place of the mix) and `without` (the score lost when the other layers share its weight).
+    """
+    with torch.no_grad():
+        weights = np.mean([head.weights().numpy() for head in heads], axis=0)
+        gamma = float(np.mean([float(head.gamma) for head in heads]))
+    found: dict[str, Any] = {"layers": list(data.layers), "weights": weights.tolist(), "gamma": gamma}
+    if judge is None:
+        return found
+    scores = np.mean([_score_layers(head, data, judge) for head in heads], axis=0)
+    whole, alone, without = scores[0], scores[1 : 1 + len(weights)], scores[1 + len(weights) :]
+    return {
+        **found, "split": "validation", "whole": float(whole), "alone": alone.tolist(),
+        "without": (whole - without).tolist(),
+    }  # fmt: skip
+
+
+def _score_layers(head: TokenMix, data: WordLatents, judge: Judge) -> list[float]:
+    """Score the mix, then every layer in its place, then the mix without every layer."""
+    n_words = data.split("validation").n_words
+    ids = np.full((1 + 2 * head.n_layers, n_words), NO_PREDICTION, dtype=np.int64)
+    with torch.no_grad():
+        weights = head.weights().unsqueeze(1).unsqueeze(1)
+    others = (1 - weights).clamp(min=1e-6)
+    for batch in data.loader("validation", prepare=head.preparation()):
+        with torch.no_grad():
+            parts = head.parts(batch.latents)
+            whole = (weights * parts).sum(0, keepdim=True)
+            logits = torch.cat([whole, parts, (whole - weights * parts) / others]) + head.bias
+        ids[:, batch.words.numpy()] = logits.argmax(-1).numpy()
+    return [judge.score(row) for row in ids]

@@ -1,21 +1,21 @@
-"""Scoring a token head over its seeds: the layer chosen on validation, test read once."""
+"""Token heads: what they refuse, and how they are scored over seeds: layer chosen on validation, test read once."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int
 
-from extract.digest import digest_json
 from extract.errors import TaskError
 from probes.fitting.saved import SavedHead, fit_or_load
+from probes.heads.entries import HeadEntry, Purpose
 from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
-from probes.heads.words.description import coverage, departures, describe_seed, selection, token_curves
+from probes.heads.words.description import coverage, departures, describe_mix, describe_seed, selection, token_curves
 from probes.heads.words.fitting import fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids
-from probes.heads.words.mixing import describe_mix
 from probes.heads.words.options import TokenOptions, token_options
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
@@ -26,24 +26,33 @@ MIX = "mix"
 """What stands for the layer of a head that reads a mix of all of them."""
 
 
+def token_head(name: str, network: type[TokenHead], description: str) -> HeadEntry:
+    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs."""
+    return HeadEntry(
+        name, "words", description, (TokenOptions,), evaluate=partial(evaluate_token_head, network), check=check_words,
+        build=network,
+    )  # fmt: skip
+
+
+def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
+    """Refuse with a TaskError a task without the splits that token heads are fitted and chosen on."""
+    if "train" not in task.splits:
+        raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
+    if set(task.splits) == {"train"}:
+        raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
+    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).keep == "best"):
+        what, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
+        raise TaskError(
+            f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {what}; add "
+            f"rows to it{instead}."
+        )
+
+
 def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a head for every seed, choose a layer on validation, and read the test split once.
+    """Fit a head for every seed, or find it fitted, choose a layer on validation, and read the test split once.
 
-    A fitted head that was kept under the very same circumstances is loaded instead of fitted again.
-
-    Args:
-        network: The head's class.
-        resolved: Its options.
-        setting: What all heads of the run share.
-        watch: Makes, for a seed, the function that receives every epoch.
-
-    Returns:
-        The result. Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`,
-        `decoding` (spans decoded in other ways), `errors` and `coverage`; `mix` for a head that mixes layers.
-
-    Raises:
-        HeadError: The head could not be fitted.
-        TaskError: The task lacks a split.
+    Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`, `decoding` (spans
+    decoded in other ways), `errors` and `coverage`; `mix` for a head that mixes layers.
     """
     options, task = token_options(resolved), setting.task
     data = WordLatents(
@@ -60,8 +69,11 @@ def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting
             "name one layer with `layers`."
         )
     probe = int(np.argmax(curve.mean(0))) if curve.size else 0
-    chosen = _Chosen([each.head.only(probe) for each in fitted], data, None if is_mix else probe)
-    found = {split: chosen.judge(split, options, n_resamples=setting.n_resamples) for split in task.splits}
+    heads, channel = [each.head.only(probe) for each in fitted], None if is_mix else probe
+    found = {
+        split: _judge(heads, data, split, options, channel=channel, n_resamples=setting.n_resamples)
+        for split in task.splits
+    }
     score = float(curve.mean(0)[probe]) if curve.size else None
     return HeadResult(
         name=resolved.name,
@@ -107,29 +119,23 @@ class _Judged:
     facts: dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
-class _Chosen:
-    """The chosen probe of every seed."""
-
-    heads: list[TokenHead]
-    data: WordLatents
-    channel: int | None
-
-    def judge(self, split: str, options: TokenOptions, *, n_resamples: int) -> _Judged:
-        """Predict a split, and only then look at its tags."""
-        logits = [predict_logits(head, self.data, split, channel=self.channel) for head in self.heads]
-        ids = np.stack([_best(each) for each in logits])
-        metric = self.data.task.metric
-        judge = judge_of(self.data, split, is_strict=options.is_strict, leaves_out_cut=options.leaves_out_cut)
-        ways = [judge.decodings(*each) for each in zip(ids, logits, strict=True)] if metric == "span-f1" else []
-        facts = {
-            "by_type": judge.by_type(ids),
-            "decoding": {way: float(np.mean([each[way] for each in ways])) for way in ways[0]} if ways else {},
-            "errors": judge.errors(ids[0]),
-            "coverage": coverage(self.data, split),
-        }
-        summary = judge.summarise(ids, n_resamples=n_resamples)
-        return _Judged(judge, ids[0], summary, judge.score(majority_ids(self.data, judge)), facts)
+def _judge(
+    heads: list[TokenHead], data: WordLatents, split: str, options: TokenOptions, *, channel: int | None,
+    n_resamples: int,
+) -> _Judged:  # fmt: skip
+    """Predict a split by the chosen probe of every seed, and only then look at its tags."""
+    logits = [predict_logits(head, data, split, channel=channel) for head in heads]
+    ids = np.stack([_best(each) for each in logits])
+    judge = judge_of(data, split, **options.judging())
+    ways = [judge.decodings(*each) for each in zip(ids, logits, strict=True)] if judge.metric == "span-f1" else []
+    facts = {
+        "by_type": judge.by_type(ids),
+        "decoding": {way: float(np.mean([each[way] for each in ways])) for way in ways[0]} if ways else {},
+        "errors": judge.errors(ids[0]),
+        "coverage": coverage(data, split),
+    }
+    summary = judge.summarise(ids, n_resamples=n_resamples)
+    return _Judged(judge, ids[0], summary, judge.score(majority_ids(data, judge)), facts)
 
 
 def _best(logits: Float32[np.ndarray, "W K"]) -> Int[np.ndarray, " W"]:
@@ -142,13 +148,9 @@ def _fit_seed(
 ) -> SavedHead[TokenHead]:
     """Fit a head with one seed, or load it."""
     name, options = resolved.name, token_options(resolved)
-    fit_id = digest_json(
-        [
-            name, asdict(options), data.channels.pooling, list(data.layers), seed,
-            setting.cache.manifest.id, setting.task.without_test().digest(), setting.cache.identity["versions"],
-            setting.device,
-        ],
-    )  # fmt: skip
+    fit_id = setting.identify(
+        name, asdict(options), data.channels.pooling, list(data.layers), seed, more=[setting.device]
+    )
 
     def fit() -> tuple[TokenHead, dict[str, Any]]:
         sizes = len(data.layers), data.cache.width, len(data.classes)
@@ -176,6 +178,5 @@ def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options
     heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
     if not heads:
         return {}
-    how = {"is_strict": options.is_strict, "leaves_out_cut": options.leaves_out_cut}
-    judge = judge_of(data, "validation", **how) if "validation" in data.rows else None
+    judge = judge_of(data, "validation", **options.judging()) if "validation" in data.rows else None
     return {"mix": describe_mix(heads, data, judge)}

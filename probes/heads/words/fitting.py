@@ -95,9 +95,6 @@ def fit_token_head(
         device: `cpu` or a torch device.
         report: Called after every epoch with its number and its values.
 
-    Returns:
-        What happened.
-
     Raises:
         HeadError: Weights that are not finite, or, where the best epoch is kept, were not after any epoch.
         TaskError: The task lacks a split that is needed.
@@ -113,16 +110,11 @@ def fit_token_head(
     data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
     data.epoch_steps = options.epoch_steps
     is_chosen = options.keep == "best"
-    judge = None
-    if is_chosen or "validation" in data.rows:
-        judge = judge_of(
-            data, "validation", is_strict=options.is_strict, leaves_out_cut=options.leaves_out_cut
-        )  # fmt: skip
+    is_judged = is_chosen or "validation" in data.rows
+    judge = judge_of(data, "validation", **options.judging()) if is_judged else None
     keeper = _keep_best(head, data, judge, options, report) if is_chosen and judge else _Tell(report)
     length = {"max_steps": options.steps, "max_epochs": -1} if options.steps else {"max_epochs": options.max_epochs}
-    run_trainer(
-        head, data, seed=head.seed, device=device, callbacks=[keeper], limit_val_batches=0, **length
-    )  # fmt: skip
+    run_trainer(head, data, seed=head.seed, device=device, callbacks=[keeper], limit_val_batches=0, **length)
     head.cpu().eval()
     if isinstance(keeper, KeepBest):
         keeper.restore(head)
@@ -159,16 +151,9 @@ def move_outside(head: TokenHead, data: WordLatents, judge: Judge) -> ChosenOffs
 def predict_ids(
     head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
 ) -> Int[np.ndarray, "P W"]:
-    """Predict every word of a split by every probe.
+    """Predict every word of a split by every probe; `NO_PREDICTION` for words without a latent.
 
-    Args:
-        head: A head.
-        data: The words.
-        split: The split.
-        channel: Position of the one channel the head reads; all of them when absent.
-
-    Returns:
-        `(P, W)` classes; `NO_PREDICTION` for words without a latent.
+    `channel` is the position of the one channel the head reads; it reads all of them when absent.
     """
     found = np.full((head.n_probes, data.split(split).n_words), NO_PREDICTION, dtype=np.int64)
     for words, logits in _predicted(head, data, split, channel=channel):
@@ -179,17 +164,7 @@ def predict_ids(
 def predict_logits(
     head: TokenHead, data: WordLatents, split: str, *, channel: int | None = None
 ) -> Float32[np.ndarray, "W K"]:
-    """Score every class of every word of a split by a head of one probe.
-
-    Args:
-        head: The head.
-        data: The words.
-        split: The split.
-        channel: As for `predict_ids`.
-
-    Returns:
-        `(W, K)` float32 logits; NaN for words without a latent.
-    """
+    """Score every class of every word by a head of one probe, as `predict_ids`; NaN for words without a latent."""
     found = np.full((data.split(split).n_words, head.n_classes), np.nan, dtype=np.float32)
     for words, logits in _predicted(head, data, split, channel=channel):
         found[words] = logits[0].float().cpu().numpy()

@@ -14,8 +14,7 @@ from probes.latents.word_latents import GoldTags, WordLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.decoding import decode_legal, repair_labels
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.span_scores import score_spans
-from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels
+from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels, score_spans
 
 ABSENT = "(no prediction)"
 EXAMPLES = 4
@@ -28,8 +27,8 @@ class Judge:
 
     Attributes:
         gold: The gold tags.
-        offsets: `(N + 1,)` where each sentence starts.
-        words: `(W,)` the words themselves.
+        offsets: Where each sentence starts, and the last one ends.
+        words: The words themselves.
         documents: The document of each sentence, to resample whole documents; None resamples sentences.
         metric: `span-f1` or `accuracy`.
         is_strict: Whether a span must begin with B.
@@ -63,9 +62,7 @@ class Judge:
         resampling = Resampling(n_resamples)
         if self.metric == "accuracy":
             right = np.stack([self._pick(row) == self._gold for row in ids])
-            return summarise_accuracy(
-                right, offsets=self._offsets, documents=self.documents, resampling=resampling
-            )  # fmt: skip
+            return summarise_accuracy(right, offsets=self._offsets, documents=self.documents, resampling=resampling)
         counts = np.stack([self.count(row).by_sentence() for row in ids])
         return summarise_span_f1(counts, documents=self.documents, resampling=resampling)
 
@@ -88,14 +85,9 @@ class Judge:
         return [_shares(name, row, len(ids)) for name, row in sums.items() if row.any()]
 
     def decodings(self, ids: Int[np.ndarray, " W"], logits: Float[np.ndarray, "W K"]) -> dict[str, float]:
-        """Score the tags of spans as they are, repaired, and decoded legally; nothing of it is trained.
+        """Score the best class of each word (`ids`) as spans: as it is, repaired, and decoded legally from logits.
 
-        Args:
-            ids: The best class of each word.
-            logits: Scores of the classes of train; NaN where there is no prediction.
-
-        Returns:
-            F1 by the rules of conlleval and strictly, of each.
+        Nothing of it is trained. Gives the F1 of each by the rules of conlleval and strictly.
         """
         classes = self.gold.names[: logits.shape[1]]
         ways = {
@@ -134,12 +126,6 @@ class Judge:
         sizes = np.diff(self._offsets)
         return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
 
-    def confusion(self, ids: Int[np.ndarray, " W"]) -> Int[np.ndarray, "G P"]:
-        """Count gold tags (rows) and predicted ones (columns, the last being no prediction)."""
-        table = np.zeros((len(self.gold.names), len(self.gold.names) + 1), dtype=np.int64)
-        np.add.at(table, (self._gold, self._pick(ids)), 1)
-        return table
-
     @cached_property
     def _labels(self) -> SpanLabels:
         return index_labels(self.gold.names)
@@ -161,17 +147,8 @@ class Judge:
 def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> Judge:
     """Look at the tags of a split, to judge predictions of it.
 
-    Args:
-        data: The words.
-        split: The split.
-        is_strict: Whether a span must begin with B.
-        leaves_out_cut: Whether words without a latent are left out, not counted as errors.
-
-    Returns:
-        The judge.
-
-    Raises:
-        TaskError: The task has no such split.
+    `is_strict` asks a span to begin with B; `leaves_out_cut` leaves words without a latent out, not counting them as
+    errors.
     """
     rows, part = data.split(split), data.task.splits[split]
     return Judge(
@@ -182,17 +159,9 @@ def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_o
 
 
 def majority_ids(data: WordLatents, judge: Judge) -> Int[np.ndarray, " W"]:
-    """Predict for each word the tag it has most often in train, for a word unknown there the most frequent of all.
+    """Predict for each word of a judge's split its most frequent tag in train; for an unknown word that of all words.
 
-    Args:
-        data: The words; the tags of its training split are learned.
-        judge: The split to predict.
-
-    Returns:
-        `(W,)` classes; of equally frequent ones the one that train shows first.
-
-    Source:
-        The baseline of the CoNLL shared tasks, word by word.
+    The baseline of the CoNLL shared tasks, word by word. Of equally frequent tags the one that train shows first wins.
     """
     train = data.task.splits["train"]
     numbers = {name: number for number, name in enumerate(data.classes)}

@@ -17,12 +17,7 @@ Score = Callable[[Int[np.ndarray, " W"]], float]
 
 
 class ChosenOffsets(NamedTuple):
-    """What is taken off the bias of O, and what that gives.
-
-    Attributes:
-        offsets: `(P,)` of each probe.
-        scores: `(P,)` scores with it.
-    """
+    """What is taken off the bias of O of each probe, and the scores with it."""
 
     offsets: Float[np.ndarray, " P"]
     scores: Float[np.ndarray, " P"]
@@ -31,16 +26,13 @@ class ChosenOffsets(NamedTuple):
 def choose_offsets(
     predicted: Iterable[tuple[NDArray[np.int64], Tensor]], score: Score, *, shape: tuple[int, int], outside: int
 ) -> ChosenOffsets:
-    """Choose for each probe what is taken off the bias of O, by the score of what is then predicted.
+    """Choose for each probe the entry of `OFFSETS` after which predictions score best, the smallest of equals.
 
     Args:
         predicted: Positions `(W',)` of words in the split, and their logits `(P, W', K)`; each word at most once.
         score: Scores the classes of all words of the split; higher is better.
         shape: Probes `P` and words `W` of the split.
         outside: Class of O.
-
-    Returns:
-        The best of `OFFSETS` for each probe, the smallest of equals.
 
     Example:
         >>> import torch

@@ -74,12 +74,9 @@ class TokenOptions:
     def __post_init__(self) -> None:
         """Refuse values outside their ranges and tables."""
         tables = {
-            "start": STARTS,
-            "offset": OFFSETS_FROM,
-            "keep": KEPT,
-            "schedule": SCHEDULES,
+            "start": STARTS, "offset": OFFSETS_FROM, "keep": KEPT, "schedule": SCHEDULES,
             "class_weights": CLASS_WEIGHTS,
-        }
+        }  # fmt: skip
         for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)
@@ -103,6 +100,10 @@ class TokenOptions:
     def streaming(self) -> Streaming:
         """Return how the cache is read."""
         return Streaming(self.chunk_words, self.buffer_mb)
+
+    def judging(self) -> dict[str, bool]:
+        """Return how predictions are judged."""
+        return {"is_strict": self.is_strict, "leaves_out_cut": self.leaves_out_cut}
 
     def head_arguments(self) -> dict[str, Any]:
         """Return the arguments of the head itself."""

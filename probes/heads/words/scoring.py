@@ -23,19 +23,9 @@ Sentence = str | Sequence[str] | JoinedText
 def score_words(
     heads: Heads, sentences: Sequence[Sentence], decoder: Decoder, spec: ExtractionSpec
 ) -> list[list[str | None]]:
-    """Tag the words of sentences, by the mean of the seeds' logits.
+    """Tag the words of sentences, by the mean of the seeds' logits; None for a word without a latent: cut or lost.
 
-    Args:
-        heads: The head of every seed, of one probe.
-        sentences: `N` sentences.
-        decoder: The decoder.
-        spec: What the heads read.
-
-    Returns:
-        For each sentence a tag per word; None for a word that has no latent: it was truncated or lost.
-
-    Raises:
-        InputError: A sentence without words, or one that cannot be read.
+    An InputError names a sentence without words, or one that cannot be read.
     """
     joined = [find_words(sentence) for sentence in sentences]
     unique = unique_texts(joined)
@@ -58,13 +48,7 @@ def score_words(
 
 
 def find_words(sentence: Sentence) -> JoinedText:
-    """Find the words of a sentence.
-
-    Args:
-        sentence: A text whose words are parted by white space, a list of words, or a text with its words.
-
-    Returns:
-        The text with its words; words of a list are joined by spaces.
+    """Find the words of a sentence; words of a list are joined by spaces.
 
     Example:
         >>> find_words("Ice  melts.")

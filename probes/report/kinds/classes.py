@@ -72,7 +72,7 @@ CLASSES_REPORT = KindReport(
         table.HEAD, table.POINT, table.METRIC, *table.SCORES, table.majority_column("majority class on test"),
         table.Column("test, chosen - default", _gain, on_screen=False),
     ),
-    inputs=lambda task, split: text_inputs(task, split, task.text_columns),
+    inputs=text_inputs,
     gold=_gold,
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),

@@ -23,7 +23,7 @@ NUMBERS_REPORT = KindReport(
         table.score_column("test Pearson", "test"), table.INTERVAL,
         table.score_column("test Spearman", "test", "spearman"),
     ),
-    inputs=lambda task, split: text_inputs(task, split, ("text",)),
+    inputs=text_inputs,
     gold=lambda task, split: task.numbers(split).tolist(),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     sections=(_errors,),

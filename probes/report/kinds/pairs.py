@@ -5,6 +5,7 @@ from typing import Any
 
 from probes.heads.pairs.residuals import residuals_of
 from probes.heads.result import HeadResult
+from probes.metrics.bootstrap import SeedSummary
 from probes.report import table
 from probes.report.document import Context, KindReport, reported_split, text_inputs
 from probes.tasks.pairs.leakage import SUBSETS
@@ -34,10 +35,8 @@ def _subsets(context: Context) -> Iterator[str]:
 def _subset_cell(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return table.NOTHING
-    deviation = f" ± {table.percent(found['std'])}" if len(found["values"]) > 1 else ""
-    return (
-        f"{table.percent(found['mean'])}{deviation} ({table.percent(found['low'])} to {table.percent(found['high'])})"
-    )
+    summary = SeedSummary(**found)
+    return f"{table.spread(summary)} ({table.interval(summary)})"
 
 
 def _residuals(context: Context) -> Iterator[str]:
@@ -100,7 +99,7 @@ PAIRS_REPORT = KindReport(
         table.score_column("test Pearson", "test"), table.INTERVAL,
         table.score_column("test Spearman", "test", "spearman"), table.SEEDS, table.EPOCHS,
     ),
-    inputs=lambda task, split: text_inputs(task, split, ("sentence1", "sentence2")),
+    inputs=text_inputs,
     gold=lambda task, split: list(task.splits[split]["score"]),
     resampled=lambda _: "pairs",
     remarks=(lambda _: iter(["\nCorrelations are of the whole split."]),),

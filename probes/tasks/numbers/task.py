@@ -20,8 +20,8 @@ class NumberTask(GradedTask):
     """Texts with one number each, in up to three splits, checked when built."""
 
     kind: ClassVar[str] = "numbers"
-    digest_names_columns: ClassVar[bool] = True
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
+    digest_names_columns: ClassVar[bool] = True
     gold_column: ClassVar[str] = "number"
 
     name: str

@@ -2,6 +2,7 @@ import pytest
 
 from extract.errors import ConfigError
 from extract.masks.grid import k_and_k0, parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
+from extract.masks.plan import parse_plan
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1.5"])
@@ -50,9 +51,9 @@ def test_windows_end_in_the_block_that_is_read() -> None:
     ],
 )
 def test_a_plan_is_read_as_a_point_of_the_grid(text: str, point: tuple[int, int] | None) -> None:
-    assert k_and_k0(text) == point
+    assert k_and_k0(parse_plan(text)) == point
 
 
 def test_points_and_plans_are_the_same() -> None:
     points = [(k, k0) for k in range(5) for k0 in range(k + 1)]
-    assert [k_and_k0(plan.text) for plan in plans_over_k_and_k0(range(5), range(5))] == points
+    assert [k_and_k0(plan) for plan in plans_over_k_and_k0(range(5), range(5))] == points

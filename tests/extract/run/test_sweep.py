@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from extract.decoders.decoder import Decoder
-from extract.errors import ConfigError
+from extract.errors import ConfigError, InputError
 from extract.masks.plan import parse_plan
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
@@ -18,6 +18,11 @@ from tests.extract.tiny_decoders import make_decoder
 
 PLANS = ("causal", "backward:1", "backward:2", "backward", "nosink-bidirectional:2+bidirectional:1", "backward@1-1")
 SPEC = ExtractionSpec(poolings=("mean", "last"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast(unchecked_shapes: None) -> None:
+    """Save the time of checking shapes."""
 
 
 def sweep(decoder: Decoder, texts: list[str], folder: Path, plans: tuple[str, ...] = PLANS) -> list[LatentCache]:
@@ -124,3 +129,18 @@ def test_a_plan_that_cannot_share_blocks_is_refused(decoder: Decoder, texts: lis
     with pytest.raises(ConfigError, match="no plan was given"):
         sweep(decoder, texts, tmp_path, plans=())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_in_hand_is_not_read_from_text_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, hybrid = parse_plan("backward:2"), parse_plan("hybrid:2")
+    wanted = ExtractionSpec(plan="backward:2", poolings=SPEC.poolings)
+
+    def forbid(text: str) -> None:
+        raise AssertionError(f"{text} was parsed")
+
+    monkeypatch.setattr("extract.run.spec.parse_plan", forbid)
+    assert SPEC.with_plan(plan) == wanted
+    assert SPEC.with_plan(plan).mask_plan is plan
+    assert (SPEC.plan, SPEC.mask_plan) == ("causal", parse_plan("causal"))
+    with pytest.raises(InputError, match="the plan 'hybrid:2' needs spans and none are given"):
+        SPEC.with_plan(hybrid)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from probes.fitting.saved import fit_or_load
-from probes.logistic.probe import LinearProbe
+from probes.heads.classes.logistic_probe import LinearProbe
 
 
 def obtain(folder: Path, fit_id: str, calls: list[str]) -> dict[str, Any]:

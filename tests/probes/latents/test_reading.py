@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.inputs.alignment import WORD_CUT
-from extract.store.lookup import WordPlaces
+from extract.store.reader import WordPlaces
 from probes.latents.reading import GAP_WORDS, PIECE_WORDS, plan_chunks
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from extract.errors import HeadError, UnknownNameError
-from probes.logistic.labels import encode_labels, stratified_folds
+from probes.logistic.folds import stratified_folds
 from probes.logistic.options import SolverOptions
 from probes.logistic.oversampling import oversample
 from probes.logistic.solver import fit_logistic
@@ -59,8 +59,6 @@ def test_codes_outside_the_classes(code: int, n_classes: int) -> None:
 def test_an_empty_split() -> None:
     with pytest.raises(HeadError, match=r"the training split is empty \(0 rows\)"):
         fit_logistic(torch.zeros(1, 0, 3), torch.zeros(0, dtype=torch.long), Cs=[1.0])
-    with pytest.raises(HeadError, match=r"the split is empty \(0 labels\)"):
-        encode_labels([])
 
 
 def test_a_fold_without_rows() -> None:
@@ -98,19 +96,6 @@ def test_weights_of_wrong_shape_or_sign() -> None:
     weights[1, 3] = -2.0
     with pytest.raises(HeadError, match=r"the weight of row 3 in fold 1 is -2\.0"):
         fit_logistic(latents, codes, Cs=[1.0], weights=weights)
-
-
-def test_labels_of_mixed_type() -> None:
-    labels: list[str | int] = ["yes", "no", 3]
-    with pytest.raises(HeadError, match="label 3 of row 2 is of type int, where row 0 holds 'yes' of type str"):
-        encode_labels(labels)
-    with pytest.raises(HeadError, match=r"label True of row 1 is of type bool, where row 0 holds 1 of type int"):
-        encode_labels([1, True])
-
-
-def test_a_label_that_training_has_not_seen() -> None:
-    with pytest.raises(HeadError, match="label 'maybe' of row 1 is none of the 2 classes of the training split"):
-        encode_labels(["no", "maybe"], classes=["no", "yes"])
 
 
 def test_a_class_with_a_single_sample_in_folds() -> None:

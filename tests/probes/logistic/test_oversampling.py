@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probes.logistic.estimator import LogisticProbe
 from probes.logistic.options import SolverOptions
-from probes.logistic.oversampling import MODES, describe_oversampling, oversample
+from probes.logistic.oversampling import MODES, describe_oversampling, oversample, plan_growth
 from probes.logistic.solver import fit_logistic
 from tests.probes.logistic.problems import TIGHT, as_sklearn, plant
 
@@ -27,15 +27,13 @@ def draw() -> Tensor:
 def test_balance_gives_every_class_the_rows_of_the_largest() -> None:
     more = oversample(draw(), CODES, mode="balance", seed=0)
     assert torch.bincount(more.codes).tolist() == [30] * 5
-    assert more.n_synthetic == {1: 18, 2: 27, 3: 28, 4: 29}
-    assert more.n_neighbours == {1: 5, 2: 2, 3: 1, 4: 0}
-    assert more.duplicated == (4,)
+    assert plan_growth(CODES, "balance") == {1: (12, 18, 5), 2: (3, 27, 2), 3: (2, 28, 1), 4: (1, 29, 0)}
 
 
 def test_times_5_gives_every_class_five_times_its_rows() -> None:
     more = oversample(draw(), CODES, mode="times-5", seed=0)
     assert torch.bincount(more.codes).tolist() == [5 * n for n in (30, 12, 3, 2, 1)]
-    assert more.n_neighbours[0] == 5
+    assert plan_growth(CODES, "times-5")[0] == (30, 120, 5)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -120,6 +118,5 @@ def test_what_it_does_is_told_without_doing_it() -> None:
     names = ["a", "b", "c", "d", "e"]
     more = oversample(draw(), CODES, mode="balance", seed=0)
     told = describe_oversampling(CODES, mode="balance", class_names=names)
-    assert told["n_synthetic"] == sum(more.n_synthetic.values()) == len(more.codes) - len(CODES)
-    assert told["clipped"] == {names[code]: k for code, k in more.n_neighbours.items() if 0 < k < 5}
-    assert told["duplicated"] == [names[code] for code in more.duplicated]
+    assert told["n_synthetic"] == len(more.codes) - len(CODES)
+    assert (told["clipped"], told["duplicated"]) == ({"c": 2, "d": 1}, ["e"])

@@ -53,11 +53,11 @@ def test_standardised_rows_have_mean_0_and_scale_1() -> None:
     rows, weights = 100 + 5 * draw(50, 4), draw(50, seed=1).abs()
     rows[:, 2] = 7.0
     expected = rows.clone()
-    moments = standardise_rows(rows, weights)
+    mean, scale = standardise_rows(rows, weights)
     share = weights / weights.sum()
     torch.testing.assert_close(share @ rows, torch.zeros(4, dtype=torch.float64), atol=1e-10, rtol=0)
     torch.testing.assert_close(share @ rows**2, torch.tensor([1.0, 1, 0, 1], dtype=torch.float64), atol=1e-9, rtol=0)
-    torch.testing.assert_close(rows * moments.scale + moments.mean, expected)
+    torch.testing.assert_close(rows * scale + mean, expected)
 
 
 def pushed(n_pairs: int, *, limit: int) -> tuple[History, Tensor]:

@@ -11,8 +11,7 @@ from probes.heads.words.judging import Judge
 from probes.latents.word_latents import GoldTags
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.intervals import summarise_span_f1
-from probes.metrics.span_scores import score_spans
-from probes.metrics.spans import count_tag_spans
+from probes.metrics.spans import count_tag_spans, score_spans
 from probes.tasks.words.schemes import to_iob2
 from tests.probes.metrics.conlleval_oracle import conlleval
 

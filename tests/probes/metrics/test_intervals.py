@@ -8,7 +8,7 @@ from scipy.stats import bootstrap
 from extract.errors import TaskError, UnknownNameError
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
-from probes.metrics.intervals import resample_scores, summarise_class_seeds
+from probes.metrics.intervals import resample_scores, summarise_class_seeds, summarise_seeds
 
 
 def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -54,6 +54,13 @@ def test_rows_that_agree_within_groups_widen_the_interval() -> None:
     whole = summarise_class_seeds(predicted, gold, metric="accuracy", groups=groups)
     assert alone.mean == whole.mean
     assert whole.high - whole.low > 2 * (alone.high - alone.low)
+
+
+def test_groups_of_one_row_are_rows() -> None:
+    gold = np.random.default_rng(0).normal(size=30)
+    predicted, groups = (gold + np.sin(np.arange(30)))[None], [f"row {row}" for row in range(30)]
+    rows = summarise_seeds(predicted, gold, metric="pearson", resampling=Resampling(100))
+    assert summarise_seeds(predicted, gold, metric="pearson", groups=groups, resampling=Resampling(100)) == rows
 
 
 @pytest.mark.parametrize("metric", CLASS_METRICS)

@@ -8,8 +8,6 @@ from scipy.stats import bootstrap
 from extract.errors import TaskError
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.span_scores import score_spans
-from probes.metrics.spans import count_tag_spans
 
 
 def draw(n_rows: int, *, n_seeds: int = 1, seed: int = 0) -> NDArray[np.int64]:
@@ -104,10 +102,3 @@ def test_one_sentence_or_document_has_no_interval() -> None:
         assert found.mean in found.values
     with pytest.raises(TaskError, match="4 group names for 5 rows: give one name per row"):
         summarise_span_f1(draw(5), documents=["a"] * 4)
-
-
-def test_scores_are_plain_values() -> None:
-    scores = score_spans(count_tag_spans([["B-A"]], [["B-A"]])).to_dict()
-    assert scores["micro"] == {
-        "type": "all", "precision": 1.0, "recall": 1.0, "f1": 1.0, "n_correct": 1, "n_predicted": 1, "n_gold": 1,
-    }  # fmt: skip

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.metrics.span_scores import score_spans
-from probes.metrics.spans import NO_PREDICTION, count_spans, count_tag_spans, find_spans, index_labels
+from probes.metrics.spans import NO_PREDICTION, count_spans, count_tag_spans, find_spans, index_labels, score_spans
 from probes.metrics.tags import read_spans
 from tests.probes.metrics.conlleval_oracle import conlleval
 

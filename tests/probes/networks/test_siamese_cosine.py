@@ -15,7 +15,7 @@ from extract.store.cache import LatentCache
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.saved import SavedHead
 from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
-from probes.heads.contributions import layer_contributions
+from probes.heads.pairs.evaluation import layer_contributions
 from probes.heads.pairs.fitting import FittedHead, fit_seed
 from probes.heads.registry import resolve_head
 from probes.heads.saved import load_head

@@ -12,7 +12,7 @@ from extract.decoders.spec import DecoderSpec
 from extract.masks.grid import plans_over_k_and_k0
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from probes.plans.plan_rows import draw_rows
+from probes.plans.plan_space import draw_rows
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec

@@ -5,9 +5,10 @@ import math
 import pytest
 
 from extract.errors import ConfigError, HeadError
+from extract.masks.plan import parse_plan
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
-from probes.plans.plan_scores import best_row, default_row, describe_choices, require_unread_test
+from probes.plans.plan_scores import best_row, causal_row, default_row, describe_choices, require_unread_test
 from probes.report.scores import PlanScores
 from probes.runs.config import RunConfig
 
@@ -17,7 +18,7 @@ def row(plan: str, score: float, test: float = 0.5) -> PlanScores:
     head = HeadResult(
         "probe", "mean", ("block_01",), {}, "accuracy", "validation", score, {"layer": "block_01", "C": 1.0}, summary
     )
-    return PlanScores(plan, "c.h5", {}, {"probe": head})
+    return PlanScores(parse_plan(plan), "c.h5", {}, {"probe": head})
 
 
 def test_the_first_of_the_best_is_chosen() -> None:
@@ -38,8 +39,9 @@ def test_a_score_that_is_no_number_is_refused_wherever_it_stands(score: float, p
 
 def test_what_choosing_gained_is_told_over_causal_or_the_first_plan() -> None:
     rows = [row("backward:1", 0.5, test=0.25), row("causal", 0.5, test=0.5), row("backward:2", 0.75, test=0.75)]
-    assert default_row(rows) is rows[1]
+    assert causal_row(rows) is default_row(rows) is rows[1]
     assert default_row([rows[0], rows[2]]) is rows[0]
+    assert causal_row([rows[0], rows[2]]) is None
     choice = describe_choices({"probe": rows[2]}, rows[1])["probe"]
     told = choice.to_dict()["gain"]
     assert told == {"metric": "accuracy", "over": "causal", "default": 0.5, "chosen": 0.75, "gain": 0.25}

@@ -17,7 +17,7 @@ from extract.store.cache import LatentCache
 from extract.wiring.tree import count_blocks
 from probes.cli.main import main
 from probes.heads.classes.results import fewest_rows
-from probes.plans.plan_rows import draw_rows, space_of
+from probes.plans.plan_space import draw_rows, space_of
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig
@@ -167,13 +167,14 @@ def test_what_cannot_be_searched_is_told_before_anything_is_computed(folder: Pat
         run_search(config, [parse_plan("extend/backward:1")], strategy="halving")
 
 
-def test_rows_are_drawn_nested_and_never_from_test() -> None:
-    judged = load_task("class-sample").without_test()
+@pytest.mark.parametrize("name", ["class-sample", "sts-sample", "words-sample", "number-sample"])
+def test_rows_are_drawn_nested_and_never_from_test(name: str) -> None:
+    judged = load_task(name).without_test()
     assert list(judged.splits) == ["train", "validation"]
     space = space_of(judged, tuple(plans_over_k(["backward"], range(4))), n_blocks=3)
     drawn = [set(draw_rows(judged, n).texts()) for n in (20, 40, 100, space.n_rows)]
     assert all(fewer <= more for fewer, more in pairwise(drawn))
-    assert [space.n_texts(n) for n in (20, 40, 100, space.n_rows)] == [len(texts) for texts in drawn]
+    assert [space.n_texts(n) for n in (20, 40, min(100, space.n_rows), space.n_rows)] == [len(texts) for texts in drawn]
     assert drawn[-1] == set(judged.texts())
     assert draw_rows(judged, 10**6) is judged
 

@@ -13,7 +13,6 @@ def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
     stream = StringIO()
     watcher = screen_watcher(Console(file=stream, width=200, force_terminal=is_terminal, color_system=None))
     watcher.say("[a] remark")
-    assert watcher.epochs is not None
     report = watcher.epochs("cosine-mlp", 3)
     for epoch in range(1, 21):
         report(epoch, {"train_loss": 0.5, "validation_pearson": 0.01 * (21 - epoch)})
@@ -26,7 +25,6 @@ def test_a_screen_shows_remarks_and_epochs(is_terminal: bool) -> None:
 def test_a_terminal_shows_how_many_epochs_are_done() -> None:
     stream = StringIO()
     watcher = screen_watcher(Console(file=stream, width=200, force_terminal=True, color_system=None))
-    assert watcher.epochs is not None
     report = watcher.epochs("encoders", 0)
     for epoch in (1, 2, 4):
         report(epoch, {"train_loss": 1.0, "held_out_loss": 0.5, "max_epochs": 4.0})
@@ -42,7 +40,6 @@ def test_slow_epochs_are_shown_one_by_one(monkeypatch: pytest.MonkeyPatch) -> No
     clock = iter([0.0, *(40.0 * epoch for epoch in range(1, 100))])
     monkeypatch.setattr("probes.cli.screen.time.monotonic", lambda: next(clock))
     watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
-    assert watcher.epochs is not None
     report = watcher.epochs("autoencoder (mean)", 0)
     for epoch in range(1, 6):
         report(epoch, {"train_loss": 1.0, "max_epochs": 20.0})
@@ -54,7 +51,6 @@ def test_slow_epochs_are_shown_one_by_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_screen_shows_what_chooses_the_epoch() -> None:
     stream = StringIO()
     watcher = screen_watcher(Console(file=stream, width=200, color_system=None))
-    assert watcher.epochs is not None
     autoencoder, released = watcher.epochs("autoencoder (mean)", 0), watcher.epochs("cosine-mlp", 0)
     for epoch, loss in enumerate([0.9, *[0.4] * 8, 0.5], start=1):
         autoencoder(epoch, {"train_loss": 1.0, "held_out_loss": loss, "held_out_loss_0": 0.1})

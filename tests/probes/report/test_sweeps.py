@@ -10,12 +10,13 @@ import pytest
 from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
+from extract.masks.plan import parse_plan
 from probes.report.document import KindReport
 from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.kinds.pairs import PAIRS_REPORT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.style import new_figure
-from probes.report.sweeps import EVERY_PLAN, Point, _lines, curve_label, draw_sweep, points_of, sweep_summary
+from probes.report.sweeps import EVERY_PLAN, Points, _lines, curve_label, draw_sweep, points_of, sweep_summary
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
 
@@ -24,20 +25,20 @@ Plans = Sequence[tuple[str, float]]
 
 def make_plans(plans: Plans, **fields: Any) -> PlansScores:
     rows = tuple(
-        PlanScores(text, "c.h5", {}, {"head": make_result("head", score)},
+        PlanScores(parse_plan(text), "c.h5", {}, {"head": make_result("head", score)},
                    {"validation": {"spearman": score / 2, "pearson": 0.9}})
         for text, score in plans
     )  # fmt: skip
-    gain = PlanGain("accuracy", rows[0].plan, plans[0][1], plans[-1][1])
+    gain = PlanGain("accuracy", rows[0].plan.text, plans[0][1], plans[-1][1])
     values: dict[str, Any] = {
-        "test_read": rows[-1].plan, "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
+        "test_read": rows[-1].plan.text, "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
         "cost": {"block_passes": 5, "apart": 20, "ratio": 0.25},
     }  # fmt: skip
     header = make_header("classes", {"name": "toy", "is_sample": True}, "search" if "search" in fields else "sweep")
     return PlansScores(header, plans=rows, **{**values, **fields})
 
 
-def points(plans: Plans, report: KindReport = CLASSES_REPORT) -> tuple[Point, ...]:
+def points(plans: Plans, report: KindReport = CLASSES_REPORT) -> Points:
     return points_of(make_plans(plans), report)
 
 
@@ -101,7 +102,7 @@ def test_every_plan_is_in_the_figure(plans: Plans, kind: str) -> None:
 
 def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
     scores = make_plans(OVER_K)
-    assert [point.score for point in points_of(scores, PAIRS_REPORT)] == pytest.approx([25, 30, 35, 27.5])
+    assert list(points_of(scores, PAIRS_REPORT).values()) == pytest.approx([25, 30, 35, 27.5])
     assert curve_label(scores, PAIRS_REPORT) == "Zero-shot, final norm"
     assert curve_label(scores, CLASSES_REPORT) == "head, best layer"
     assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, PAIRS_REPORT)
@@ -127,7 +128,7 @@ def test_a_sweep_is_summarised() -> None:
 def test_a_choice_without_test_has_dashes() -> None:
     scores = make_plans(OVER_K)
     result = make_result("head", 0.7, summary={"validation": {"accuracy": make_summary(0.7)}})
-    chosen = {"head": PlanChoice("backward:2", result)}
+    chosen = {"head": PlanChoice(parse_plan("backward:2"), result)}
     text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), CLASSES_REPORT)
     assert "| head | `backward:2`, final_norm | 70.0 | - | - | - |" in text
 

@@ -16,13 +16,13 @@ from extract.masks.plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.fitting.protocols import find_protocol
+from probes.heads.classes.logistic_probe import LinearProbe
 from probes.heads.saved import load_head
 from probes.latents.class_features import join_pair
-from probes.logistic.probe import LinearProbe
 from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.load import check_heads, load_run_task
+from probes.runs.obtain import check_heads, load_run_task
 from probes.runs.run import run
 from probes.tasks.classes.task import ClassTask, build_class_splits
 

@@ -26,7 +26,7 @@ from probes.latents.word_latents import WordLatents
 from probes.plans.sweeping import run_sweep
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.load import load_run_task
+from probes.runs.obtain import load_run_task
 from probes.runs.run import run
 from probes.tasks.words.files import load_word_files
 from probes.tasks.words.known import load_words_sample

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.fitting.saved import SavedHead
-from probes.heads.classes.logistic_probe import _best
-from probes.heads.classes.options import ProbeOptions
-from probes.heads.classes.solving import ChunkSolver
+from probes.heads.classes.logistic_probe import LinearProbe
+from probes.heads.classes.solving import ChunkSolver, ProbeOptions
+from probes.heads.layerwise import best_place
 from probes.heads.result import HeadResult
 from probes.heads.saved import load_head
 from probes.latents.channels import Channels
 from probes.latents.class_features import ClassFeatures, join_pair
-from probes.logistic.probe import LinearProbe
 from probes.logistic.result import LogisticFit
 from probes.logistic.solver import fit_logistic
 from probes.tasks.classes.assemble import assemble_task
@@ -183,8 +182,10 @@ def test_rows_that_are_not_finite_are_refused_in_every_split(split: str, tmp_pat
 
 def test_of_equal_scores_the_strongest_penalty_is_taken() -> None:
     surface = np.array([[0.5, 0.7, 0.7], [0.7, 0.7, 0.2]])
-    assert _best(surface, (1.0, 100.0, 0.1)) == (0, 2)
-    assert _best(surface, (0.1, 1.0, 100.0)) == (0, 1)
+    assert best_place(surface, (1.0, 0.01, 10.0)) == (0, 2)
+    assert best_place(surface, (10.0, 1.0, 0.01)) == (0, 1)
+    surface[0] = np.nan
+    assert best_place(surface) == (1, 0)
 
 
 def test_float64_reaches_tolerances_that_float32_does_not(

@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.model_selection import GroupKFold, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from extract.errors import HeadError, TaskError
 from probes.heads.entries import Purpose
-from probes.heads.numbers.ridge import fit_ridge
-from probes.heads.numbers.ridge_probe import best_place, check_ridge
+from probes.heads.numbers.ridge_probe import check_ridge, fit_ridge
 from probes.heads.registry import resolve_head
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.intervals import summarise_seeds
 from tests.probes.heads.evaluating import evaluate, make_setting
-from tests.probes.planted_latents import LAYERS, PLANTED
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.numbers.planted_numbers import make_number_task, plant_numbers
 
-ALPHAS = (0.1, 10.0, 1000.0)
+ALPHAS, FEW = (0.1, 10.0, 1000.0), Resampling(100)
 
 
 @pytest.mark.parametrize("shape", [(60, 12), (20, 50)])
@@ -32,15 +31,12 @@ def test_coefficients_are_those_of_scikit_learn(shape: tuple[int, int]) -> None:
     x[:, 3] = 0.1  # a constant feature
     y = rng.normal(size=shape[0]) * 3 + 7
     fit = fit_ridge(torch.from_numpy(x), torch.from_numpy(y), ALPHAS)
-    wide = x.astype(np.float64)
-    scaled = StandardScaler().fit_transform(wide)
+    scaled = StandardScaler().fit_transform(x.astype(np.float64))
     for place, alpha in enumerate(ALPHAS):
         oracle = Ridge(alpha=alpha, solver="svd").fit(scaled, y)
-        np.testing.assert_allclose(fit.weight[place].numpy(), oracle.coef_, atol=1e-8, rtol=0)
-        assert fit.bias.item() == pytest.approx(oracle.intercept_, abs=1e-8)
-        found = fit.probe(place)(torch.from_numpy(x)).numpy()
-        np.testing.assert_allclose(found, oracle.predict(scaled), atol=1e-8, rtol=0)
-        np.testing.assert_allclose(fit.predict(torch.from_numpy(x))[place].numpy(), found, atol=1e-10, rtol=0)
+        assert [*fit.weight[place], fit.bias] == pytest.approx([*oracle.coef_, oracle.intercept_], abs=1e-8, rel=0)
+        for found in (fit.probe(place).predict(torch.from_numpy(x)), fit.predict(torch.from_numpy(x))[place].numpy()):
+            np.testing.assert_allclose(found, oracle.predict(scaled), atol=1e-8, rtol=0)
 
 
 def test_the_planted_layer_is_chosen_and_errors_are_below_those_of_the_mean(tmp_path: Path) -> None:
@@ -49,65 +45,41 @@ def test_the_planted_layer_is_chosen_and_errors_are_below_those_of_the_mean(tmp_
     result = evaluate("ridge-probe", {"pooling": "mean", "alphas": list(ALPHAS)}, setting)
     assert result.chosen["layer"] == PLANTED
     assert [curve.name for curve in result.curves] == ["alpha 0.1", "alpha 10", "alpha 1000"]
-    best = max(max(curve.values) for curve in result.curves)
-    assert result.chosen["score"] == result.selection_score == best
+    assert result.chosen["score"] == result.selection_score == max(max(curve.values) for curve in result.curves)
     for split in task.splits:
-        error = result.predictions[split] - task.numbers(split)
-        found = result.extras["rmse"][split]
-        assert found["probe"] == pytest.approx(np.sqrt((error**2).mean()))
-        away = task.numbers(split) - task.numbers("train").mean()
-        assert found["mean_of_train"] == pytest.approx(np.sqrt((away**2).mean()))
+        gold, found = task.numbers(split), result.extras["rmse"][split]
+        error, away = result.predictions[split] - gold, gold - task.numbers("train").mean()
+        assert found == pytest.approx({"probe": np.sqrt((error**2).mean()), "mean_of_train": np.sqrt((away**2).mean())})
         assert found["probe"] < 0.6 * found["mean_of_train"]
         np.testing.assert_array_equal(result.row_scores[split], -np.abs(error))
 
 
-def test_without_validation_folds_of_train_choose(tmp_path: Path) -> None:
-    task = make_number_task(sizes={"train": 60, "test": 30})
+@pytest.mark.parametrize(("groups", "how"), [(0, KFold(5, shuffle=True, random_state=0)), (10, GroupKFold(5))])
+def test_without_validation_folds_of_train_choose(groups: int, how: Any, tmp_path: Path) -> None:
+    task = make_number_task(sizes={"train": 60, "test": 60}, groups=groups)
     cache = plant_numbers(tmp_path / "c.h5", task)
-    setting = make_setting(cache, task, tmp_path / "heads")
-    result = evaluate("ridge-probe", {"alphas": [1.0], "pooling": "mean"}, setting)
-    assert result.selection == "5-fold cross-validation on train"
-    assert result.chosen["layer"] == PLANTED
+    result = evaluate("ridge-probe", {"alphas": [1.0], "pooling": "mean"}, make_setting(cache, task, tmp_path / "h"))
+    assert (result.selection, result.chosen["layer"]) == ("5-fold cross-validation on train", PLANTED)
+    assert not result.is_optimistic
     x = cache.gather(cache.rows_of(list(task.rows("train")["text"])), "mean", layers=(PLANTED,))[0].double().numpy()
-    folds = KFold(5, shuffle=True, random_state=0)
-    oracle = cross_val_predict(make_pipeline(StandardScaler(), Ridge(1.0)), x, task.numbers("train"), cv=folds)
-    expected = np.corrcoef(oracle, task.numbers("train"))[0, 1]
+    y, model = task.numbers("train"), make_pipeline(StandardScaler(), Ridge(1.0))
+    expected = np.corrcoef(cross_val_predict(model, x, y, cv=how, groups=task.groups("train")), y)[0, 1]
     assert result.curves[0].values[LAYERS.index(PLANTED)] == pytest.approx(expected, abs=1e-8)
+    alone = summarise_seeds(result.predictions["test"][None], task.numbers("test"), metric="pearson", resampling=FEW)
+    assert (result.summary["test"]["pearson"] == alone) is (groups == 0)  # the interval is over whole groups
 
 
-def test_groups_are_drawn_whole_and_torn_ones_make_a_score_optimistic(tmp_path: Path) -> None:
-    task = make_number_task(sizes={"train": 60, "test": 60}, groups=15)
-    cache = plant_numbers(tmp_path / "c.h5", task)
-    options: dict[str, Any] = {"pooling": "mean", "folds": 4}
-    grouped = evaluate("ridge-probe", options, make_setting(cache, task, tmp_path / "heads"))
-    predicted, gold = grouped.predictions["test"], task.numbers("test")
-    rows = summarise_seeds(predicted[None], gold, metric="pearson", resampling=Resampling(100))
-    by_group = grouped.summary["test"]["pearson"]
-    assert by_group.mean == rows.mean
-    assert (by_group.low, by_group.high) != (rows.low, rows.high)
-    alone = [f"row {i}" for i in range(len(gold))]  # groups of one row are rows
-    assert summarise_seeds(predicted[None], gold, metric="pearson", groups=alone, resampling=Resampling(100)) == rows
-    assert not grouped.is_optimistic
-    with pytest.raises(HeadError, match="train has 4 rows or groups for 5 folds"):
-        check_ridge(task, resolve_head("ridge-probe", {}), Purpose())
-
-
-def test_of_equal_scores_the_lowest_layer_and_the_strongest_penalty_win() -> None:
-    nan = float("nan")
-    assert best_place(np.array([[nan, 0.5, 0.4], [0.9, 0.2, 0.9]]), ALPHAS) == (1, 2)
-    assert best_place(np.array([[0.9, 0.1, 0.1], [0.9, 0.2, 0.9]]), ALPHAS) == (0, 0)
-    with pytest.raises(HeadError, match="every ridge probe predicts the same number"):
-        best_place(np.full((2, 3), nan), ALPHAS)
-
-
-@pytest.mark.parametrize("options", [{"alphas": []}, {"alphas": [0.0]}, {"alphas": [1.0, float("inf")]}, {"folds": 1}])
-def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(HeadError, match="allowed:"):
-        resolve_head("ridge-probe", options)
-
-
-def test_what_cannot_be_fitted_is_refused() -> None:
+def test_what_cannot_be_fitted_is_refused(tmp_path: Path) -> None:
+    resolved, few = resolve_head("ridge-probe", {}), make_number_task(sizes={"train": 60, "test": 60}, groups=15)
     with pytest.raises(TaskError, match="has only train; add train, and validation or test rows"):
-        check_ridge(make_number_task(sizes={"train": 20}), resolve_head("ridge-probe", {}), Purpose())
+        check_ridge(make_number_task(sizes={"train": 20}), resolved, Purpose())
+    with pytest.raises(HeadError, match="train has 4 rows or groups for 5 folds"):
+        check_ridge(few, resolved, Purpose())
     with pytest.raises(HeadError, match="a latent is NaN or infinite"):
         fit_ridge(torch.full((8, 2), torch.nan), torch.arange(8.0), (1.0,))
+    same = write_latents(tmp_path / "c.h5", few.texts(), {"mean": np.ones((len(LAYERS), 120, WIDTH), np.float32)})
+    with pytest.raises(HeadError, match="every ridge probe predicts the same number"):
+        evaluate("ridge-probe", {"folds": 4}, make_setting(same, few, tmp_path / "heads"))
+    for key, value in (("alphas", []), ("alphas", [0.0]), ("alphas", [1.0, float("inf")]), ("folds", 1)):
+        with pytest.raises(HeadError, match="allowed:"):
+            resolve_head("ridge-probe", {key: value})

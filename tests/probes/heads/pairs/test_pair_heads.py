@@ -10,7 +10,7 @@ from torch import Tensor
 
 from extract.store.cache import LatentCache
 from probes.fitting.trainer import FitResult, fit_head, predict_pairs
-from probes.heads.contributions import layer_contributions
+from probes.heads.pairs.evaluation import layer_contributions
 from probes.heads.pairs.fitting import fit_options
 from probes.heads.registry import HEADS, resolve_head
 from probes.latents.pair_latents import PairLatents

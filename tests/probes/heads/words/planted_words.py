@@ -14,8 +14,8 @@ from extract.decoders.layers import layer_names, select_from
 from extract.errors import CacheError, unknown_name
 from extract.inputs.joined import JoinedText
 from extract.store.cache import LatentCache
-from extract.store.lookup import WordPlaces
 from extract.store.manifest import Manifest, build_identity
+from extract.store.reader import WordPlaces
 from probes.tasks.words.task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12

@@ -1,23 +1,10 @@
-"""Labels as codes, and folds."""
+"""Folds that keep the share of every class."""
 
-import numpy as np
 import pytest
 import torch
 
 from extract.errors import HeadError
-from probes.logistic.labels import encode_labels, stratified_folds
-
-
-def test_labels_of_another_split_get_the_codes_of_training() -> None:
-    training = encode_labels(["b", "c", "a", "b"])
-    assert training.classes == ("a", "b", "c")
-    assert encode_labels(["c", "c"], classes=training.classes).codes.tolist() == [2, 2]
-
-
-def test_numpy_integers_become_plain_ones() -> None:
-    encoded = encode_labels([np.int64(3), np.int64(1)])
-    assert encoded.classes == (1, 3)
-    assert all(type(name) is int for name in encoded.classes)
+from probes.logistic.folds import check_folds, stratified_folds
 
 
 def test_every_row_is_held_out_once_and_classes_keep_their_share() -> None:
@@ -40,7 +27,7 @@ def test_no_fold_parts_a_group() -> None:
 
 def test_a_thin_class_is_called_by_its_name() -> None:
     with pytest.raises(HeadError, match="class 'cold' has 3 rows for 5 folds"):
-        stratified_folds(torch.tensor([0] * 9 + [1] * 3), n_folds=5, seed=0, class_names=["hot", "cold"])
+        check_folds(torch.tensor([0] * 9 + [1] * 3), n_folds=5, class_names=["hot", "cold"])
 
 
 def test_fewer_groups_than_folds_are_refused() -> None:
