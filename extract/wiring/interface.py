@@ -64,6 +64,7 @@ class Wiring:
         asked_windows: Windows for which the decoder asked transformers to build a mask, in tokens.
         watch: Receives every block's position and what its attention was called with; what it returns, unless None,
             takes the place of the result.
+        proved: Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens.
         around: Runs a block that an architecture runs again: receives its position, its input and the run.
     """
 
@@ -73,6 +74,7 @@ class Wiring:
     asked_windows: set[int] = field(default_factory=set)
     watch: Callable[[int, AttentionCall], Tensor | None] | None = None
     around: Callable[[int, Tensor, Callable[[Tensor], Tensor]], Tensor] = lambda _, hidden, run: run(hidden)
+    proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
     _spans: Tensor | None = None

@@ -46,7 +46,9 @@ class BlockCall:
         return torch.stack([moved_tokens(call.mixed, dtype).any(-1) for call in self.attention]).any(0)
 
 
-def look_at_blocks(decoder: Decoder, wiring: Wiring, *, holds_attention: bool = False) -> list[BlockCall]:
+def look_at_blocks(
+    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS, holds_attention: bool = False
+) -> list[BlockCall]:
     """Run every block of a wired decoder on rows that differ at one token each, in the order the plan runs them.
 
     `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows.
@@ -70,7 +72,7 @@ def look_at_blocks(decoder: Decoder, wiring: Wiring, *, holds_attention: bool = 
         leave(output)
         return output
 
-    n_tokens = min(N_TOKENS, decoder.description.window)
+    n_tokens = min(n_tokens, decoder.description.window)
     batch = plain_batch(probe_ids(decoder, n_tokens, seed=0).repeat(n_tokens + 1, 1), spans=probe_spans(n_tokens))
     with ExitStack() as stack:
         for index, block in enumerate(decoder.blocks):
@@ -83,10 +85,12 @@ def look_at_blocks(decoder: Decoder, wiring: Wiring, *, holds_attention: bool = 
     return calls
 
 
-def measured_masks(decoder: Decoder, wiring: Wiring) -> list[tuple[int, Bool[Tensor, "T T"]]]:
-    """Measure the mask of every block, in the order the plan runs them, each with the block's position from 0."""
+def measured_masks(
+    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS
+) -> list[tuple[BlockCall, Bool[Tensor, "T T"]]]:
+    """Measure the mask of every block, in the order the plan runs them."""
     dtype = decoder.description.dtype
-    return [(call.block, call.measured(dtype)) for call in look_at_blocks(decoder, wiring)]
+    return [(call, call.measured(dtype)) for call in look_at_blocks(decoder, wiring, n_tokens=n_tokens)]
 
 
 @contextmanager
