@@ -19,6 +19,7 @@ from extract.wiring.probe_rows import encode_ids, plain_batch, probe_ids, probe_
 
 PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
 INFLUENCE_TOKENS = 6
+DRIFT_SHOWN = 1e6  # stands for what is not finite, which JSON cannot hold
 DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}  # relative to the largest latent of the layer
 
 
@@ -119,9 +120,10 @@ def _drift(found: Float[Tensor, "L *N"], wanted: Float[Tensor, "L *N"]) -> Float
 
 
 def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
-    """Certify that a text's latents do not depend on its neighbours or on the padding side.
+    """Certify that a text's latents do not depend on its neighbours or on padding on the right, as extraction pads.
 
-    Returns the largest drift per padding side, relative to the largest latent of the layer.
+    Returns the largest drift per padding side, relative to the largest latent of the layer; that of the left is only
+    reported.
 
     Raises:
         CertificateError: A drift beyond rounding; names side, layer and size.
@@ -140,13 +142,14 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     for side, found in by_side.items():
         drift = _drift(found, alone)
         worst = int(drift.argmax())
-        if float(drift[worst]) > allowed:
+        # Extraction pads on the right; some families count positions from the left whatever is padding there.
+        if side == "right" and float(drift[worst]) > allowed:
             raise CertificateError(
                 f"latents depend on {side} padding: layer {decoder.layers[worst]} drifts by {float(drift[worst]):.2g} "
                 f"of its largest value (allowed {allowed:g}). The family {decoder.description.family!r} needs another "
                 "attention implementation or dtype."
             )
-        result[side] = float(drift[worst])
+        result[side] = min(float(drift[worst]), DRIFT_SHOWN)
     return result
 
 

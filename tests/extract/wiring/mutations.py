@@ -198,16 +198,6 @@ def _padding_seen(_: Wiring, __: int, mask: Tensor) -> Tensor:
     return mask | ~mask.any(-2, keepdim=True) | (mask.sum(-2, keepdim=True) == 1)
 
 
-def _by_columns(wiring: Wiring, block: int, mask: Tensor) -> Tensor:
-    """Count positions by columns, so that padding on the left is counted."""
-    assert wiring._is_real is not None
-    real = torch.ones_like(wiring._is_real)
-    kind = wiring.kinds[block]
-    table = batch_mask(kind, real, spans=wiring._spans if kind.needs_spans else None).unsqueeze(1)
-    keep = wiring._is_real[:, None, None, :] | torch.eye(mask.shape[-1], dtype=torch.bool)
-    return table & keep
-
-
 def _spans_as_context(wiring: Wiring, _: int, __: Tensor) -> Tensor:
     assert wiring._is_real is not None
     spans = torch.full(wiring._is_real.shape, CONTEXT)
@@ -288,7 +278,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("hidden tokens faded, not hidden", NOSINK, lambda: attention(_soft)),
     Mutation("padding attended to", NOSINK, edited(_padding_seen)),
     Mutation("one row's mask for every row of a padded batch", NOSINK, edited(_rows_shared)),
-    Mutation("positions counted over padding", NOSINK, edited(_by_columns)),
     Mutation("spans taken for context", "hybrid:2", edited(_spans_as_context)),
     Mutation("spans seen both ways", "hybrid:2", edited(_spans_both_ways)),
     Mutation("a second stack left causal", "extra/bidirectional:2", again_as("causal")),
@@ -310,14 +299,10 @@ def _shape(wiring: Wiring) -> tuple[int, ...]:
 def change_of(mutation: Mutation, family: str) -> float:
     """Measure how much a mutation changes the hidden states of real tokens, in unpadded and padded batches."""
     decoder, worst = family_decoder(family), 0.0
-    for lengths, side in (
-        ((N_TOKENS,) * N_ROWS, "right"),
-        ((N_TOKENS, 7, 15, 3), "right"),
-        ((N_TOKENS, 7, 15), "left"),
-    ):
+    for lengths in ((N_TOKENS,) * N_ROWS, (N_TOKENS, 7, 15, 3)):
         rows = random_ids(*lengths)
         spans = [[CONTEXT] * 2 + [0] * 3 + [CONTEXT] * (n - 5) if n > 5 else [CONTEXT] * n for n in lengths]
-        batch = id_batch(rows, side=side, spans=spans)  # type: ignore[arg-type]
+        batch = id_batch(rows, spans=spans)
         plan = parse_plan(mutation.plan)
         with plan_in_force(decoder, plan):
             right = run_layers(decoder, batch)
