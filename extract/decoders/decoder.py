@@ -123,9 +123,11 @@ def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Mo
 
 
 def body_of(model: nn.Module) -> nn.Module:
-    """Return a causal language model without its head."""
+    """Return a causal language model without its head; that of its text decoder where it has several parts."""
     get_decoder = getattr(model, "get_decoder", None)
     body = get_decoder() if callable(get_decoder) else getattr(model, "base_model", model)
+    if getattr(body, "lm_head", None) is not None:  # a model of several parts hands out its text model, head and all
+        body = getattr(body, "model", body)
     return body if isinstance(body, nn.Module) else model
 
 
