@@ -7,7 +7,11 @@ import pytest
 from tests.extract.wiring.all_families import outcomes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")
-ROWS = {row.split("`")[1]: [cell.strip() for cell in row.split("|")[2:5]] for row in PAGE.splitlines() if "| `" in row}
+ROWS = {
+    row.split("`")[1]: [cell.strip() for cell in row.split("|")[2:5]]
+    for row in PAGE.splitlines()
+    if row.startswith("| `")
+}
 AGAIN = ("llama", "llama4_text", "mllama", "gemma3", "falcon_h1", "zaya", "jamba", "bert", "bart", "deepseek_v3")
 
 
