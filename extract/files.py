@@ -32,7 +32,7 @@ def write_file(path: Path, content: str | bytes) -> None:
                 file.write(content.encode("utf-8") if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(descriptor)
-                os.replace(draft, path)
+                draft.replace(path)
         finally:
             with suppress(OSError):
                 draft.unlink()
@@ -73,6 +73,9 @@ def refuse_links(folder: Path) -> None:
 def _sweep_drafts(path: Path) -> None:
     for leftover in path.parent.glob(f".new-*-{glob.escape(path.name)}"):
         with suppress(OSError):
+            if leftover.is_symlink():  # never ours
+                leftover.unlink()
+                continue
             descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if _lock(descriptor):

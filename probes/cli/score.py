@@ -50,7 +50,7 @@ def score_command(argv: Sequence[str]) -> int:
 
 
 def _json(fields: dict[str, Any]) -> str:
-    """Write a scored row as a line of JSON, which holds no control character: JSON writes those below a blank as codes."""
+    """Write a scored row as a line of JSON without control characters; JSON itself leaves some as they are."""
     text = json.dumps(fields, ensure_ascii=False)
     return "".join(f"\\u{ord(c):04x}" if "\x7f" <= c < "\xa0" else c for c in text) + "\n"
 

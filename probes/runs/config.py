@@ -184,7 +184,7 @@ def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any
 
 
 def _check_choices(spec: Any, prefix: str = "") -> None:
-    """Refuse a value that its field does not list, or that is no section: Python does not ask, as the command line does."""
+    """Refuse a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
     for name, hint in get_type_hints(type(spec)).items():
         section = (
             hint if isinstance(hint, type) and is_dataclass(hint) else dict if get_origin(hint) is dict else object
