@@ -80,7 +80,6 @@ TRUSTS = {"decoder": {"name": "someone/model", "trust_remote_code": True}}
     [
         [],
         ["--decoder.trust_remote_code", "false", "--config", "c.yaml"],
-        ["--name", "--decoder.trust_remote_code"],
         ["--decoder.name", "true"],
     ],
 )

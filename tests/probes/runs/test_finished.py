@@ -76,7 +76,7 @@ def test_a_run_folder_cannot_have_code_run(
 @pytest.mark.parametrize("name", ["../../elsewhere", "..", "/elsewhere", "layer-cosine/../../..", "", "autoencoder"])
 def test_a_recorded_head_that_is_no_head_is_refused(name: str, copy: Path) -> None:
     edit_scores(copy, lambda scores: scores["heads"].update({name: scores["heads"]["layer-cosine"]}))
-    with pytest.raises(HeadError, match="it names a head '.*', which this version does not know"):
+    with pytest.raises(HeadError, match=r"it names a head '.*', which this version does not know"):
         load_scorer(copy, head="layer-cosine")
 
 
@@ -201,7 +201,7 @@ def test_terminal_escapes_are_not_printed(finished: Finished, copy: Path, capsys
     line, row = capsys.readouterr().out.splitlines()
     assert line.endswith("\tsnow ]0;title[2Jis31m\tice")
     assert "\x9b" not in row
-    assert json.loads(row)["sentence1"] == evil  # written as codes
+    assert evil in json.loads(row).values()  # written as codes
     edit_config(copy, lambda config: config["decoder"].update(name="\x1b[31mgone"))
     assert main(["score", str(copy), "a", "b"]) == 1
     assert main(["score", f"runs/{evil}", "a", "b"]) == 1
