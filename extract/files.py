@@ -3,7 +3,6 @@
 import errno
 import glob
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -52,11 +51,9 @@ def remove_file(path: Path) -> None:
 
 def read_file(path: Path) -> bytes:
     """Read a plain file; anything else, such as a pipe that would never end, is an `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
-        return file.read()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return path.read_bytes()
 
 
 def refuse_links(folder: Path) -> None:
@@ -73,15 +70,12 @@ def refuse_links(folder: Path) -> None:
 def _sweep_drafts(path: Path) -> None:
     for leftover in path.parent.glob(f".new-*-{glob.escape(path.name)}"):
         with suppress(OSError):
-            if leftover.is_symlink():  # never ours
+            if leftover.is_symlink() or not leftover.is_file():  # never ours
                 leftover.unlink()
                 continue
-            descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                if _lock(descriptor):
+            with leftover.open("rb") as file:
+                if _lock(file.fileno()):
                     leftover.unlink()
-            finally:
-                os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

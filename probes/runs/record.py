@@ -58,7 +58,8 @@ def _as_yaml(settings: Any) -> str:
 def _is_ours(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:
     """Whether a folder is free, or holds a run of the same settings on the same cache."""
     try:
-        found = {Manifest.from_json(read_file(path).decode()).id for path in (folder / MANIFESTS).glob("*.json")}
+        manifests = (folder / MANIFESTS).glob("[!.]*.json")  # no drafts
+        found = {Manifest.from_json(read_file(path).decode()).id for path in manifests}
         taken = folder / CONFIG
         kept = yaml.safe_load(read_file(taken)) if taken.exists() else settings
         return _as_yaml(without_absolute_paths(kept)) == _as_yaml(settings) and found <= {cache_id}

@@ -30,6 +30,7 @@ def test_another_cache_is_another_folder(caches: list[LatentCache], tmp_path: Pa
     other = open_folder(str(tmp_path), "r", {"seeds": [1]}, first)
     both = open_folder(str(tmp_path), "r", {"seeds": [1]}, second)
     assert len({one, two, other, both}) == 4
+    (one / "manifests" / ".new-1-8.json").write_text("{", encoding="utf-8")  # of a killed process
     for cache, seeds, folder in ((first, 0, one), (second, 0, two), (first, 1, other), (second, 1, both)):
         assert open_folder(str(tmp_path), "r", {"seeds": [seeds]}, cache) == folder
         manifest = folder / "manifests" / f"{cache.path.stem}.json"
