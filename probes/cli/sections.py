@@ -43,7 +43,7 @@ def refuse_trust_from_files(config: RunConfig, arguments: Sequence[str]) -> None
     option = f"--{TRUST}"
     said = [
         argument.partition("=")[2] or following
-        for argument, following in zip(arguments, [*arguments[1:], ""], strict=True)
+        for argument, following in zip(arguments, [*arguments, ""][1:], strict=True)
         if argument.partition("=")[0] == option
     ]
     if config.decoder.trust_remote_code and not any(value.lower() == "true" for value in said):

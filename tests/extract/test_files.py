@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import extract.files
 from extract.errors import ConfigError, DiskFullError
 from extract.files import read_file, refuse_links, remove_file, write_file
 
@@ -111,7 +110,7 @@ def test_why_a_file_cannot_be_written(
     number: int, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.txt").write_text("old", encoding="utf-8")
-    monkeypatch.setattr(extract.files.os, "fsync", fail(number))
+    monkeypatch.setattr(os, "fsync", fail(number))
     with pytest.raises(error, match=message):
         write_file(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "old"

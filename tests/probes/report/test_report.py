@@ -299,7 +299,7 @@ def test_a_run_folder_is_whole(
     made: MadeRun, tmp_path: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
 ) -> None:
     write_run(tmp_path, made.scores, made.task, made.kind.report)
-    files = ["predictions.csv", "scores.json", "summary.md", f"manifests/{made.cache.path.stem}.json"]
+    files = ["predictions.csv", "scores.json", "summary.md"]
     conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
     figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
     assert listing(tmp_path) == sorted([*files, *conll, *figures])
