@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"}
+
 
 class IcecoreError(Exception):
     """Base of every error that is the user can fix; its text is a sentence for a person."""
@@ -78,3 +80,13 @@ def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str 
     guess = f"did you mean {near[0]!r}? " if near else ""
     tail = f" {hint}" if hint else ""
     return UnknownNameError(f"unknown {kind} {value!r}: {guess}Allowed: {', '.join(names) or '(none)'}.{tail}")
+
+
+def printable(text: str) -> str:
+    r"""Leave out what would command a terminal: all control characters but tabs and line breaks.
+
+    Example:
+        >>> printable("ice\x1b[2J")
+        'ice[2J'
+    """
+    return text.translate(_CONTROLS)

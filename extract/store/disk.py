@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from extract.errors import CacheError, DiskFullError
-
-NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+from extract.files import NO_SPACE
 
 
 @contextmanager

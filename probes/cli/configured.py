@@ -17,6 +17,7 @@ from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from extract.store.manifest import Manifest
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher, show
 from probes.heads.pairs.pretraining import AUTOENCODER
@@ -29,7 +30,7 @@ from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.base import Task
 from probes.tasks.corpus import Corpus, load_corpus
 
-DRY_RUN = (bool, False, "print rows, tokens, bytes and an estimated time; write nothing")
+DRY_RUN = (bool, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing")
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -165,11 +166,18 @@ def _dry_run(config: RunConfig) -> int:
         manifest = describe_extraction(decoder, texts, config.extraction)
         estimates.append(estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest))
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        lines.append(_dry_run_text(estimates[-1], len(manifest.identity["layers"])))
+        lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
     if len(sources) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
     show("\n".join(lines))
     return 0
+
+
+def _settings_text(manifest: Manifest) -> str:
+    """Write out what is in force once defaults and protocol are filled in: plan, template and poolings."""
+    template = {key: value for key, value in manifest.identity["template"].items() if key != "window"}
+    said = ", ".join(f"{key} {'none' if value in (None, '') else repr(value)}" for key, value in template.items())
+    return f"plan      {manifest.identity['plan']}\ntemplate  {said}\npoolings  {', '.join(manifest.poolings)}"
 
 
 def _dry_run_text(estimate: Estimate, n_layers: int) -> str:

@@ -20,7 +20,7 @@ def inspect_command(argv: Sequence[str]) -> int:
     cache = LatentCache(found.file, allow_partial=True)
     if found.as_json:
         value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
-        Console().print_json(json.dumps(value))
+        Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
         return 0
     show("\n".join(_describe(cache)))
     return 0

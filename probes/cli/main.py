@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from extract.errors import IcecoreError, unknown_name
+from extract.errors import IcecoreError, printable, unknown_name
 
 COMMANDS = {
     "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             code: int = getattr(import_module(module), function)(arguments[1:])
     except IcecoreError as error:
-        sys.stderr.write(f"icecore: {error}\n")
+        sys.stderr.write(printable(f"icecore: {error}\n"))
         return USAGE_ERROR if arguments[0] not in COMMANDS else FAILURE
     except KeyboardInterrupt:
         sys.stderr.write(
@@ -64,7 +64,7 @@ _default_showwarning = warnings.showwarning
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Show a renamed option in one line; other warnings as Python does."""
     if category is FutureWarning and not isinstance(message, str):
-        sys.stderr.write(f"icecore: {message}\n")
+        sys.stderr.write(printable(f"icecore: {message}\n"))
     else:
         _default_showwarning(message, category, *where, **more)
 

@@ -11,6 +11,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from extract.errors import ConfigError, IcecoreError, unknown_name
+from probes.cli.sections import check_files, refuse_trust_from_files
 from probes.runs.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
@@ -54,6 +55,7 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
         arguments[:1] = ["--config", arguments[0]]
     parser = _build_parser(command, description, flags)
     try:
+        check_files(arguments)
         arguments, free = _split_free(arguments)
         found = parser.parse_args(arguments)
         _refuse_unknown_empty(found.config or (), parser)
@@ -63,7 +65,9 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
     except (ArgumentError, TypeError, yaml.YAMLError) as error:
         raise _explain(error, parser) from error
     fields = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
-    return Parsed(RunConfig(**fields), {name: getattr(made, name) for name in flags})
+    config = RunConfig(**fields)
+    refuse_trust_from_files(config, arguments)
+    return Parsed(config, {name: getattr(made, name) for name in flags})
 
 
 def _require_file(name: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from extract.errors import InputError
+from extract.errors import InputError, printable
 from probes.cli.parsing import make_parser, parse_command
+from probes.cli.screen import screen_watcher
 from probes.runs.scorer import Scorer, load_scorer
 
 CHUNK_ROWS = 4096
@@ -28,18 +29,30 @@ def score_command(argv: Sequence[str]) -> int:
         "for words also .conll: a word a line, a blank line after each sentence",
     )  # fmt: skip
     parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
+    parser.add_argument("--decoder", type=str, default="", help="where the run's decoder is; as recorded when absent")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that comes with the decoder; a run folder cannot"
+    )
     parser.add_argument("--jsonl", action="store_true", help="print a JSON object per row")
     found = parse_command(parser, argv, usage="RUN TEXT [TEXT]")
     lines = read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
-    scorer = load_scorer(found.run, head=found.head or None)
+    scorer = load_scorer(
+        found.run, head=found.head or None, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code
+    )
     rows = _read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
-    Console(stderr=True, markup=False).print(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds", highlight=False)
+    screen_watcher(Console(stderr=True)).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds")
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = rows[start : start + CHUNK_ROWS]
         for row, prediction in zip(chunk, scorer.score(chunk), strict=True):
             fields = scorer.fields(row, prediction)
-            sys.stdout.write(json.dumps(fields, ensure_ascii=False) + "\n" if found.jsonl else _lines(fields))
+            sys.stdout.write(_json(fields) if found.jsonl else printable(_lines(fields)))
     return 0
+
+
+def _json(fields: dict[str, Any]) -> str:
+    """Write a scored row as a line of JSON without control characters; JSON itself leaves some as they are."""
+    text = json.dumps(fields, ensure_ascii=False)
+    return "".join(f"\\u{ord(c):04x}" if "\x7f" <= c < "\xa0" else c for c in text) + "\n"
 
 
 def _lines(fields: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ import time
 
 from rich.console import Console
 
+from extract.errors import printable
 from extract.run.progress import BarProgress
 from probes.fitting.keep_best import EpochReport
 from probes.runs.obtain import Watcher
@@ -18,15 +19,15 @@ WORD_SCORES = {
 
 
 def show(text: str) -> None:
-    """Print text as it is: no colours, and no line breaks but its own."""
-    Console().print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print text as it is: no colours, no line breaks but its own, and nothing that commands a terminal."""
+    Console().print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def screen_watcher(console: Console) -> Watcher:
     """Make a watcher that shows remarks, the extraction's bar and the epochs of every head."""
     return Watcher(
-        say=lambda line: console.print(line, highlight=False, soft_wrap=True, markup=False),
-        extraction=lambda title: BarProgress(console, title=title),
+        say=lambda line: console.print(printable(line), highlight=False, soft_wrap=True, markup=False),
+        extraction=lambda title: BarProgress(console, title=printable(title)),
         epochs=lambda head, seed: _epochs(console, head, seed),
     )
 
@@ -47,7 +48,7 @@ def _epochs(console: Console, head: str, seed: int) -> EpochReport:
                 best[key] = min(best.get(key, value), value)
                 parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")
         n_epochs = int(values.get("max_epochs", 0))
-        line = f"{head} seed {seed}: epoch {epoch}{f' of {n_epochs}' * bool(n_epochs)}, {', '.join(parts)}"
+        line = printable(f"{head} seed {seed}: epoch {epoch}{f' of {n_epochs}' * bool(n_epochs)}, {', '.join(parts)}")
         if console.is_terminal:
             console.print(_filled(epoch, n_epochs) + line, end="\r", highlight=False, soft_wrap=True, markup=False)
         elif epoch == 1 or epoch % EVERY == 0 or time.monotonic() - shown > SECONDS:

@@ -1,5 +1,6 @@
 """Fitted heads on disk, each fitted once: weights as safetensors, everything else as JSON. No pickle."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,14 +9,21 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
+from extract.digest import digest_json
 from extract.errors import HeadError, IcecoreError
+from extract.files import read_file, refuse_links, remove_file, write_file
+from extract.store.cache import LatentCache
 
-SCHEMA = 3
-READABLE = (1, 2, SCHEMA)
-"""1: token heads and logistic probes of early versions; 2: pair heads and autoencoders; 3: all of them alike."""
+SCHEMA = 4
+READABLE = (1, 2, 3, SCHEMA)
+"""1: token heads and logistic probes of early versions; 2: pair heads and autoencoders; 3: all of them alike; 4: with
+digests of weights and record."""
+SEALED_FROM = 4
 WEIGHTS, RECORD = "model.safetensors", "head.json"
+DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
+"""What latents must have in common, of the identity of their decoder."""
 
 
 @runtime_checkable
@@ -52,12 +60,19 @@ class SavedHead(Generic[M_co]):
 
 
 def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
-    """Write a fitted head to a folder; its record holds plain values, `name` among them, and is returned whole."""
+    """Write a fitted head to a folder; its record holds plain values, `name` among them, and is returned whole.
+
+    A kill at any moment leaves no head or this one: the old record goes first and the new one comes last, sealed with a
+    digest of itself and of the weights.
+    """
+    refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({key: value.contiguous() for key, value in head.state_dict().items()}, folder / WEIGHTS)
-    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record}
-    # Written last: a folder without it holds no head.
-    (folder / RECORD).write_text(json.dumps(whole, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    weights = save({key: value.contiguous() for key, value in head.state_dict().items()})
+    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": _sha256(weights)}
+    whole["record_sha256"] = _seal(whole)
+    remove_file(folder / RECORD)
+    write_file(folder / WEIGHTS, weights)
+    write_file(folder / RECORD, json.dumps(whole, indent=1, sort_keys=True) + "\n")
     return SavedHead(head, whole)
 
 
@@ -71,7 +86,7 @@ def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> Sav
         record = _read_record(folder)
         with torch.random.fork_rng():  # fresh weights are drawn before the saved ones replace them
             head = build(record)
-        head.load_state_dict(load_file(folder / WEIGHTS))
+        head.load_state_dict(_read_weights(folder, record))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise HeadError(
@@ -83,8 +98,9 @@ def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> Sav
 
 
 def fit_or_load(
-    folder: Path, fit_id: str, fit: Callable[[], tuple[M, dict[str, Any]]], build: Callable[[dict[str, Any]], M]
-) -> SavedHead[M]:
+    folder: Path, fit_id: str, fit: Callable[[], tuple[M, dict[str, Any]]], build: Callable[[dict[str, Any]], M],
+    *, cache: LatentCache,
+) -> SavedHead[M]:  # fmt: skip
     """Load the head of a folder if it was fitted under the same circumstances; otherwise fit and save it.
 
     Args:
@@ -92,6 +108,7 @@ def fit_or_load(
         fit_id: Digest of everything that decides the fit.
         fit: Fits the head; returns it with its record (plain values, `name` among them).
         build: Builds the module, without its weights, from a record.
+        cache: The latents that it is fitted on; what they are is kept with it.
     """
     try:
         saved = load_fitted(folder, build)
@@ -100,13 +117,42 @@ def fit_or_load(
     except IcecoreError:
         pass  # absent, cut short, of another version or another head: fitted again
     head, record = fit()
-    return save_fitted(folder, head, {**record, "fit_id": fit_id})
+    return save_fitted(folder, head, {**record, "fit_id": fit_id, "latents": describe_latents(cache)})
+
+
+def describe_latents(cache: LatentCache) -> dict[str, Any]:
+    """Describe the latents that a head is fitted on: new ones must be like them."""
+    identity = cache.identity
+    decoder = {key: identity["decoder"].get(key) for key in DECODER_KEYS}
+    return {
+        "cache": cache.manifest.id, "decoder": decoder, "plan": identity.get("plan"),
+        "template": identity.get("template"),
+    }  # fmt: skip
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    record: dict[str, Any] = json.loads(read_file(folder / RECORD))
     if record["schema"] not in READABLE:
         raise ValueError(f"its schema is {record['schema']}, this version reads 1 to {SCHEMA}; fit it again")
+    if record["schema"] >= SEALED_FROM and record["record_sha256"] != _seal(record):
+        raise ValueError(f"{RECORD} was changed after it was written; fit it again")
     # Schema 2 kept these two beside the other arguments.
     apart = {key: record[key] for key in ("n_layers", "width") if key in record}
     return {**record, "arguments": {**apart, **record["arguments"]}}
+
+
+def _read_weights(folder: Path, record: dict[str, Any]) -> dict[str, torch.Tensor]:
+    weights = read_file(folder / WEIGHTS)
+    if record["schema"] >= SEALED_FROM and record["weights_sha256"] != _sha256(weights):
+        raise ValueError(f"{WEIGHTS} is not the one that {RECORD} was written with; fit it again")
+    return load(weights)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _seal(record: dict[str, Any]) -> str:
+    """Digest a record without its own digest, as it is once read back from JSON."""
+    rest = {key: value for key, value in record.items() if key != "record_sha256"}
+    return digest_json(json.loads(json.dumps(rest)))

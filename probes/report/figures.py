@@ -1,5 +1,6 @@
 """The figures of a run, for heads of every kind. A new figure is one function and one row of `FIGURES`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ def draw_autoencoders(folder: Path, pretraining: Mapping[str, Any]) -> dict[str,
     """Draw losses (FREEZE Figure 2) and fitting of the autoencoders of every pooling; give title to file name."""
     drawn: dict[str, str] = {}
     for pooling, record in pretraining.get("autoencoders", {}).items():
-        stem = f"figures/autoencoder_{pooling.replace('+', '_')}"
+        stem = f"figures/autoencoder_{re.sub(r'[^A-Za-z0-9-]', '_', pooling)}"  # a name in a cache, no path
         for what, file, draw in (
             ("What the autoencoders lose", f"{stem}.png", draw_parts),
             ("Fitting the autoencoders", f"{stem}_history.png", draw_losses),

@@ -2,8 +2,10 @@
 
 import csv
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
+from extract.files import write_file
 from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
 from probes.report.document import KindReport
@@ -22,14 +24,15 @@ def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], r
     gold with four decimals, or a name; empty where there is none. Words have a line each: `row` is the sentence, and
     the inputs are the word's position in it, from 0, and the word.
     """
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        for number, split in enumerate(task.splits):
-            predicted = {name: predicted_texts(result, split) for name, result in heads.items()}
-            columns = {**report.inputs(task, split), "gold": report.gold(task, split), **predicted}
-            if number == 0:
-                writer.writerow(["split", *columns])
-            writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))
+    file = StringIO(newline="")
+    writer = csv.writer(file)
+    for number, split in enumerate(task.splits):
+        predicted = {name: predicted_texts(result, split) for name, result in heads.items()}
+        columns = {**report.inputs(task, split), "gold": report.gold(task, split), **predicted}
+        if number == 0:
+            writer.writerow(["split", *columns])
+        writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))
+    write_file(path, file.getvalue())
 
 
 def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
@@ -51,11 +54,11 @@ def write_conll(folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -
     for split, rows in task.splits.items():
         columns = [predicted_texts(result, split, without=WITHOUT[task.metric]) for result in heads.values()]
         lines, before = zip(*columns, strict=True), ""
-        with (folder / "predictions" / f"{split}.conll").open("w", encoding="utf-8", newline="\n") as file:
-            for words, tags, document in zip(rows["words"], rows["tags"], rows["document"], strict=True):
-                if document != before:
-                    file.write("\t".join(["-DOCSTART-", "O", *("O" for _ in columns)]) + "\n\n")
-                    before = document
-                for word, tag in zip(words, tags, strict=True):
-                    file.write("\t".join([word, tag, *next(lines)]) + "\n")
-                file.write("\n")
+        text: list[str] = []
+        for words, tags, document in zip(rows["words"], rows["tags"], rows["document"], strict=True):
+            if document != before:
+                text.append("\t".join(["-DOCSTART-", "O", *("O" for _ in columns)]) + "\n\n")
+                before = document
+            text += ["\t".join([word, tag, *next(lines)]) + "\n" for word, tag in zip(words, tags, strict=True)]
+            text.append("\n")
+        write_file(folder / "predictions" / f"{split}.conll", "".join(text))

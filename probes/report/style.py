@@ -1,11 +1,14 @@
 """How figures look. Matplotlib's object interface only: no global state is touched."""
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from extract.files import write_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours that colour-blind readers can tell apart (Okabe and Ito)."""
@@ -48,4 +51,6 @@ def set_legend(axes: Axes) -> None:
 def save_figure(figure: Figure, path: Path, *, title: str) -> None:
     """Write a figure with its title to a PNG file."""
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=130)
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=130, format="png")
+    write_file(path, drawn.getvalue())

@@ -9,7 +9,8 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from extract.store.cache import LatentCache
+from extract.errors import printable
+from extract.files import write_file
 from probes.report.document import Context, KindReport, pretraining_text, result_rows, summary_text
 from probes.report.figures import draw_autoencoders, draw_figures
 from probes.report.predictions import write_predictions
@@ -19,12 +20,9 @@ from probes.report.sweeps import curve_label, draw_search, draw_sweep, points_of
 from probes.tasks.base import Task
 
 
-def write_run(folder: Path, scores: RunScores, task: Task, cache: LatentCache, report: KindReport) -> None:
-    """Write scores, manifest of the cache, predictions, figures and summary of a run."""
+def write_run(folder: Path, scores: RunScores, task: Task, report: KindReport) -> None:
+    """Write scores, predictions, figures and summary of a run."""
     _write_scores(folder, scores)
-    manifest = folder / "manifests" / f"{cache.path.stem}.json"
-    manifest.parent.mkdir(exist_ok=True)
-    manifest.write_text(cache.manifest.to_json() + "\n", encoding="utf-8")
     write_predictions(folder / "predictions.csv", task, scores.heads, report)
     for write in report.writers:
         write(folder, task, scores.heads)
@@ -60,7 +58,7 @@ def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md)."""
     text = json.dumps(without_nan(scores.to_dict()), indent=1, allow_nan=False)
-    (folder / "scores.json").write_text(text + "\n", encoding="utf-8")
+    write_file(folder / "scores.json", text + "\n")
 
 
 def without_nan(value: Any) -> Any:
@@ -77,13 +75,13 @@ def screen_table(scores: RunScores, report: KindReport) -> Table:
     header = scores.header
     titles, rows = result_rows(scores, report, on_screen=True)
     title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
-    table = Table(title=title, box=SIMPLE, padding=(0, 1))
+    table = Table(title=printable(title), box=SIMPLE, padding=(0, 1))
     for column in titles:
         table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if column == "head" else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     return table
 
 
 def _write_summary(folder: Path, text: str) -> None:
-    (folder / "summary.md").write_text(text, encoding="utf-8")
+    write_file(folder / "summary.md", text)

@@ -1,7 +1,7 @@
 """The configuration of a run; every field is a key of the YAML file and an option of the command line."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -184,8 +184,13 @@ def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any
 
 
 def _check_choices(spec: Any, prefix: str = "") -> None:
-    """Refuse a value that its field's `Literal` does not list: the command line asks for it, Python does not."""
+    """Refuse a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
     for name, hint in get_type_hints(type(spec)).items():
+        section = (
+            hint if isinstance(hint, type) and is_dataclass(hint) else dict if get_origin(hint) is dict else object
+        )
+        if not isinstance(getattr(spec, name), section):
+            raise ConfigError(f"{prefix}{name} is {getattr(spec, name)!r}; allowed: a {section.__name__}.")
         if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
             raise unknown_name(f"{prefix}{name}", getattr(spec, name), get_args(hint))
 

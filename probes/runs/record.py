@@ -1,5 +1,6 @@
 """What a run records of itself: its folder, the cache, the task, the program."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -9,29 +10,78 @@ from typing import Any
 import yaml
 
 from extract.digest import digest_json
-from extract.errors import ConfigError
+from extract.errors import CacheError, ConfigError
+from extract.files import read_file, refuse_links, write_file
 from extract.linear import describe_products
 from extract.store.cache import LatentCache
+from extract.store.manifest import Manifest
 
+CONFIG, MANIFESTS = "config.yaml", "manifests"
+PATH_KEYS = ("caches", "runs", "name", "adapter", "spans")
+"""Settings that name a place whether it is there or not."""
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
 
-def open_folder(runs: str, name: str, settings: dict[str, Any]) -> Path:
+def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCache | None = None) -> Path:
     """Open the folder of a run and write its settings, as plain values, to config.yaml.
 
-    Other settings under the same name keep their own folder: nothing is overwritten.
+    Other settings under the same name keep their own folder, and so does another cache, whose manifest is written to
+    `manifests/`: nothing is overwritten. No absolute path is written.
+
+    Raises:
+        ConfigError: The folder cannot be written, or holds a link.
     """
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    folder = Path(runs) / name
-    taken = folder / "config.yaml"
-    if taken.is_file() and taken.read_text(encoding="utf-8") != text:
-        folder = folder.with_name(f"{name}-{digest_json(settings)[:8]}")
+    portable = without_absolute_paths(settings)
+    cache_id = cache.manifest.id if cache else ""
+    place = Path(runs) / name
+    last = place.with_name(f"{name}-{digest_json([settings, cache_id])[:8]}")
+    folders = (place, place.with_name(f"{name}-{digest_json(settings)[:8]}"))
+    folder = next((each for each in folders if _is_ours(each, portable, cache_id)), last)
+    refuse_links(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(text, encoding="utf-8")
+        if cache:
+            (folder / MANIFESTS).mkdir(exist_ok=True)
     except OSError as error:
         raise ConfigError(f"the run folder {str(folder)!r} cannot be written ({error}); set `runs`.") from error
+    if cache:  # first: from then on no other cache takes this folder
+        write_file(folder / MANIFESTS / f"{cache.path.stem}.json", cache.manifest.to_json() + "\n")
+    write_file(folder / CONFIG, _as_yaml(portable))
     return folder
+
+
+def _as_yaml(settings: Any) -> str:
+    text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _is_ours(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:
+    """Whether a folder is free, or holds a run of the same settings on the same cache."""
+    try:
+        manifests = (folder / MANIFESTS).glob("[!.]*.json")  # no drafts
+        found = {Manifest.from_json(read_file(path).decode()).id for path in manifests}
+        taken = folder / CONFIG
+        kept = yaml.safe_load(read_file(taken)) if taken.exists() else settings
+        return _as_yaml(without_absolute_paths(kept)) == _as_yaml(settings) and found <= {cache_id}
+    except (OSError, ValueError, RecursionError, CacheError, yaml.YAMLError):
+        return False  # something else, or damaged: left alone
+
+
+def without_absolute_paths(value: Any, key: str = "") -> Any:
+    """Return plain values with every absolute path relative to the working folder, as paths of a config are read."""
+    if isinstance(value, dict):
+        return {name: without_absolute_paths(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_absolute_paths(item, key) for item in value]
+    is_path = isinstance(value, str) and len(value) > 1 and Path(value).is_absolute() and key != "instruction"
+    return os.path.relpath(value) if is_path and (key in PATH_KEYS or _exists(value)) else value
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # too long for a name, or with a NUL
+        return False
 
 
 def describe_cache(cache: LatentCache) -> dict[str, Any]:

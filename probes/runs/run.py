@@ -76,7 +76,7 @@ def run(
     extracted = time.monotonic()
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
-    folder = open_folder(config.runs, config.name, config.to_dict())
+    folder = open_folder(config.runs, config.name, config.to_dict(), cache)
     pretrained = EncoderShelf(config, corpus_cache, watcher)
     setting = make_setting(config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None)
     heads = evaluate_heads(config, setting, watcher=watcher)
@@ -91,7 +91,7 @@ def run(
         pretrained.describe(corpus),
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
     )  # fmt: skip
-    write_run(folder, scores, task, cache, kind.report)
+    write_run(folder, scores, task, kind.report)
     return RunResult(folder, scores)
 
 
@@ -128,7 +128,7 @@ def make_header(
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
     """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
-    folder = open_folder(config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict())
+    folder = open_folder(config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache)
     pretrained = EncoderShelf(config, cache, watcher)
     for pooling in cache.poolings:
         pretrained(pooling)

@@ -1,26 +1,18 @@
 """Scoring new rows with a finished run, whatever kind of task it is on."""
 
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
-from extract.errors import CacheIdentityError, HeadError, InputError, unknown_name
-from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.run.spec import ExtractionSpec, WordSpec
-from extract.store.manifest import differences
+from extract.errors import DecoderError, InputError, unknown_name
+from extract.run.spec import ExtractionSpec
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.saved import load_head
 from probes.heads.scoring import class_probabilities, narrow_spec, only_chosen
-from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
+from probes.runs.finished import FinishedRun, read_finished
 from probes.runs.kinds import KINDS
 
 
@@ -90,87 +82,54 @@ class Scorer:
             raise InputError(f"there are no {self.kind} to score; give at least one row.")
 
 
-def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | None = None) -> Scorer:
+def load_scorer(
+    run: str | Path, *, head: str | None = None, decoder: Decoder | str | None = None, trust_remote_code: bool = False
+) -> Scorer:
     """Load a saved run to score new rows.
+
+    A run folder may come from anybody: nothing in it is run, and no code that comes with its decoder unless
+    `trust_remote_code` says so (SECURITY.md).
 
     Args:
         run: A run folder.
         head: Which head; the one with the best selection score, on validation as a rule, when absent.
-        decoder: The run's decoder, if it is in memory already.
+        decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
+        trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
 
     Raises:
         HeadError: No finished run there, or one of an earlier version.
         UnknownNameError: No such head in it.
         CacheIdentityError: The decoder, the plan or the template is not what the heads were fitted on.
+        DecoderError: The decoder cannot be found or loaded.
 
     Example:
         >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
-    folder = Path(run)
-    scores, spec, decoder_spec = _read_folder(folder)
-    name = head or max(scores.heads, key=lambda key: _selection_score(scores, key))
-    if name not in scores.heads:
-        raise unknown_name("head of this run", name, scores.heads)
-    result, place = scores.heads[name], folder / "heads" / name
-    folders = [place / f"seed_{seed['seed']}" for seed in result.seeds] or [place]  # a head without seeds has one
-    seeds = tuple(only_chosen(load_head(each), result.chosen.get("layer", "")) for each in folders)
-    decoder = decoder or load_decoder(decoder_spec)
-    _require_same(folder, scores, decoder, spec)
-    kind = scores.header.kind
-    spec = narrow_spec(spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
+    found = read_finished(Path(run))
+    name = head or found.best
+    if name not in found.heads:
+        raise unknown_name("head of this run", name, found.heads)
+    kept = [load_head(place) for place in found.heads[name]]
+    for saved in kept:
+        found.require_head(saved, name)
+    if not isinstance(decoder, Decoder):
+        decoder = _load_decoder(found, decoder, trust_remote_code=trust_remote_code)
+    found.require_latents(decoder, kept)
+    seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen.get("layer", "")) for saved in kept)
+    kind = found.scores.header.kind
+    spec = narrow_spec(found.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
     return Scorer(kind, name, seeds, decoder, spec)
 
 
-def _read_folder(folder: Path) -> tuple[RunScores, ExtractionSpec, DecoderSpec]:
+def _load_decoder(found: FinishedRun, name: str | None, *, trust_remote_code: bool) -> Decoder:
+    spec = replace(found.decoder, trust_remote_code=trust_remote_code)
     try:
-        values = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        schema = values["schema"]
-        if schema == SCORES_SCHEMA:
-            return read_run(values), read_spec(config["extraction"]), DecoderSpec(**config["decoder"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise HeadError(
-            f"folder {str(folder)!r} holds no finished run; allowed: a folder made by `icecore run`, as runs/demo."
-        ) from error
-    raise HeadError(
-        f"folder {str(folder)!r} holds a run of another version (schema {schema}, this one reads {SCORES_SCHEMA}); run "
-        f"it again: icecore run {folder / 'config.yaml'}."
-    )
-
-
-def read_spec(values: dict[str, Any]) -> ExtractionSpec:
-    """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
-    parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
-    return ExtractionSpec(**{**_tuples(values), **parts})
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
-
-
-def _selection_score(scores: RunScores, head: str) -> float:
-    score = scores.heads[head].selection_score
-    return -math.inf if math.isnan(score) else score
-
-
-def _require_same(folder: Path, scores: RunScores, decoder: Decoder, spec: ExtractionSpec) -> None:
-    """Refuse latents that are not like those that the heads were fitted on."""
-    keys = ("weight_digest", "tokenizer_digest", "dtype")
-    described, window = decoder.description.to_dict(), decoder.description.window
-    now = {
-        "decoder": {key: described[key] for key in keys},
-        "plan": parse_plan(spec.plan).text,
-        "template": {**spec.template.to_dict(), "window": window},
-    }
-    fitted_on = {
-        "decoder": {key: scores.header.decoder[key] for key in keys},
-        "plan": scores.cache["plan"],
-        "template": scores.cache["template"],
-    }
-    unequal = differences(now, fitted_on)
-    if unequal:
-        listing = "; ".join(f"{key} is {found!r}, the run has {wanted!r}" for key, (found, wanted) in unequal.items())
-        raise CacheIdentityError(
-            f"the heads of {str(folder)!r} were fitted on something else: {listing}. Score with the decoder and the "
-            "config.yaml of the run, or run it again."
-        )
+        return load_decoder(replace(spec, name=name) if name else spec)
+    except DecoderError as error:
+        hint = "If it has moved, say where it is: icecore score --decoder NAME."
+        if found.decoder.trust_remote_code and not trust_remote_code:
+            hint += (
+                " It was run with code that comes with it, which is never run because a run folder says so; if you "
+                "trust its authors, add --trust-remote-code."
+            )
+        raise DecoderError(f"{error} {hint}") from error

@@ -83,7 +83,7 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
         setting.folder / resolved.name,
         setting.identify(resolved.name, choose_on, channels.pooling, list(channels.names), reads_test=reads_test),
         lambda: _choose(features, cosines[choose_on], choose_on, standardiser, resolved.name),
-        lambda record: CosineThreshold(**record["arguments"]),
+        lambda record: CosineThreshold(**record["arguments"]), cache=cache,
     )  # fmt: skip
     head, (kind, layer) = kept.head, kept.record["place"]
     predictions = {

@@ -99,7 +99,7 @@ def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     kept = fit_or_load(
         setting.folder / NAME,
         setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
-        fit.run, lambda record: LinearProbe(**record["arguments"]),
+        fit.run, lambda record: LinearProbe(**record["arguments"]), cache=setting.cache,
     )  # fmt: skip
     record, default = kept.record, fit.default
     extras = {

@@ -72,7 +72,7 @@ def evaluate_centroids(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     features = ClassFeatures(setting.cache, task, channels)
     kept = fit_or_load(
         setting.folder / NAME, setting.identify(NAME, channels.pooling, list(channels.names)),
-        lambda: _fit(features), lambda record: NearestCentroid(**record["arguments"]),
+        lambda: _fit(features), lambda record: NearestCentroid(**record["arguments"]), cache=setting.cache,
     )  # fmt: skip
     place = kept.record["place"]
     return class_result(

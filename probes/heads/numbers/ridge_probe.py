@@ -143,7 +143,7 @@ def evaluate_ridge(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     fit = _RidgeFit(setting.cache, task, channels, options)
     kept = fit_or_load(
         setting.folder / NAME, setting.identify(NAME, asdict(options), channels.pooling, list(channels.names)),
-        fit.run, lambda record: RidgeProbe(**record["arguments"]),
+        fit.run, lambda record: RidgeProbe(**record["arguments"]), cache=setting.cache,
     )  # fmt: skip
     place = kept.record["place"]
     found = {split: kept.head(fit.read(place[0], split)).numpy() for split in task.splits}

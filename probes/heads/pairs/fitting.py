@@ -148,7 +148,10 @@ def fit_seed(
     )  # fmt: skip
     fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
     folder = setting.folder / resolved.name / f"seed_{seed}"
-    saved = fit_or_load(folder, fit.identify(), lambda: fit.fit(watch), lambda record: network(**record["arguments"]))
+    saved = fit_or_load(
+        folder, fit.identify(), lambda: fit.fit(watch), lambda record: network(**record["arguments"]),
+        cache=setting.cache,
+    )  # fmt: skip
     predictions = {split: predict_pairs(saved.head, data, split) for split in task.splits}
     return FittedHead(saved.head, saved.record, data, predictions)
 

@@ -97,7 +97,7 @@ def obtain_autoencoder(
             "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         }
 
-    return fit_or_load(folder, fit_id, fit, _build)
+    return fit_or_load(folder, fit_id, fit, _build, cache=what.cache)
 
 
 def _build(record: dict[str, Any]) -> LayerAutoencoder:

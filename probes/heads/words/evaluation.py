@@ -171,7 +171,7 @@ def _fit_seed(
         }
 
     folder = setting.folder / name / f"seed_{seed}"
-    return fit_or_load(folder, fit_id, fit, lambda record: network(**record["arguments"]))
+    return fit_or_load(folder, fit_id, fit, lambda record: network(**record["arguments"]), cache=setting.cache)
 
 
 def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options: TokenOptions) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def test_a_dry_run_writes_nothing(
         assert main([command, str(finished.config), "--dry-run", "--caches=caches", "--runs=runs"]) == 0
         out = capsys.readouterr().out
         n_texts = len(LatentCache(finished.cache))
-        assert out.startswith(f"rows      {n_texts} unique texts")
+        assert out.startswith("plan      causal\ntemplate  bos 'auto'")
+        assert f"\npoolings  mean, last\nrows      {n_texts} unique texts" in out
         assert all(f"\n{line} " in out for line in ("tokens", "mean", "last", "disk", "time"))
     assert not list(tmp_path.iterdir())
 
@@ -81,8 +83,8 @@ def test_a_dry_run_counts_the_corpus_that_heads_start_from(
         assert main([command, str(finished.config), *argv, "--heads.siamese-cosine.start", "frozen"]) == 0
         out = capsys.readouterr().out
         task, corpus, together = re.split(r"^(?:tiny-pairs|generic|together):\n", out, flags=re.MULTILINE)[1:]
-        assert task.startswith(f"rows      {len(LatentCache(finished.cache))} unique texts")
-        assert corpus.startswith("rows      20 unique texts")
+        assert f"\nrows      {len(LatentCache(finished.cache))} unique texts" in task
+        assert "\nrows      20 unique texts" in corpus
         for line in ("tokens", "mean", "last", "disk", "time"):
             assert f"\n{line} " in task
             assert f"\n{line} " in corpus
@@ -90,6 +92,30 @@ def test_a_dry_run_counts_the_corpus_that_heads_start_from(
         assert sizes[2] == pytest.approx(sizes[0] + sizes[1], abs=0.11)
         assert "time      about 0 min" in together
     assert [path.name for path in tmp_path.iterdir()] == ["generic.txt"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "lines"),
+    [
+        (
+            ["--extraction.plan", "backward:1", "--extraction.template.instruction", "Say: ",
+             "--extraction.poolings", "[mean, last]"],
+            ["plan      backward:1", "template  bos 'auto', instruction 'Say: ', max_tokens none, on_long 'truncate', "
+             "spans none", "poolings  mean, last"],
+        ),
+        (
+            ["--task.name", "words-sample", "--heads", "{token-classifier: {}}"],
+            ["plan      causal", "template  bos 'auto', instruction none, max_tokens none, on_long 'truncate', "
+             "spans none", "poolings  last"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_dry_run_says_what_is_in_force(
+    argv: list[str], lines: list[str], decoder_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = ["--dry-run", "--decoder.name", str(decoder_folder), "--decoder.device", "cpu", "--task.pairs", "8"]
+    assert main(["run", *fixed, *argv]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == lines
 
 
 def test_extract_finds_the_cache(
@@ -165,3 +191,29 @@ def test_a_run_folder_that_cannot_be_written_is_named(
     (tmp_path / "runs").write_text("a file", encoding="utf-8")
     assert main(["run", str(finished.config), f"--runs={tmp_path / 'runs'}"]) == 1
     assert f"the run folder '{tmp_path}/runs/tiny' cannot be written" in capsys.readouterr().err
+
+
+def test_fit_with_another_cache_writes_over_nothing(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The heads of the first run were fitted again on the other cache, under scores of the first."""
+    runs = tmp_path / "runs"
+    folder = Path(shutil.copytree(finished.folder, runs / "tiny"))
+    pair = ["Ice is cold.", "Snow is white."]
+    assert main(["score", str(folder), *pair]) == 0
+    before, score = stamps(folder), capsys.readouterr().out
+    caches, backward = f"--caches={tmp_path / 'caches'}", ["--extraction.plan", "backward"]
+    assert main(["extract", str(finished.config), caches, *backward]) == 0
+    other = capsys.readouterr().out.strip()
+    assert (
+        main(["fit", str(finished.config), "--cache", other, f"--runs={runs}", f"--caches={finished.cache.parent}"])
+        == 0
+    )
+    assert stamps(folder) == before
+    [new] = [path for path in runs.iterdir() if path != folder]
+    assert json.loads((new / "scores.json").read_text(encoding="utf-8"))["cache"]["plan"] == "backward"
+    capsys.readouterr()
+    assert main(["score", str(folder), *pair]) == 0
+    assert capsys.readouterr().out == score
+    assert main(["score", str(new), *pair]) == 1  # its config says causal
+    assert "plan is 'causal', the run has 'backward'" in capsys.readouterr().err

@@ -273,9 +273,7 @@ def test_a_value_that_cannot_be_used(base: str, argv: tuple[str, ...], part: str
     assert part in refusal(base, *argv)
 
 
-@pytest.mark.parametrize(
-    "text", ["name: [a\n", "- a\n", "hello\n", "", "seeds: hello\n", "heads: [cosine-mlp]\n", "\0"]
-)
+@pytest.mark.parametrize("text", ["name: [a\n", "seeds: hello\n", "\0"])
 def test_a_file_that_is_no_configuration(tmp_path: Path, text: str) -> None:
     assert refusal(write(tmp_path, text)).startswith("the configuration cannot be used: ")
 

@@ -108,6 +108,14 @@ def test_autoencoders_show_losses_widths_and_epochs() -> None:
     assert [line.get_xdata()[0] for line in axes.lines[2:]] == [1, 2]  # type: ignore[index]
 
 
+def test_a_pooling_named_by_a_strange_cache_leads_nowhere(tmp_path: Path) -> None:
+    found = next(iter(AUTOENCODERS.values()))
+    (tmp_path / "run" / "figures").mkdir(parents=True)
+    drawn = figures.draw_autoencoders(tmp_path / "run", {"autoencoders": {"../../x": found}})
+    assert set(drawn.values()) == {"figures/autoencoder_______x.png", "figures/autoencoder_______x_history.png"}
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_row_scores_are_an_empirical_distribution() -> None:
     scores = {"test": np.array([-0.5, NAN, -2.0, -0.5, 0.0])}
     found = make_input(row_scores=scores)

@@ -298,8 +298,8 @@ FIGURES = {
 def test_a_run_folder_is_whole(
     made: MadeRun, tmp_path: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
 ) -> None:
-    write_run(tmp_path, made.scores, made.task, made.cache, made.kind.report)
-    files = ["predictions.csv", "scores.json", "summary.md", f"manifests/{made.cache.path.stem}.json"]
+    write_run(tmp_path, made.scores, made.task, made.kind.report)
+    files = ["predictions.csv", "scores.json", "summary.md"]
     conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
     figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
     assert listing(tmp_path) == sorted([*files, *conll, *figures])
@@ -333,7 +333,7 @@ def test_scores_of_another_schema_are_refused(pairs: MadeRun) -> None:
 
 
 def read_predictions(made: MadeRun, folder: Path) -> list[dict[str, str]]:
-    write_run(folder, made.scores, made.task, made.cache, made.kind.report)
+    write_run(folder, made.scores, made.task, made.kind.report)
     with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

@@ -16,7 +16,8 @@ from extract.inputs.joined import join_words
 from extract.run.spec import ExtractionSpec
 from probes.heads.saved import load_head
 from probes.runs.config import TaskSpec
-from probes.runs.scorer import load_scorer, read_spec
+from probes.runs.finished import read_spec
+from probes.runs.scorer import load_scorer
 from tests.extract.tiny_decoders import make_decoder
 from tests.probes.finished_run import Finished
 from tests.probes.scored_runs import QUICK, by_sentence, predicted, run_class_pairs, run_classes, run_words
@@ -218,7 +219,7 @@ def test_a_run_of_an_earlier_version_says_to_run_again(copy: Path) -> None:
 @pytest.mark.parametrize("text", ['{"task": {}}', "{}", "[]", "{", "null", '{"schema": 3, "heads": {}}'])
 def test_a_folder_without_a_finished_run_is_refused(copy: Path, text: str) -> None:
     (copy / "scores.json").write_text(text, encoding="utf-8")
-    with pytest.raises(HeadError, match="holds no finished run; allowed: a folder made by `icecore run`"):
+    with pytest.raises(HeadError, match=r"holds no finished run \(\w+: .*\); allowed: a folder made by `icecore run`"):
         load_scorer(copy)
 
 

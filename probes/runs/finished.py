@@ -1,0 +1,184 @@
+"""A finished run, read back from its folder, which may come from anybody: values are checked and names are no paths."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from extract.decoders.decoder import Decoder
+from extract.decoders.spec import DecoderSpec
+from extract.errors import CacheIdentityError, HeadError
+from extract.files import read_file
+from extract.inputs.template import InputTemplate
+from extract.masks.plan import parse_plan
+from extract.run.spec import ExtractionSpec, WordSpec
+from extract.store.manifest import differences
+from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
+from probes.heads.registry import HEADS
+from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
+from probes.runs.kinds import KINDS
+from probes.runs.record import CONFIG
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError)
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """What a run folder says of its heads and of the latents they read."""
+
+    folder: Path
+    scores: RunScores
+    spec: ExtractionSpec
+    decoder: DecoderSpec
+    heads: Mapping[str, tuple[Path, ...]]
+    """Head to the folders of its seeds, all inside the run folder."""
+
+    @property
+    def best(self) -> str:
+        """The head with the best selection score."""
+        found = {name: result.selection_score for name, result in self.scores.heads.items()}
+        return max(found, key=lambda name: -math.inf if math.isnan(found[name]) else found[name])
+
+    def require_head(self, saved: SavedHead[FittedModule], name: str) -> None:
+        """Refuse a head in another head's folder, or one that was fitted on another cache than the scores are of."""
+        found = {"name": saved.record["name"], "cache": _latents(saved).get("cache", self.scores.cache["id"])}
+        self._require_same(found, {"name": name, "cache": self.scores.cache["id"]}, what="head")
+
+    def require_latents(self, decoder: Decoder, heads: Sequence[SavedHead[FittedModule]]) -> None:
+        """Refuse latents that are not like those that the scores and each of the heads are of."""
+        described = decoder.description
+        now = {
+            "decoder": {key: getattr(described, key) for key in DECODER_KEYS},
+            "plan": parse_plan(self.spec.plan).text,
+            "template": {**self.spec.template.to_dict(), "window": described.window},
+        }
+        scored = {
+            "decoder": {key: self.scores.header.decoder[key] for key in DECODER_KEYS},
+            "plan": self.scores.cache["plan"],
+            "template": self.scores.cache["template"],
+        }
+        for fitted_on in (scored, *(_latents(saved) for saved in heads)):
+            if fitted_on:
+                self._require_same(now, {key: fitted_on[key] for key in now}, what="latents")
+
+    def _require_same(self, found: dict[str, Any], wanted: dict[str, Any], *, what: str) -> None:
+        unequal = differences(found, wanted)
+        if unequal and what == "head":
+            listing = "; ".join(f"{key} is {a!r}, its scores are of {b!r}" for key, (a, b) in unequal.items())
+            raise CacheIdentityError(
+                f"a head of {str(self.folder)!r} is not the one that was scored: {listing}. Run it again: icecore run "
+                f"{self.folder / CONFIG}."
+            )
+        if unequal:
+            listing = "; ".join(f"{key} is {a!r}, the run has {b!r}" for key, (a, b) in unequal.items())
+            raise CacheIdentityError(
+                f"the heads of {str(self.folder)!r} were fitted on something else: {listing}. Score with the decoder "
+                "and the config.yaml of the run, or run it again."
+            )
+
+
+def read_finished(folder: Path) -> FinishedRun:
+    """Read a run folder back.
+
+    Raises:
+        HeadError: No finished run there, one of an earlier version, or one that names what is no head of a run.
+        IcecoreError: Settings that are outside their tables.
+    """
+    try:
+        values = json.loads(read_file(folder / "scores.json"))
+        config = yaml.safe_load(read_file(folder / CONFIG))
+        schema = values["schema"]
+        if schema == SCORES_SCHEMA:
+            scores = read_run(values)
+            heads = {name: _head_folders(folder, name, result.seeds) for name, result in scores.heads.items()}
+            spec, decoder = read_spec(config["extraction"]), _read_decoder(config["decoder"])
+            _require_described(scores)
+            base = _recorded_folder(config, folder)
+            return FinishedRun(folder, scores, _near_spans(spec, folder, base), _near(decoder, folder, base), heads)
+    except UNREADABLE as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise HeadError(
+            f"folder {str(folder)!r} holds no finished run ({reason}); allowed: a folder made by `icecore run`, as "
+            "runs/demo."
+        ) from error
+    raise HeadError(
+        f"folder {str(folder)!r} holds a run of another version (schema {schema}, this one reads {SCORES_SCHEMA}); run "
+        f"it again: icecore run {folder / CONFIG}."
+    )
+
+
+def read_spec(values: dict[str, Any]) -> ExtractionSpec:
+    """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
+    parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
+    return ExtractionSpec(**{**_tuples(values), **parts})
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(item) if isinstance(item, list) else item for key, item in values.items()}
+
+
+def _read_decoder(values: dict[str, Any]) -> DecoderSpec:
+    spec = DecoderSpec(**values)
+    for key in ("name", "device", "revision", "adapter"):
+        value = getattr(spec, key)
+        if not isinstance(value, str) and (value is not None or key in ("name", "device")):
+            raise TypeError(f"decoder.{key} is {value!r}, which is no text")
+    return spec
+
+
+def _head_folders(folder: Path, name: str, seeds: Sequence[Mapping[str, Any]]) -> tuple[Path, ...]:
+    """Find the folders of a head's seeds; other names, and seeds that are no numbers, are refused."""
+    if name not in HEADS:  # so that no name leads out of the folder
+        raise ValueError(f"it names a head {name!r}, which this version does not know")
+    numbers = [seed["seed"] for seed in seeds]
+    if any(type(number) is not int for number in numbers):
+        raise ValueError(f"the seeds of head {name!r} are {numbers}, which are not all whole numbers")
+    place = folder / "heads" / name
+    return tuple(place / f"seed_{number}" for number in numbers) or (place,)  # a head without seeds has one
+
+
+def _require_described(scores: RunScores) -> None:
+    """Refuse scores without what heads are compared with, before a decoder is loaded."""
+    if scores.header.kind not in KINDS or not scores.heads:
+        raise ValueError(f"it has {len(scores.heads)} heads for tasks of {scores.header.kind!r}")
+    for part, keys in ((scores.cache, ("id", "plan", "template")), (scores.header.decoder, DECODER_KEYS)):
+        missing = [key for key in keys if key not in part]
+        if missing:
+            raise KeyError(f"{', '.join(missing)} is missing")
+    for result in scores.heads.values():
+        if not isinstance(result.chosen.get("layer", ""), str):
+            raise TypeError(f"the chosen layer is {result.chosen['layer']!r}")
+
+
+def _recorded_folder(config: Mapping[str, Any], folder: Path) -> str:
+    """Return the run folder as seen from the working folder of the run, which recorded paths are relative to."""
+    return str(Path(config["runs"]) / folder.resolve().name)
+
+
+def _near(spec: DecoderSpec, folder: Path, base: str) -> DecoderSpec:
+    adapter = spec.adapter and _find(spec.adapter, folder, base)
+    return replace(spec, name=_find(spec.name, folder, base), adapter=adapter)
+
+
+def _near_spans(spec: ExtractionSpec, folder: Path, base: str) -> ExtractionSpec:
+    template = replace(spec.template, spans=_find(spec.template.spans, folder, base))
+    return replace(spec, template=template)
+
+
+def _find(name: str, folder: Path, base: str) -> str:
+    """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
+    if not name or Path(name).is_absolute() or Path(name).expanduser().exists():
+        return name
+    from_folder = folder.resolve() / os.path.relpath(name, base)
+    return str(from_folder) if from_folder.exists() else name
+
+
+def _latents(saved: SavedHead[FittedModule]) -> dict[str, Any]:
+    """What a head was fitted on; early heads do not say."""
+    found: dict[str, Any] = saved.record.get("latents", {})
+    return found

@@ -1,0 +1,99 @@
+"""A section of a config that is no mapping is refused, and no file turns code of a checkpoint on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extract.errors import ConfigError
+from probes.cli.parsing import read_arguments
+from probes.runs.config import RunConfig
+
+SECTIONS = (
+    "decoder", "extraction", "extraction.template", "extraction.words", "task", "task.options", "heads",
+    "heads.layer-cosine", "pretraining", "pretraining.options", "pretraining.autoencoder",
+)  # fmt: skip
+MAY_BE_EMPTY = ("task.options", "heads.layer-cosine", "pretraining.options", "pretraining.autoencoder")
+
+
+def read(folder: Path, values: Any, *argv: str) -> RunConfig:
+    (folder / "c.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    return read_arguments("run", [str(folder / "c.yaml"), *argv], description="", flags={}).config
+
+
+def nest(section: str, value: Any) -> dict[str, Any]:
+    for key in reversed(section.split(".")):
+        value = {key: value}
+    found: dict[str, Any] = value
+    return found
+
+
+@pytest.mark.parametrize("value", [[1, 2], [], 5, 0, 0.5, True, False, "causal", ""])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_of_a_wrong_kind_is_refused(section: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(tmp_path, nest(section, value))
+    assert str(error.value).startswith(f"section {section!r} of '{tmp_path}/c.yaml' is {value!r}; allowed: ")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_empty_section(section: str, tmp_path: Path) -> None:
+    if section in MAY_BE_EMPTY:
+        assert read(tmp_path, nest(section, None)).extraction.plan == "causal"
+    else:
+        with pytest.raises(ConfigError, match=f"section '{section}' of .* is empty; allowed"):
+            read(tmp_path, nest(section, None))
+
+
+def test_every_section_is_checked() -> None:
+    """A section that is added to the configuration is in the list above."""
+    found, rest = set(), [("", RunConfig().to_dict())]
+    while rest:
+        prefix, values = rest.pop()
+        for key, value in values.items():
+            if isinstance(value, dict):
+                found.add(f"{prefix}{key}")
+                rest.append((f"{prefix}{key}.", value))
+    assert found == set(SECTIONS)
+
+
+@pytest.mark.parametrize("values", [[1], 5, True, "text", None, ""])
+def test_a_file_that_holds_no_keys_is_refused(values: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"c.yaml' holds .*; allowed: keys with values"):
+        read(tmp_path, values)
+
+
+def test_a_section_in_python_is_its_class() -> None:
+    wrong: Any = 5
+    with pytest.raises(ConfigError, match="extraction is 5; allowed: a ExtractionSpec"):
+        RunConfig(extraction=wrong)
+    with pytest.raises(ConfigError, match="heads is 5; allowed: a dict"):
+        RunConfig(heads=wrong)
+
+
+TRUSTS = {"decoder": {"name": "someone/model", "trust_remote_code": True}}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--decoder.trust_remote_code", "false", "--config", "c.yaml"],
+        ["--decoder.name", "true"],
+    ],
+)
+def test_no_file_turns_code_of_a_checkpoint_on(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"decoder\.trust_remote_code is true in a file; allowed: on the command line"
+    ):
+        read(tmp_path, TRUSTS, *argv)
+
+
+@pytest.mark.parametrize("argv", [["--decoder.trust_remote_code", "true"], ["--decoder.trust_remote_code=true"]])
+def test_the_command_line_turns_it_on(argv: list[str], tmp_path: Path) -> None:
+    assert read(tmp_path, TRUSTS, *argv).decoder.trust_remote_code
+    assert read(tmp_path, {"name": "r"}, *argv).decoder.trust_remote_code
