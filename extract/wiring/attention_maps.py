@@ -12,7 +12,7 @@ from extract.errors import ConfigError
 from extract.inputs.batching import collate
 from extract.inputs.template import InputTemplate, TextEncoder
 from extract.masks.plan import MaskPlan
-from extract.wiring.applied import masks_in_force, skip_in_force
+from extract.wiring.applied import Skip, masks_in_force, skip_in_force
 from extract.wiring.capture import run_batch
 
 
@@ -62,7 +62,8 @@ def attention_maps(
         maps[block] += mean[:n_tokens, :n_tokens]
         sink[block] += mean[1:, 0].sum()
 
-    with masks_in_force(decoder, plan.kinds(n_blocks)) as wiring, skip_in_force(decoder.blocks, plan.skip):
+    skip = Skip.of(plan)
+    with masks_in_force(decoder, plan.kinds(n_blocks)) as wiring, skip_in_force(decoder.blocks, plan, skip):
         wiring.watch = watch
         for item in encoded:
             n_queries += len(item.ids) - 1
