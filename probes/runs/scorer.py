@@ -113,7 +113,7 @@ def load_scorer(run: str | Path, *, head: str | None = None, decoder: Decoder | 
         raise unknown_name("head of this run", name, scores.heads)
     result, place = scores.heads[name], folder / "heads" / name
     folders = [place / f"seed_{seed['seed']}" for seed in result.seeds] or [place]  # a head without seeds has one
-    seeds = tuple(only_chosen(load_head(each), result.chosen.get("layer", "")) for each in folders)
+    seeds = tuple(only_chosen(load_head(each), result.chosen) for each in folders)
     decoder = decoder or load_decoder(decoder_spec)
     _require_same(folder, scores, decoder, spec)
     kind = scores.header.kind
