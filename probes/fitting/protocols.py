@@ -67,6 +67,7 @@ PROTOCOLS: dict[str, Protocol] = {
         kinds=("classes", "words"),
         heads={
             "logistic-probe": _LBW_PROBE,
+            "few-shot-probe": {"layers": "final_norm"},
             "cosine-threshold": {
                 "choose_on": "all", "kind": "raw", "thresholds": "hundred", "layers": "final_norm",
             },
