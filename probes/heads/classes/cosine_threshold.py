@@ -134,7 +134,7 @@ def _choose(
     splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
     gold = np.concatenate([task.labels(split) for split in splits])
     pooled = np.concatenate([cosines[split] for split in splits], axis=-1)
-    how = {"metric": task.metric, "classes": classes, "thresholds": options.thresholds}
+    how: dict[str, Any] = {"metric": task.metric, "classes": classes, "thresholds": options.thresholds}
     found = [[_best_threshold(row, gold, **how) for row in rows] for rows in pooled]
     curve = np.array([[best[0] for best in rows] for rows in found])
     kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))

@@ -1,6 +1,7 @@
 """A threshold on a cosine: exhaustive, either way up, chosen where it says."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,7 +79,7 @@ def test_a_cosine_that_equals_a_threshold_is_above_it() -> None:
     grid = np.linspace(0, 1, 100).astype(np.float32)
     values = np.array([grid[40], grid[40], np.nextafter(grid[40], np.float32(0)), grid[39]])
     gold = np.array([1, 1, 0, 0])
-    how = {"metric": "accuracy", "classes": np.arange(2), "thresholds": "hundred"}
+    how: dict[str, Any] = {"metric": "accuracy", "classes": np.arange(2), "thresholds": "hundred"}
     score, threshold, above = _best_threshold(values, gold, **how)
     assert (score, above) == (1.0, 1)
     assert (torch.from_numpy(values) > threshold).tolist() == [True, True, False, False]
