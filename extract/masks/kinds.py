@@ -70,25 +70,40 @@ def allow_bidirectional(i: Tensor, j: Tensor, *_: object) -> Tensor:
 
 
 def allow_nosink_causal(i: Tensor, j: Tensor, kind: MaskKind, *_: object) -> Tensor:
-    """Causal, but the first m tokens are hidden from the later ones (LBW, MASK0-FOR; m = 3, 5, 7: MASK3/5/7).
+    """Causal, but the first m tokens are hidden from every other (LBW, MASK0-FOR).
 
     1 0 0 0
     0 1 0 0
     0 1 1 0
     0 1 1 1
+
+    With m = 3, `nosink3-causal`:
+
+    1 0 0 0
+    0 1 0 0
+    0 0 1 0
+    0 0 0 1
     """
     return (j <= i) & allow_nosink_bidirectional(i, j, kind)
 
 
 def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: MaskKind, *_: object) -> Tensor:
-    """Every token attends to every token but the first m, which still see all (LBW, MASK0-BIDIR).
+    """Every token attends to all but the first m; those see themselves and what follows (LBW, MASK0-BIDIR).
 
     1 1 1 1
     0 1 1 1
     0 1 1 1
     0 1 1 1
+
+    LBW names the last hidden position: m = 4, 6, 8 is MASK3/5/7. With m the length of the text it is `backward`, which
+    LBW (appendix F.2) calls MASK9 for ten tokens. With m = 3, `nosink3-bidirectional`:
+
+    1 1 1 1
+    0 1 1 1
+    0 0 1 1
+    0 0 0 1
     """
-    return (j >= kind.n) | (i < kind.n)
+    return (j >= kind.n) | (j >= i)
 
 
 def allow_hybrid(i: Tensor, j: Tensor, _: MaskKind, spans: Tensor | None) -> Tensor:

@@ -1,5 +1,7 @@
 """Mask plans by the names they have in the papers."""
 
+from dataclasses import replace
+
 from extract.errors import UnknownNameError, unknown_name
 from extract.masks.plan import MaskPlan, parse_plan
 
@@ -18,15 +20,15 @@ LBW_PLANS = {
     "MASK0-BIDIR": "nosink{m}-bidirectional:{k}",
     "MASK0-ALL": "nosink{m}-bidirectional:{k}+nosink{m}-causal",
     "MASK0&BIDIR": "nosink{m}-bidirectional:{k0}+bidirectional:{below}",
-    "MASK3": "nosink3-causal:{k}",
-    "MASK5": "nosink5-causal:{k}",
-    "MASK7": "nosink7-causal:{k}",
+    "MASK3": "nosink4-bidirectional:{k}",  # named by the last hidden position
+    "MASK5": "nosink6-bidirectional:{k}",
+    "MASK7": "nosink8-bidirectional:{k}",
 }
 """Every configuration of Look Both Ways, by its name there, with `{k}`, `{k0}`, `{below}` for `k - k0`, and `{m}` where
 the number of hidden tokens may be chosen; blocks are counted from the top."""
 
 
-def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None) -> MaskPlan:
+def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None, skip: int | None = None) -> MaskPlan:
     """Make the plan of a configuration of Look Both Ways.
 
     Args:
@@ -35,6 +37,8 @@ def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None) 
             0 the decoder stays causal, except under MASK0-ALL, which hides the first token at every block.
         k0: For MASK0&BIDIR alone: how many of the `k` hide the first token, counted from the top; 0 to `k`.
         m: First tokens to hide, for the MASK0 configurations; 1 when absent.
+        skip: Stride of the extra skip of the released code (`res_connect`, 3 there); none when absent. It begins at the
+            block whose position from 0 is the *number* of backward or nosink blocks, as released.
 
     Raises:
         UnknownNameError: An unknown name, or a number that does not fit it.
@@ -43,7 +47,9 @@ def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None) 
         >>> lbw_plan("MASK0&BIDIR", 18, k0=10).text
         'nosink-bidirectional:10+bidirectional:8'
         >>> lbw_plan("MASK5", 4).text
-        'nosink5-causal:4'
+        'nosink6-bidirectional:4'
+        >>> lbw_plan("MASK0-BIDIR", 10, skip=3).text
+        'nosink-bidirectional:10~skip3@10'
     """
     form = LBW_PLANS.get(name.upper())
     if form is None:
@@ -56,7 +62,14 @@ def lbw_plan(name: str, k: int, *, k0: int | None = None, m: int | None = None) 
     if m is not None and (m < 1 or "{m}" not in form):
         allowed = "1 or more" if "{m}" in form else "none, its name says what is hidden"
         raise UnknownNameError(f"{name} was given m = {m}; allowed: {allowed}.")
-    return parse_plan(form.format(k=k, k0=k0, below=k - (k0 or 0), m=1 if m is None else m))
+    if skip is not None and (skip < 1 or name.upper() == "MASK0-ALL"):
+        allowed = "none, the released code has no such configuration" if skip > 0 else "1 or more"
+        raise UnknownNameError(f"{name} was given skip = {skip}; allowed: {allowed}.")
+    plan = parse_plan(form.format(k=k, k0=k0, below=k - (k0 or 0), m=1 if m is None else m))
+    if skip is None:
+        return plan
+    n_counted = k if k0 is None else k0  # the released code counts `num_unsink_layers`, and not `num_bidir_layers`
+    return replace(plan, skip=(skip, 0 if "/bidirectional" in f"/{form}" else n_counted))
 
 
 def magnet_plan(k: int | None = None) -> MaskPlan:

@@ -10,7 +10,7 @@ The text form, blocks counted from the top down unless it says otherwise:
     backward@17-20                                blocks 17 to 20, counted from the bottom from 1, the others causal
     [causal,causal,backward]                      every block, from the bottom up
     extend/backward:2                             another architecture than `inplace`, K blocks converted
-    nosink-bidirectional:10~skip3@20              with LBW's extra skip: every 3 blocks from block 21 on
+    nosink-bidirectional:10~skip3@10              with LBW's extra skip: every 3 blocks from block 11 on
 """
 
 import re
@@ -33,8 +33,8 @@ PLANS = {
     "backward:K": "the top K blocks attend to j >= i (LBW INPLACE-BACK)",
     "bidirectional:K": "the top K blocks attend everywhere (LBW INPLACE-BIDIR)",
     "nosink-causal:K": "the top K blocks are causal and hide the first token from later ones (LBW MASK0-FOR)",
-    "nosink3-causal:K": "the same, hiding the first 3 tokens (LBW MASK3; 5 and 7 likewise)",
     "nosink-bidirectional:K": "the top K blocks attend everywhere but to the first token (LBW MASK0-BIDIR)",
+    "nosink4-bidirectional:K": "the same, hiding the first 4 tokens (LBW MASK3; 6 and 8 for MASK5 and MASK7)",
     "nosink-bidirectional:K+nosink-causal": "every block hides the first token, the top K see ahead (LBW MASK0-ALL)",
     "nosink-bidirectional:K0+bidirectional:K-K0": "the top K0, then bidirectional down to K (LBW MASK0&BIDIR)",
     "hybrid": "context sees context; spans given per text see it and, causally, themselves (MAGNET)",
@@ -104,6 +104,13 @@ class MaskPlan:
         """Kind and number of the blocks that another architecture than `inplace` converts."""
         return self.segments[0].kind, self.segments[0].first or 0
 
+    @property
+    def rules(self) -> dict[str, int]:
+        """Versions of the rules of this plan that have changed since caches were first written; for their identity."""
+        has_nosink = any(re.match(r"nosink\d", segment.kind) for segment in self.segments)  # of one token: unchanged
+        has_skip = self.skip is not None and self.architecture != "inplace"
+        return {**({"nosink": 2} if has_nosink else {}), **({"skip": 2} if has_skip else {})}
+
     def kinds(self, n_blocks: int) -> tuple[str, ...]:
         """Return the kind of every block as text, from the bottom up.
 
@@ -169,7 +176,7 @@ def parse_plan(text: str) -> MaskPlan:
 def _skip(tail: str, text: str) -> tuple[int, int]:
     found = re.fullmatch(r"skip([1-9]\d*)@(\d+)", tail)
     if not found:
-        raise _refuse(text, f"ends in {tail!r}, which is not a skip; write ~skip3@20")
+        raise _refuse(text, f"ends in {tail!r}, which is not a skip; write ~skip3@10")
     return int(found[1]), int(found[2])
 
 

@@ -80,7 +80,9 @@ def describe_extraction(
         "storage_dtype": spec.storage_dtype,
         "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
         "text_digest": digest_rows(digest_texts(texts)),
-        **({} if words is None else {"words": words}),  # the identity of a cache without words has no such field
+        # The identity of a cache without words, or of a plan whose rules never changed, has no such field.
+        **({} if words is None else {"words": words}),
+        **({"rules": plan.rules} if plan.rules else {}),
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),

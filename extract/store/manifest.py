@@ -65,7 +65,8 @@ def build_identity(
 ) -> dict[str, Any]:
     """Put an identity together from plain values; those of the decoder that do not decide numbers are left out.
 
-    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`.
+    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`, and for a
+    plan of which the meaning has changed since the first caches also `rules`.
     """
     return {
         "schema": SCHEMA,

@@ -66,29 +66,69 @@ class Replay:
         return hook
 
 
+class Skip:
+    """LBW's extra skip (`res_connect` in its released code): an earlier hidden state is added again.
+
+    For a stride `n` from `f` on, before block `i` (from 0) with `i >= f` and `(i - f)` divisible by `n`: `h += s`, then
+    `s = h`, with `s = 0` at the start of every pass.
+    """
+
+    def __init__(self, stride: int, first: int) -> None:
+        self.stride, self.first = stride, first
+        self.kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, plan: MaskPlan) -> "Skip | None":
+        """Make the skip of a plan; None where it has none."""
+        return None if plan.skip is None else cls(*plan.skip)
+
+    def acts_at(self, index: int) -> bool:
+        """Whether it adds before a block."""
+        return index >= self.first and (index - self.first) % self.stride == 0
+
+    def before(self, index: int, hidden: Tensor) -> Tensor:
+        """Return what a block receives instead of the hidden states before it."""
+        if not self.acts_at(index):
+            return hidden
+        self.kept = hidden if self.kept is None or index == self.first else hidden + self.kept
+        return self.kept
+
+    def on_top(self, hidden: Tensor) -> Tensor:
+        """Return what the final norm receives where the kept state is added once more."""
+        return hidden if self.kept is None else hidden + self.kept
+
+
 @contextmanager
-def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
+def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: Skip | None = None) -> Iterator[None]:
     """Put a plan's architecture, other than `inplace`, in force; the wiring is causal at every block."""
     stack = Replay(blocks, wiring)
     kind, n_converted = plan.converted
     last = len(blocks) - 1
     top = range(len(blocks) - n_converted, len(blocks))
 
-    def rerun(indices: Iterable[int], hidden: Tensor) -> Tensor:
-        for index in indices:
+    def rerun(indices: Iterable[int], hidden: Tensor, *, skips_from: int) -> Tensor:
+        for position, index in enumerate(indices, start=skips_from):
+            hidden = hidden if skip is None else skip.before(position, hidden)
             hidden = stack.run(index, hidden, kind)
         return hidden
 
-    def adding(indices: range) -> Callable[[Tensor], Tensor]:
-        return lambda hidden: hidden + rerun(indices, stack.inputs[indices[0]])
+    def one_more(index: int) -> Callable[[Tensor], Tensor]:
+        return lambda hidden: hidden + stack.run(index, stack.inputs[index], kind)
+
+    def second_stack(hidden: Tensor) -> Tensor:
+        # The input that both stacks share has the addition of its own block in it.
+        converted = stack.run(top[0], stack.inputs[top[0]], kind)
+        return hidden + rerun(top[1:], converted, skips_from=top[0] + 1)
 
     changes: dict[int, Callable[[Tensor], Tensor]]
     if plan.architecture == "inter-block":
-        changes = {index: adding(range(index, index + 1)) for index in top}
+        changes = {index: one_more(index) for index in top}
     elif plan.architecture == "extend":
-        changes = {last: lambda hidden: rerun([last] * n_converted, hidden)}
+        changes = {last: lambda hidden: rerun([last] * n_converted, hidden, skips_from=last + 1)}
+    elif plan.architecture == "extra":
+        changes = {last: lambda hidden: hidden + rerun(range(n_converted), stack.inputs[0], skips_from=0)}
     else:
-        changes = {last: adding({"extra": range(n_converted), "inter-stack": top}[plan.architecture])}
+        changes = {last: second_stack}
     with ExitStack() as hooks:
         for index, change in changes.items():
             hooks.enter_context(blocks[index].register_forward_hook(_changing(change)))
@@ -106,36 +146,33 @@ def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 
 
 @contextmanager
-def skip_in_force(blocks: Blocks, skip: tuple[int, int] | None) -> Iterator[None]:
-    """Re-add an earlier hidden state, as LBW's released code does (`res_connect`, 3 there); nothing without a skip.
+def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator[None]:
+    """Put LBW's extra skip in force, as its released code does, until the `with` block ends; nothing without one.
 
-    For a skip of stride `n` from block `f` on, before block `i` (from 0) with `i >= f` and `(i - f)` divisible by `n`:
-    `h += s`, then `s = h`, with `s = 0` at the start; `s` is added once more before the final norm.
+    Where a converted stack runs beside the causal one (`extra`, `inter-stack`), the skip acts in the converted one and
+    in the blocks that both share; the causal stack is left alone, and nothing is added before the final norm.
     """
     if skip is None:
         yield
         return
-    stride, first = skip
-    kept: dict[str, Tensor] = {}
+    n_blocks, n_converted = len(blocks), plan.converted[1]
+    n_own = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
 
-    def before(index: int) -> Callable[..., Any]:
+    def adding(index: int) -> Callable[..., Any]:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            hidden = args[0] if args else kwargs["hidden_states"]
-            if index == first:
-                kept.clear()
-            kept["s"] = hidden + kept["s"] if "s" in kept else hidden
             if args:
-                return (kept["s"], *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": kept["s"]}
+                return (skip.before(index, args[0]), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": skip.before(index, kwargs["hidden_states"])}
 
         return hook
 
     with ExitStack() as hooks:
-        for index in range(first, len(blocks), stride):
+        for index in filter(skip.acts_at, range(n_own)):
             # In front of other hooks: a block that an architecture runs again starts from the same input.
-            hook = blocks[index].register_forward_pre_hook(before(index), with_kwargs=True, prepend=True)
+            hook = blocks[index].register_forward_pre_hook(adding(index), with_kwargs=True, prepend=True)
             hooks.enter_context(hook)
-        hooks.enter_context(blocks[-1].register_forward_hook(_changing(lambda hidden: hidden + kept["s"])))
+        if plan.architecture in ("inplace", "extend"):
+            hooks.enter_context(blocks[-1].register_forward_hook(_changing(skip.on_top)))
         yield
 
 
@@ -173,7 +210,8 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
         return
     with ExitStack() as stack:
         wiring = stack.enter_context(masks_in_force(decoder, kinds))
+        skip = Skip.of(plan)
         if plan.architecture != "inplace":
-            stack.enter_context(architecture_in_force(decoder.blocks, wiring, plan))
-        stack.enter_context(skip_in_force(decoder.blocks, plan.skip))
+            stack.enter_context(architecture_in_force(decoder.blocks, wiring, plan, skip))
+        stack.enter_context(skip_in_force(decoder.blocks, plan, skip))
         yield wiring

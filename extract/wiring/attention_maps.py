@@ -12,9 +12,12 @@ from extract.errors import ConfigError
 from extract.inputs.batching import collate
 from extract.inputs.template import InputTemplate, TextEncoder
 from extract.masks.plan import MaskPlan
-from extract.wiring.applied import masks_in_force, skip_in_force
+from extract.wiring.applied import Skip, masks_in_force, skip_in_force
 from extract.wiring.capture import run_batch
 from extract.wiring.interface import AttentionCall
+
+SINK_POSITIONS = 4
+"""First positions whose share of the attention is told."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +26,14 @@ class AttentionMaps:
 
     Attributes:
         blocks: Block names, bottom up.
-        sink_mass: `(blocks,)` mean attention of all tokens but the first on the first real token, 0 to 1.
+        sink_mass: `(blocks, 4)` mean attention on each of the first four real tokens, of the tokens after it, 0 to 1;
+            where the first is hidden, the sink may shift to the next (LBW, Figure 3 I to L). 0 beyond the texts.
         maps: `(blocks, T, T)` mean attention over heads and texts, cut to the shortest text.
         tokens: The tokens of the first text, cut to the same length.
     """
 
     blocks: tuple[str, ...]
-    sink_mass: Float[Tensor, " L"]
+    sink_mass: Float[Tensor, "L 4"]
     maps: Float[Tensor, "L T T"]
     tokens: tuple[str, ...]
 
@@ -56,18 +60,20 @@ def attention_maps(
     encoded = encoder(list(texts))
     n_blocks, n_tokens = len(decoder.blocks), min(len(item.ids) for item in encoded)
     maps = torch.zeros(n_blocks, n_tokens, n_tokens)
-    sink, n_queries = torch.zeros(n_blocks), 0
+    sink, n_queries = torch.zeros(n_blocks, SINK_POSITIONS), torch.zeros(SINK_POSITIONS)
 
     def watch(block: int, call: AttentionCall) -> None:
         mean = call.weights()[0].mean(0).cpu()
         maps[block] += mean[:n_tokens, :n_tokens]
-        sink[block] += mean[1:, 0].sum()
+        seen = mean.tril(-1).sum(0)[:SINK_POSITIONS]
+        sink[block, : len(seen)] += seen
 
-    with masks_in_force(decoder, plan.kinds(n_blocks)) as wiring, skip_in_force(decoder.blocks, plan.skip):
+    skip = Skip.of(plan)
+    with masks_in_force(decoder, plan.kinds(n_blocks)) as wiring, skip_in_force(decoder.blocks, plan, skip):
         wiring.watch = watch
         for item in encoded:
-            n_queries += len(item.ids) - 1
+            n_queries += (len(item.ids) - 1 - torch.arange(SINK_POSITIONS)).clamp(min=0)
             run_batch(decoder, collate([item], [0]), lambda _position, _hidden: None)
     names = tuple(decoder.layers[1:-1])
     tokens = tuple(decoder.tokenizer.convert_ids_to_tokens(encoded[0].ids[:n_tokens].tolist()))
-    return AttentionMaps(names, sink / max(n_queries, 1), maps / len(texts), tokens)
+    return AttentionMaps(names, sink / n_queries.clamp(min=1), maps / len(texts), tokens)

@@ -81,7 +81,7 @@ def _instructions() -> list[tuple[str, str]]:
     from probes.tasks.instructions import INSTRUCTIONS
 
     return [
-        (name, f"{entry.text or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")
+        (name, f"{repr(entry.prompt)[1:-1] or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")
         for name, entry in INSTRUCTIONS.items()
     ]
 

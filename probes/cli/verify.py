@@ -60,7 +60,7 @@ def verify_command(argv: Sequence[str]) -> int:
 
 
 def attention_command(argv: Sequence[str]) -> int:
-    """Draw mean attention under a plan and print the attention on the first token, block by block."""
+    """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
     parser = _parser("attention", attention_command.__doc__)
     parser.add_argument("--texts", type=str, default="", help="text file, a text a line; two sentences when absent")
     parser.add_argument("--bos", type=str, default="auto", help="BOS policy: auto, force or none")
@@ -74,8 +74,8 @@ def attention_command(argv: Sequence[str]) -> int:
     title = f"{plan.text} on {decoder.description.name}"
     draw_attention(maps, _writable(str(folder / "attention.png")), title=f"mean attention, {title}")
     draw_sink_mass(maps, folder / "sink_mass.png", title=f"sink mass, {title}")
-    for block, mass in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
-        show(f"{block}  {mass:.3f} {'#' * round(40 * mass)}")
+    for block, masses in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
+        show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
     show(f"{folder}/attention.png and sink_mass.png")
     return 0
 

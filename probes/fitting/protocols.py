@@ -36,12 +36,12 @@ class Protocol:
 
 _MAGNET_TOKENS = {
     "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
-    "is_standardised": False, "start": "random", "offset": "none", "layers": "final_norm",
+    "is_standardised": False, "start": "random", "offset": "none", "decoding": "plain", "layers": "final_norm",
 }  # fmt: skip
 _LBW_TOKENS = {
     "max_epochs": 3, "epoch_steps": 1, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear",
     "weight_decay": 0.0, "keep": "last", "is_standardised": False, "start": "random", "offset": "none",
-    "layers": "final_norm", "leaves_out_cut": True,
+    "decoding": "plain", "layers": "final_norm", "leaves_out_cut": True,
 }  # fmt: skip
 _LBW_PROBE = {
     "Cs": [1.0], "is_standardised": False, "max_iterations": 100, "oversampling": "times-5", "seed": 42,
@@ -49,6 +49,9 @@ _LBW_PROBE = {
 }  # fmt: skip
 LBW_TOKENS = 32
 """Tokens that the code released with Look Both Ways keeps of a sentence of words."""
+
+LBW_TEXT_TOKENS = 512
+"""Tokens that it keeps of a domain text."""
 
 ICECORE, FREEZE, LBW, MAGNET = "icecore", "freeze-released", "look-both-ways", "magnet"
 
@@ -64,12 +67,17 @@ PROTOCOLS: dict[str, Protocol] = {
         kinds=("classes", "words"),
         heads={
             "logistic-probe": _LBW_PROBE,
-            "cosine-threshold": {"choose_on": "test", "layers": "final_norm"},
+            "few-shot-probe": {"layers": "final_norm"},
+            "cosine-threshold": {
+                "choose_on": "all", "kind": "raw", "thresholds": "hundred", "layers": "final_norm",
+            },
             "token-classifier": _LBW_TOKENS,
             "token-mix": _LBW_TOKENS,
         },
         task={"rare": "drop"},
-        extraction={"words": {"template": {"max_tokens": LBW_TOKENS}}},
+        extraction={
+            "classes": {"template": {"max_tokens": LBW_TEXT_TOKENS}}, "words": {"template": {"max_tokens": LBW_TOKENS}},
+        },
         cut={"classes": "released-split", "words": "every-token"},
     ),
     MAGNET: Protocol(

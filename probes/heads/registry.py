@@ -12,6 +12,7 @@ from probes.heads.classes.cosine_threshold import (
     check_threshold,
     evaluate_threshold,
 )
+from probes.heads.classes.few_shot_probe import FewShotOptions, FewShotProbe, check_few_shot, evaluate_few_shot
 from probes.heads.classes.logistic_probe import LinearProbe, check_probe, evaluate_probe
 from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
 from probes.heads.classes.solving import ProbeOptions
@@ -55,6 +56,10 @@ _ENTRIES = (
     HeadEntry(
         "nearest-centroid", "classes", "the nearest class mean, every layer, by cosine or distance; the best on "
         "validation", (), evaluate=evaluate_centroids, check=check_centroids, build=NearestCentroid, oldest_schema=3,
+    ),
+    HeadEntry(
+        "few-shot-probe", "classes", "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
+        (FewShotOptions,), evaluate=evaluate_few_shot, check=check_few_shot, build=FewShotProbe,
     ),
     HeadEntry(
         "ridge-probe", "numbers", "ridge regression in closed form, every layer and alpha; the best on validation",

@@ -1,6 +1,6 @@
 """Scoring new rows with saved heads: what differs between kinds of tasks, and which latents a saved head reads."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -95,11 +95,14 @@ def saved_channels(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(product(split_poolings(record["pooling"]), record["layers"]))
 
 
-def only_chosen(saved: SavedHead[FittedModule], layer: str) -> SavedHead[FittedModule]:
-    """Reduce a head to the layer chosen, as scores.json names it, so that no other is computed to score with it.
+def only_chosen(saved: SavedHead[FittedModule], chosen: Mapping[str, Any]) -> SavedHead[FittedModule]:
+    """Reduce a head to what was chosen, as scores.json names it, so that no other layer is computed to score with it.
 
-    A head of one layer, or of a mix of layers, stays as it is.
+    A head of one layer, or of a mix of layers, keeps them. The record of a head of words learns its `decoding`.
     """
+    if "decoding" in chosen:
+        saved = SavedHead(saved.head, {**saved.record, "decoding": chosen["decoding"]})
+    layer = chosen.get("layer", "")
     channels = saved_channels(saved.record)
     names = ["/".join(channel) if "+" in saved.record["pooling"] else channel[1] for channel in channels]
     if len(names) == 1 or layer not in names:

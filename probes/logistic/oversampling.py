@@ -49,7 +49,8 @@ def oversample(
 ) -> Oversampled:  # fmt: skip
     """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
 
-    Every layer has neighbours of its own; a class draws from `min(5, rows - 1)` of them. Fit on the result with
+    Every layer has neighbours of its own; a class draws from `min(5, rows - 1)` of them, and under `times-5` every
+    class from as many as the smallest can. Fit on the result with
     `SolverOptions(is_standardised=False)` and take the fit back to raw latents with `LogisticFit.before(mean, scale)`.
 
     Args:
@@ -116,11 +117,16 @@ def describe_oversampling(codes: Int[Tensor, " N"], *, mode: str, class_names: S
 
 
 def plan_growth(codes: Int[Tensor, " N"], mode: str) -> dict[int, tuple[int, int, int]]:
-    """Count rows, new rows and neighbours (none where a row is repeated) of each class that gets new rows."""
+    """Count rows, new rows and neighbours (none where a row is repeated) of each class that gets new rows.
+
+    `times-5` has one number of neighbours for all classes, as released: those of the smallest that has any.
+    """
     counts = {code: int(n) for code, n in enumerate(torch.bincount(codes)) if n > 0}
     largest = max(counts.values())
     extra = {code: largest - n if mode == "balance" else (FACTOR - 1) * n for code, n in counts.items()}
-    return {code: (n, extra[code], min(NEIGHBOURS, n - 1)) for code, n in counts.items() if extra[code]}
+    fewest = min((n for n in counts.values() if n > 1), default=1)
+    most = NEIGHBOURS if mode == "balance" else min(NEIGHBOURS, fewest - 1)
+    return {code: (n, extra[code], min(most, n - 1)) for code, n in counts.items() if extra[code]}
 
 
 def _grown(

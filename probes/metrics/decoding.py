@@ -1,4 +1,4 @@
-"""Tags that break IOB2 repaired after the fact: no training, nothing learned."""
+"""From scores of tags to tags: the best of each word, or what obeys IOB2; no training, nothing learned."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,23 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from probes.metrics.spans import NO_PREDICTION, SpanLabels, index_labels
+
+DECODINGS = {
+    "plain": "the best tag of each word by itself",
+    "repaired": "the same, with an I that begins a span turned into a B",
+    "legal": "the best of the sequences of tags that obey IOB2",
+}
+
+
+def decode_tags(
+    scores: Float[np.ndarray, "W K"], offsets: Int[np.ndarray, " N_1"], *, labels: Sequence[str], way: str
+) -> Int[np.ndarray, " W"]:
+    """Turn the scores of tags into tags in one of `DECODINGS`, arguments as for `decode_legal`; takes linear time."""
+    if way == "legal":
+        return decode_legal(scores, offsets, labels=labels)
+    is_missing = np.isnan(scores).any(axis=1)
+    best = np.where(is_missing, NO_PREDICTION, np.where(is_missing[:, None], 0, scores).argmax(axis=1))
+    return repair_labels(best, offsets, labels=labels) if way == "repaired" else best
 
 
 def repair_labels(
@@ -41,41 +58,47 @@ def decode_legal(
     known = index_labels(labels)
     is_missing = np.isnan(scores).any(axis=1)
     ids = np.full(len(scores), NO_PREDICTION, dtype=np.int64)
-    for positions in _runs_by_length(offsets, is_missing):
-        ids[positions] = _viterbi(scores[positions].astype(np.float64), known)
-    return ids
-
-
-def _runs_by_length(offsets: Int[np.ndarray, " N_1"], is_missing: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Gather the unbroken runs of words by their length, one matrix of positions (runs x words) a length."""
-    n_words = len(is_missing)
-    is_first = np.zeros(n_words + 1, dtype=bool)
+    is_first = np.zeros(len(scores) + 1, dtype=bool)
     is_first[offsets] = True
     is_first[1:] |= is_missing
     is_first[:-1] |= is_missing
-    starts = np.flatnonzero(is_first)
-    lengths, starts = np.diff(starts), starts[:-1]
-    starts, lengths = starts[~is_missing[starts]], lengths[~is_missing[starts]]
-    return [starts[lengths == n, None] + np.arange(n) for n in np.unique(lengths)]
-
-
-def _viterbi(scores: NDArray[np.float64], known: SpanLabels) -> NDArray[np.int64]:
-    """Best legal path of runs of one length: `(R, T, K)` scores to `(R, T)` ids."""
-    n_labels = len(known.labels)
-    types, begins = known.type_ids[:-1], known.begins[:-1]
-    is_inner = (types >= 0) & ~begins
-    may_follow = np.ones((n_labels, n_labels), dtype=bool)  # [earlier, later]
-    may_follow[:, is_inner] = types[:, None] == types[None, is_inner]
-    cost = np.where(may_follow, 0.0, -np.inf)
-    best = scores[:, 0] + np.where(is_inner, -np.inf, 0.0)
-    came_from = np.zeros(scores.shape, dtype=np.int16)
-    for step in range(1, scores.shape[1]):
-        paths = best[:, :, None] + cost
-        came_from[:, step] = paths.argmax(axis=1)
-        best = paths.max(axis=1) + scores[:, step]
-    ids = np.empty(scores.shape[:2], dtype=np.int64)
-    ids[:, -1] = best.argmax(axis=1)
-    rows = np.arange(len(scores))
-    for step in range(scores.shape[1] - 1, 0, -1):
-        ids[:, step - 1] = came_from[rows, step, ids[:, step]]
+    bounds = np.flatnonzero(is_first)
+    starts, ends = bounds[:-1], bounds[1:]
+    has_words = ~is_missing[starts]
+    _viterbi(scores.astype(np.float64), starts[has_words], ends[has_words], known, ids)
     return ids
+
+
+def _viterbi(
+    scores: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    known: SpanLabels,
+    ids: NDArray[np.int64],
+) -> None:
+    """Write the best legal path of every run of words into `ids`: all runs at once, a step a word of the longest.
+
+    An I has at most two predecessors, the B and the I of its type, so a step costs the number of labels.
+    """
+    types, begins = known.type_ids[:-1], known.begins[:-1]
+    inner = np.flatnonzero((types >= 0) & ~begins)
+    twin = [next((int(k) for k in np.flatnonzero(begins & (types == types[i]))), int(i)) for i in inner]
+    before = np.sort(np.stack([inner, np.array(twin, dtype=np.int64)]), axis=0)  # of equals the first is kept
+    order = np.argsort(starts - ends, kind="stable")  # the longest first, so that those that go on are a beginning
+    starts, lengths = starts[order], (ends - starts)[order]
+    came_from = np.zeros(scores.shape, dtype=np.int16)
+    best = scores[starts]
+    best[:, inner] = -np.inf
+    for step in range(1, lengths.max(initial=0)):
+        n_left = int(np.searchsorted(-lengths, -step))
+        last, at = best[:n_left], starts[:n_left] + step
+        top = last.argmax(axis=1)[:, None]
+        came, paths = np.repeat(top, scores.shape[1], axis=1), np.take_along_axis(last, top, 1) + scores[at]
+        pair = last[:, before]
+        came[:, inner] = np.where(pair[:, 1] > pair[:, 0], before[1], before[0])
+        paths[:, inner] = pair.max(axis=1) + scores[at][:, inner]
+        came_from[at], best[:n_left] = came, paths
+    ids[starts + lengths - 1] = best.argmax(axis=1)
+    for step in range(lengths.max(initial=0) - 1, 0, -1):
+        at = starts[: int(np.searchsorted(-lengths, -step))] + step
+        ids[at - 1] = came_from[at, ids[at]]

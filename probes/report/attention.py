@@ -6,7 +6,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor
 
 from extract.wiring.attention_maps import AttentionMaps
-from probes.report.style import BLUE, new_figure, panels, save_figure
+from probes.report.style import COLOURS, new_figure, panels, save_figure
 
 SHOWN = 12  # panels at most
 
@@ -22,13 +22,16 @@ def draw_attention(found: AttentionMaps, path: Path, *, title: str) -> None:
 
 
 def draw_sink_mass(found: AttentionMaps, path: Path, *, title: str) -> None:
-    """Draw the attention on the first token, block by block (LBW Figure 9)."""
+    """Draw the attention on each of the first four tokens, block by block (LBW Figure 9)."""
     figure = new_figure()
     (axes,) = panels(figure)
-    axes.bar(range(1, len(found.blocks) + 1), found.sink_mass.tolist(), color=BLUE)
+    blocks = range(1, len(found.blocks) + 1)
+    for position, (mass, colour) in enumerate(zip(found.sink_mass.T.tolist(), COLOURS, strict=False), start=1):
+        axes.plot(blocks, mass, "o-", color=colour, label=f"token {position}")
+    axes.legend(frameon=False)
     axes.set_ylim(0, 1)
     axes.set_xlabel("block")
-    axes.set_ylabel("attention on the first token")
+    axes.set_ylabel("attention of the tokens after it")
     save_figure(figure, path, title=title)
 
 

@@ -71,9 +71,10 @@ def interval(summary: SeedSummary | None) -> str:
 
 
 def describe_point(chosen: Mapping[str, Any]) -> str:
-    """Write what was chosen: the layer, and the penalty or the kind of cosine; empty where nothing was."""
+    """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none."""
     penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
-    parts = [chosen.get("layer", ""), *penalties, chosen.get("kind", "")]
+    decoding = f"{chosen['decoding']} tags" if "decoding" in chosen else ""
+    parts = [chosen.get("layer", ""), *penalties, chosen.get("kind", ""), decoding]
     return ", ".join(filter(None, parts))
 
 

@@ -45,8 +45,10 @@ def _every_token(task: Any, config: RunConfig) -> Any:
     return label_every_token(task, load_tokenizer(config.decoder), template=config.extraction.template)
 
 
+MTEB_TASKS = ("banking77",)
+"""Tasks that Look Both Ways scores as mteb does, with their own splits; use `few-shot-probe`."""
 CUTS: dict[str, Callable[[Any, RunConfig], Any]] = {
-    "released-split": lambda task, _: look_both_ways_split(task),
+    "released-split": lambda task, _: task if task.name in MTEB_TASKS else look_both_ways_split(task),
     "every-token": _every_token,
 }
 """What protocols do to a task, by name; reading the tokenizer does not load the decoder."""

@@ -115,7 +115,7 @@ def load_scorer(
     if not isinstance(decoder, Decoder):
         decoder = _load_decoder(found, decoder, trust_remote_code=trust_remote_code)
     found.require_latents(decoder, kept)
-    seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen.get("layer", "")) for saved in kept)
+    seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen) for saved in kept)
     kind = found.scores.header.kind
     spec = narrow_spec(found.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
     return Scorer(kind, name, seeds, decoder, spec)

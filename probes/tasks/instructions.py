@@ -1,7 +1,6 @@
 """Instructions that papers put before the texts of a task, to be copied into `extraction.template.instruction`.
 
-A template uses the text in its config as it is, and no name is looked up. Include the blank between instruction and
-text.
+A template uses the text in its config as it is, and no name is looked up: copy `prompt`, with the blank at its end.
 """
 
 from dataclasses import dataclass
@@ -23,6 +22,11 @@ class Instruction:
     text: str
     source: str = LBW_TABLE
     task: str = ""
+
+    @property
+    def prompt(self) -> str:
+        """What the released code puts before a text (for retrieval before queries alone); empty for no instruction."""
+        return f"Instruct: {self.text}\nQuery: " if self.text else ""
 
 
 INSTRUCTIONS: dict[str, Instruction] = {

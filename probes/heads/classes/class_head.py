@@ -68,8 +68,11 @@ def check_features(latents: Float[Tensor, "l N W"], *, split: str, first_layer: 
 
 def predict_split(
     features: ClassFeatures, head: Callable[[Tensor], Tensor], *, layer: int, split: str
-) -> Int[np.ndarray, " N"]:
-    """Classify the rows of a split, as the task numbers classes, reading only the layer at a position."""
+) -> Int[np.ndarray, "*S N"]:
+    """Classify the rows of a split, as the task numbers classes, reading only the layer at a position.
+
+    There are as many predictions of a row as the head gives scores of it: `S` where it gives `(S, N, K)`.
+    """
     one = ClassFeatures(features.cache, features.task, only_channel(features.channels, layer))
     (chunk,) = one.chunks([split])
     check_features(chunk[split], split=split, first_layer=layer)

@@ -1,7 +1,7 @@
 """Two classes of text pairs by a threshold on a cosine: no training but the choice of layer, kind and threshold."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from extract.errors import ConfigError, HeadError
+from extract.errors import ConfigError, HeadError, unknown_name
 from probes.fitting.saved import fit_or_load
 from probes.heads.classes.class_head import ClassHead, check_features
 from probes.heads.classes.results import class_result, require_rows, training_names
@@ -25,6 +25,12 @@ from probes.networks.pair_head import cosine
 from probes.tasks.classes.task import ClassTask
 
 KINDS = ("raw", "standardised")
+EVERYWHERE = "all"
+"""Choosing on the rows of every split together."""
+THRESHOLDS = {
+    "gaps": "the middle of every gap between neighbouring cosines",
+    "hundred": "100 from 0 to 1, each with the cosines that equal it above (Look Both Ways' released code)",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,24 @@ class ThresholdOptions:
     """Options of the head `cosine-threshold`."""
 
     choose_on: str = "validation"
-    """The split that decides layer, kind and threshold; `test` is what LBW's released code does, and optimistic."""
+    """The split that decides layer, kind and threshold, or `all` for every row there is, as LBW's released code does;
+    `all` and `test` are optimistic."""
+    kind: str = "both"
+    """Cosines to choose from: `raw`, `standardised` or `both`."""
+    thresholds: str = "gaps"
+    """Thresholds to choose from: `gaps` (every one that makes a difference) or `hundred` (from 0 to 1)."""
+
+    def __post_init__(self) -> None:
+        """Refuse values outside the tables."""
+        if self.kind not in ("both", *KINDS):
+            raise unknown_name("kind of cosine", self.kind, ("both", *KINDS))
+        if self.thresholds not in THRESHOLDS:
+            raise unknown_name("thresholds", self.thresholds, THRESHOLDS)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of cosines to choose from."""
+        return KINDS if self.kind == "both" else (self.kind,)
 
 
 class CosineThreshold(ClassHead):
@@ -73,16 +96,18 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     The class above the threshold is whichever of the two has the higher cosines on the choosing split.
     """
     del watch  # nothing is trained
-    task, cache, choose_on = setting.task, setting.cache, resolved.own[0].choose_on
+    task, cache, options = setting.task, setting.cache, resolved.own[0]
+    choose_on = options.choose_on
     check_threshold(task, resolved, Purpose(setting.protocol))
-    channels, reads_test = channels_read(resolved, setting), choose_on == "test"
+    channels, reads_test = channels_read(resolved, setting), choose_on in ("test", EVERYWHERE)
     features = ClassFeatures(cache, task, channels)
     standardiser = fit_standardiser(cache, torch.cat(features.rows("train")), channels=channels)
-    cosines = {split: _cosines(features, split, standardiser) for split in task.splits}
+    kinds = [KINDS.index(kind) for kind in options.kinds]
+    cosines = {split: _cosines(features, split, standardiser)[kinds] for split in task.splits}
     kept = fit_or_load(
         setting.folder / resolved.name,
-        setting.identify(resolved.name, choose_on, channels.pooling, list(channels.names), reads_test=reads_test),
-        lambda: _choose(features, cosines[choose_on], choose_on, standardiser, resolved.name),
+        setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), reads_test=reads_test),
+        lambda: _choose(features, cosines, options, standardiser, resolved.name),
         lambda record: CosineThreshold(**record["arguments"]), cache=cache,
     )  # fmt: skip
     head, (kind, layer) = kept.head, kept.record["place"]
@@ -92,24 +117,30 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     }
     choice = describe_choice(
         channels, list(zip(*kept.record["curve"], strict=True)), (layer, kind), metric=task.metric,
-        selection=choose_on, option="kind", values=KINDS, threshold=head.threshold,
+        selection="all rows" if choose_on == EVERYWHERE else choose_on, option="kind", values=options.kinds,
+        threshold=head.threshold,
     )  # fmt: skip
-    reason = "layer, kind and threshold are chosen on test" if reads_test else ""
+    where = "all rows, test among them" if choose_on == EVERYWHERE else "test"
+    reason = f"layer, kind and threshold are chosen on {where}" if reads_test else ""
     return class_result(resolved, setting, predictions, reason=reason, **choice)
 
 
 def _choose(
-    features: ClassFeatures, cosines: Float[np.ndarray, "2 L N"], split: str, standardiser: Standardiser, name: str
-) -> tuple[CosineThreshold, dict[str, Any]]:
-    """Choose layer, kind and threshold on a split; gives the head and its record."""
+    features: ClassFeatures, cosines: dict[str, Float[np.ndarray, "Y L N"]], options: ThresholdOptions,
+    standardiser: Standardiser, name: str,
+) -> tuple[CosineThreshold, dict[str, Any]]:  # fmt: skip
+    """Choose layer, kind and threshold on a split, or on all rows; gives the head and its record."""
     task, classes = features.task, features.task.training_classes
-    gold = task.labels(split)
-    found = [[_best_threshold(row, gold, metric=task.metric, classes=classes) for row in rows] for rows in cosines]
+    splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
+    gold = np.concatenate([task.labels(split) for split in splits])
+    pooled = np.concatenate([cosines[split] for split in splits], axis=-1)
+    how: dict[str, Any] = {"metric": task.metric, "classes": classes, "thresholds": options.thresholds}
+    found = [[_best_threshold(row, gold, **how) for row in rows] for rows in pooled]
     curve = np.array([[best[0] for best in rows] for rows in found])
     kind, layer = (int(k) for k in np.unravel_index(int(np.argmax(curve)), curve.shape))
     _, threshold, above = found[kind][layer]
     head = CosineThreshold(
-        features.cache.width, training_names(task), kind=KINDS[kind], above=above, threshold=threshold
+        features.cache.width, training_names(task), kind=options.kinds[kind], above=above, threshold=threshold
     )
     head.mean.copy_(standardiser.mean[layer])
     head.scale.copy_(standardiser.scale[layer])
@@ -128,7 +159,7 @@ def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) ->
     """
     require_rows(task)
     choose_on = resolved.own[0].choose_on
-    if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):
+    if purpose.chooses_plan and (choose_on == "test" or choose_on not in task.splits):  # `all` is no split
         raise ConfigError(
             f"head {resolved.name!r} has choose_on {choose_on!r} (protocol {purpose.protocol}), on which no plan can "
             f"be chosen; allowed: a split of task {task.name!r} but test ({', '.join(task.splits)}). Set choose_on: "
@@ -143,9 +174,10 @@ def check_threshold(task: ClassTask, resolved: HeadOptions, purpose: Purpose) ->
             f"cosine-threshold got task {task.name!r} with {len(task.training_classes)} classes in train; allowed: 2. "
             "Use logistic-probe."
         )
-    if choose_on not in task.splits:
+    if choose_on not in (*task.splits, EVERYWHERE):
         raise HeadError(
-            f"choose_on is {choose_on!r}; allowed: a split of task {task.name!r}, which are {', '.join(task.splits)}."
+            f"choose_on is {choose_on!r}; allowed: a split of task {task.name!r}, which are {', '.join(task.splits)}, "
+            f"or {EVERYWHERE}."
         )
 
 
@@ -159,15 +191,19 @@ def _cosines(features: ClassFeatures, split: str, standardiser: Standardiser) ->
 
 
 def _best_threshold(
-    values: Float[np.ndarray, " N"], gold: Int[np.ndarray, " N"], *, metric: str, classes: Int[np.ndarray, " 2"]
-) -> tuple[float, float, int]:
-    """Try every gap between neighbouring values, with either class above it.
+    values: Float[np.ndarray, " N"], gold: Int[np.ndarray, " N"], *, metric: str, classes: Int[np.ndarray, " 2"],
+    thresholds: str = "gaps",
+) -> tuple[float, float, int]:  # fmt: skip
+    """Try the thresholds of `THRESHOLDS`, with either class above them; the first of the best is kept.
 
     Returns:
         Score, threshold, and which of the two classes is above the threshold.
     """
-    ordered = np.unique(values)
-    cuts = np.concatenate([[ordered[0] - 1.0], (ordered[1:] + ordered[:-1]) / 2])
+    if thresholds == "hundred":  # the highest value below a threshold: what equals the threshold is above
+        cuts = np.nextafter(np.linspace(0, 1, 100).astype(values.dtype), values.dtype.type(-np.inf))
+    else:
+        ordered = np.unique(values)
+        cuts = np.concatenate([[ordered[0] - 1.0], (ordered[1:] + ordered[:-1]) / 2])
     above = (values[None, :] > cuts[:, None]).astype(np.int64)
     scores = np.stack([score_classes(classes[side], gold, metric=metric) for side in (1 - above, above)])
     side, place = np.unravel_index(int(np.argmax(scores)), scores.shape)

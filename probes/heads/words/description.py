@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
+from extract.masks.plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.fitting.protocols import LBW, LBW_TOKENS, MAGNET
 from probes.heads.result import Curve
@@ -19,10 +20,11 @@ from probes.metrics.spans import NO_PREDICTION
 from probes.networks.token_heads import TokenMix
 
 
-def selection(options: TokenOptions, *, n_layers: int) -> str:
+def selection(options: TokenOptions, *, n_layers: int, n_ways: int) -> str:
     """Say what is chosen, and on which split."""
-    chosen = ["epoch"] * (options.keep == "best") + ["layer"] * (n_layers > 1)
-    return f"validation ({' and '.join(chosen)})" if chosen else "nothing to choose"
+    chosen = ["epoch"] * (options.keep == "best") + ["layer"] * (n_layers > 1) + ["decoding"] * (n_ways > 1)
+    listed = " and ".join(filter(None, [", ".join(chosen[:-1]), *chosen[-1:]]))
+    return f"validation ({listed})" if chosen else "nothing to choose"
 
 
 def token_curves(curve: Float[np.ndarray, "S P"], metric: str) -> tuple[Curve, ...]:
@@ -39,6 +41,8 @@ def departures(protocol: str, cache: LatentCache, pooling: str) -> tuple[str, ..
     words, template = cache.identity["words"], cache.identity["template"]
     found = []
     if protocol == MAGNET:
+        if parse_plan(cache.identity["plan"]).is_untouched:
+            found.append("every block is causal, and no word sees what follows it, as it does with MAGNET")
         if not words["shift"]:
             found.append("tokens are not shifted by one, as MAGNET shifts them")
         if pooling != "mean":
@@ -76,7 +80,7 @@ def describe_mix(heads: Sequence[TokenMix], data: WordLatents, judge: Judge | No
     """Describe a mix, the mean over seeds.
 
     Weights are of layer-normed layers, and still no measure of what a layer knows: two alike share one weight. So the
-    scores stand beside them, where there is a judge of validation.
+    scores, of plain tags, stand beside them, where there is a judge of validation.
 
     Returns:
         `layers`, `weights` (they sum to 1), `gamma`, and, on validation, `whole` (the score of the mix), `alone` (of

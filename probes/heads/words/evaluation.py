@@ -1,13 +1,14 @@
 """Token heads: what they refuse, and how they are scored over seeds: layer chosen on validation, test read once."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int
+from jaxtyping import Int
 
 from extract.errors import TaskError
+from probes.fitting.protocols import MAGNET
 from probes.fitting.saved import SavedHead, fit_or_load
 from probes.heads.entries import HeadEntry, Purpose
 from probes.heads.options import HeadOptions
@@ -19,7 +20,6 @@ from probes.heads.words.judging import Judge, judge_of, majority_ids
 from probes.heads.words.options import TokenOptions, token_options
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
-from probes.metrics.spans import NO_PREDICTION
 from probes.networks.token_heads import TokenHead, TokenMix
 
 MIX = "mix"
@@ -49,10 +49,10 @@ def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
 
 
 def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
-    """Fit a head for every seed, or find it fitted, choose a layer on validation, and read the test split once.
+    """Fit a head for every seed, or find it fitted, choose layer and decoding on validation, and read test once.
 
     Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`, `decoding` (spans
-    decoded in other ways), `errors` and `coverage`; `mix` for a head that mixes layers.
+    decoded in every way), `errors` and `coverage`; `mix` for a head that mixes layers.
     """
     options, task = token_options(resolved), setting.task
     data = WordLatents(
@@ -62,16 +62,27 @@ def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting
     fitted = [_fit_seed(network, resolved, setting, data=data, seed=seed, watch=watch) for seed in setting.seeds]
     is_mix = isinstance(fitted[0].head, TokenMix)
     names = (MIX,) if is_mix else data.layers
-    curve = np.array([each.record["scores"] for each in fitted])
+    ways = options.decodings(task.metric)
+    grid = np.array([[each.record["decoded"].get(way, ()) for way in ways] for each in fitted])  # seeds, ways, probes
+    way, probe = np.unravel_index(np.argmax(grid.mean(0)), grid.shape[1:]) if grid.size else (0, 0)
+    decoding, curve = ways[int(way)], grid[:, int(way)]
     if not curve.size and len(names) > 1:
         raise TaskError(
             f"task {task.name!r} has no split 'validation' to choose among {len(names)} layers on; add rows to it, or "
             "name one layer with `layers`."
         )
-    probe = int(np.argmax(curve.mean(0))) if curve.size else 0
-    heads, channel = [each.head.only(probe) for each in fitted], None if is_mix else probe
+    heads, channel = [each.head.only(int(probe)) for each in fitted], None if is_mix else int(probe)
     found = {
-        split: _judge(heads, data, split, options, channel=channel, n_resamples=setting.n_resamples)
+        split: _judge(
+            heads,
+            data,
+            split,
+            options,
+            channel=channel,
+            decoding=decoding,
+            n_resamples=setting.n_resamples,
+            with_accuracy=setting.protocol == MAGNET,
+        )
         for split in task.splits
     }
     score = float(curve.mean(0)[probe]) if curve.size else None
@@ -81,12 +92,16 @@ def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting
         layers=names,
         options=asdict(options),
         metric=task.metric,
-        selection=selection(options, n_layers=len(names)),
+        selection=selection(options, n_layers=len(names), n_ways=len(ways) if grid.size else 1),
         selection_score=float("nan") if score is None else score,
-        chosen={"layer": names[probe], "score": score},
-        summary={split: {task.metric: each.summary} for split, each in found.items()},
+        chosen={
+            "layer": names[probe],
+            "score": score,
+            **({"decoding": decoding} if task.metric == "span-f1" else {}),
+        },
+        summary={split: each.summaries for split, each in found.items()},
         curves=token_curves(curve, task.metric),
-        seeds=tuple(describe_seed(each.record, probe) for each in fitted),
+        seeds=tuple(describe_seed(each.record, int(probe)) for each in fitted),
         baselines={"majority": {split: each.majority for split, each in found.items()}},
         optimistic_because=_why_optimistic(options, data),
         departures=departures(setting.protocol, setting.cache, data.channels.pooling),
@@ -114,33 +129,29 @@ class _Judged:
 
     judge: Judge
     ids: Int[np.ndarray, " W"]
-    summary: SeedSummary
+    summaries: dict[str, SeedSummary]
     majority: float
     facts: dict[str, Any]
 
 
 def _judge(
     heads: list[TokenHead], data: WordLatents, split: str, options: TokenOptions, *, channel: int | None,
-    n_resamples: int,
+    decoding: str, n_resamples: int, with_accuracy: bool,
 ) -> _Judged:  # fmt: skip
-    """Predict a split by the chosen probe of every seed, and only then look at its tags."""
+    """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
     logits = [predict_logits(head, data, split, channel=channel) for head in heads]
-    ids = np.stack([_best(each) for each in logits])
     judge = judge_of(data, split, **options.judging())
-    ways = [judge.decodings(*each) for each in zip(ids, logits, strict=True)] if judge.metric == "span-f1" else []
+    ids = np.stack([judge.decode(each, decoding) for each in logits])
+    ways = [judge.decodings(each) for each in logits] if judge.metric == "span-f1" else []
     facts = {
         "by_type": judge.by_type(ids),
         "decoding": {way: float(np.mean([each[way] for each in ways])) for way in ways[0]} if ways else {},
         "errors": judge.errors(ids[0]),
         "coverage": coverage(data, split),
     }
-    summary = judge.summarise(ids, n_resamples=n_resamples)
-    return _Judged(judge, ids[0], summary, judge.score(majority_ids(data, judge)), facts)
-
-
-def _best(logits: Float32[np.ndarray, "W K"]) -> Int[np.ndarray, " W"]:
-    is_missing = np.isnan(logits).any(1)
-    return np.where(is_missing, NO_PREDICTION, np.where(is_missing[:, None], 0, logits).argmax(1))
+    judges = [judge, *([replace(judge, metric="accuracy")] if with_accuracy and judge.metric != "accuracy" else [])]
+    summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in judges}
+    return _Judged(judge, ids[0], summaries, judge.score(majority_ids(data, judge)), facts)
 
 
 def _fit_seed(
@@ -166,6 +177,7 @@ def _fit_seed(
             "best_epochs": list(found.best_epochs),
             "offsets": list(found.offsets),
             "scores": list(found.scores),
+            "decoded": {way: list(scores) for way, scores in found.decoded.items()},
             "history": list(found.history),
             "seconds": round(found.seconds, 3),
         }

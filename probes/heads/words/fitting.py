@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import lightning
@@ -38,6 +38,7 @@ class TokenFit:
             None for a probe that was done before, or whose weights are not finite.
         seconds: Duration.
         offsets: What was taken off the bias of O, for each probe; 0 where nothing was.
+        decoded: Way of decoding to the validation scores with it, for each probe; none without a validation split.
     """
 
     seed: int
@@ -46,6 +47,7 @@ class TokenFit:
     history: tuple[dict[str, Any], ...]
     seconds: float
     offsets: tuple[float, ...] = ()
+    decoded: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def _keep_best(
@@ -130,10 +132,27 @@ def fit_token_head(
     offsets = np.zeros(head.n_probes)
     if options.offset == "validation" and judge is not None and judge.metric == "span-f1" and OUTSIDE in data.classes:
         offsets, scores = move_outside(head, data, judge)
+    decoded = score_decodings(head, data, judge, options, plain=scores) if judge else {}
     seconds = time.monotonic() - started
     return TokenFit(
-        head.seed, tuple(epochs), tuple(scores.tolist()), tuple(keeper.history), seconds, tuple(offsets.tolist())
-    )
+        head.seed, tuple(epochs), tuple(scores.tolist()), tuple(keeper.history), seconds, tuple(offsets.tolist()),
+        decoded,
+    )  # fmt: skip
+
+
+def score_decodings(
+    head: TokenHead, data: WordLatents, judge: Judge, options: TokenOptions, *, plain: Float[np.ndarray, " P"]
+) -> dict[str, tuple[float, ...]]:
+    """Score validation by every probe in every way of decoding that there is to choose from, plain ones being known."""
+    ways = options.decodings(judge.metric)
+    if ways == ("plain",):
+        return {"plain": tuple(plain.tolist())}
+    rows = []
+    for probe in range(head.n_probes):  # one at a time: the logits of all layers may not fit into memory
+        channel = probe if head.n_probes == len(data.layers) else None
+        logits = predict_logits(head.only(probe), data, "validation", channel=channel)
+        rows.append([judge.score(judge.decode(logits, way)) for way in ways])
+    return dict(zip(ways, zip(*rows, strict=True), strict=True))
 
 
 def move_outside(head: TokenHead, data: WordLatents, judge: Judge) -> ChosenOffsets:

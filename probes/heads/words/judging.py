@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from probes.latents.word_latents import GoldTags, WordLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary
-from probes.metrics.decoding import decode_legal, repair_labels
+from probes.metrics.decoding import DECODINGS, decode_tags
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
 from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels, score_spans
 
@@ -84,20 +84,15 @@ class Judge:
             sums = dict(zip(counts[0].types, np.sum(sides, axis=(0, 2)).T, strict=True))
         return [_shares(name, row, len(ids)) for name, row in sums.items() if row.any()]
 
-    def decodings(self, ids: Int[np.ndarray, " W"], logits: Float[np.ndarray, "W K"]) -> dict[str, float]:
-        """Score the best class of each word (`ids`) as spans: as it is, repaired, and decoded legally from logits.
+    def decode(self, logits: Float[np.ndarray, "W K"], way: str) -> Int[np.ndarray, " W"]:
+        """Turn logits, NaN for words without a latent, into predictions in a way of `DECODINGS`."""
+        return decode_tags(logits, self.offsets, labels=self.gold.names[: logits.shape[1]], way=way)
 
-        Nothing of it is trained. Gives the F1 of each by the rules of conlleval and strictly.
-        """
-        classes = self.gold.names[: logits.shape[1]]
-        ways = {
-            "plain": ids,
-            "repaired": repair_labels(ids, self.offsets, labels=self.gold.names),
-            "legal": decode_legal(logits, self.offsets, labels=classes),
-        }
+    def decodings(self, logits: Float[np.ndarray, "W K"]) -> dict[str, float]:
+        """Score the spans of every way of `DECODINGS`: F1 by the rules of conlleval, and strictly."""
         return {
-            f"{way}{suffix}": score_spans(self.count(found, is_strict=is_strict)).micro.f1
-            for way, found in ways.items()
+            f"{way}{suffix}": score_spans(self.count(self.decode(logits, way), is_strict=is_strict)).micro.f1
+            for way in DECODINGS
             for suffix, is_strict in (("", False), (" strict", True))
         }
 

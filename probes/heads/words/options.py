@@ -7,6 +7,7 @@ from typing import Any
 from extract.errors import HeadError, unknown_name
 from probes.heads.options import HeadOptions
 from probes.latents.reading import Streaming
+from probes.metrics.decoding import DECODINGS
 from probes.networks.token_heads import SCHEDULES
 
 CLASS_WEIGHTS = {
@@ -20,6 +21,10 @@ STARTS = {
 OFFSETS_FROM = {
     "validation": "the bias of O is lowered or raised where validation spans are found better, layer by layer",
     "none": "as trained",
+}
+DECODINGS_FROM = {
+    "validation": "the way that scores best on validation, chosen together with the layer (tasks of spans)",
+    **DECODINGS,
 }
 KEPT = {
     "best": "the epoch with the best validation score, of every layer by itself",
@@ -46,6 +51,8 @@ class TokenOptions:
     """Where training begins: `prior` (the biases know how frequent each class is) or `random`."""
     offset: str = "validation"
     """What moves the bias of O after training: `validation` (tasks of spans alone), or `none`."""
+    decoding: str = "validation"
+    """How tags are read from a head: `validation` chooses, or `plain`, `repaired` or `legal`; others are `plain`."""
     steps: int = 0
     """Training steps, in place of epochs; 0 counts epochs."""
     keep: str = "best"
@@ -75,7 +82,7 @@ class TokenOptions:
         """Refuse values outside their ranges and tables."""
         tables = {
             "start": STARTS, "offset": OFFSETS_FROM, "keep": KEPT, "schedule": SCHEDULES,
-            "class_weights": CLASS_WEIGHTS,
+            "decoding": DECODINGS_FROM, "class_weights": CLASS_WEIGHTS,
         }  # fmt: skip
         for name, table in tables.items():
             if getattr(self, name) not in table:
@@ -104,6 +111,12 @@ class TokenOptions:
     def judging(self) -> dict[str, bool]:
         """Return how predictions are judged."""
         return {"is_strict": self.is_strict, "leaves_out_cut": self.leaves_out_cut}
+
+    def decodings(self, metric: str) -> tuple[str, ...]:
+        """List the ways of decoding to choose from; tags without spans are decoded plainly."""
+        if metric != "span-f1":
+            return ("plain",)
+        return tuple(DECODINGS) if self.decoding == "validation" else (self.decoding,)
 
     def head_arguments(self) -> dict[str, Any]:
         """Return the arguments of the head itself."""

@@ -15,6 +15,7 @@ from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from probes.fitting.protocols import find_protocol
 from probes.heads.scoring import Heads, KindScoring, read_channels
+from probes.metrics.decoding import decode_tags
 
 Sentence = str | Sequence[str] | JoinedText
 """A text whose words are parted by white space, a list of words, or a text with the places of its words."""
@@ -23,7 +24,7 @@ Sentence = str | Sequence[str] | JoinedText
 def score_words(
     heads: Heads, sentences: Sequence[Sentence], decoder: Decoder, spec: ExtractionSpec
 ) -> list[list[str | None]]:
-    """Tag the words of sentences, by the mean of the seeds' logits; None for a word without a latent: cut or lost.
+    """Tag the words of sentences, by the mean of the seeds' logits, decoded as chosen; None for a word cut or lost.
 
     An InputError names a sentence without words, or one that cannot be read.
     """
@@ -38,8 +39,10 @@ def score_words(
     reads = {"layers": spec.layers, "poolings": spec.words.poolings}
     with torch.no_grad():
         logits = [saved.head(read_channels(found.latents, saved.record, **reads)) for saved in heads]
-    (best,) = torch.stack(logits).mean(0).argmax(-1).numpy()  # of one probe
-    tags = np.array([*record["classes"], None], dtype=object)[np.where(found.has_latent, best, -1)]
+    (scores,) = torch.stack(logits).mean(0).float().numpy()  # of one probe
+    scores = np.where(found.has_latent[:, None], scores, np.nan)
+    best = decode_tags(scores, found.offsets, labels=record["classes"], way=record.get("decoding", "plain"))
+    tags = np.array([*record["classes"], None], dtype=object)[best]
     by_text = {
         text: tags[start + np.array(words)].tolist()
         for text, start, words in zip(unique, found.offsets[:-1], places, strict=True)

@@ -31,19 +31,21 @@ def without_latent(context: Context) -> Iterator[str]:
 
 def _decoding(context: Context) -> Iterator[str]:
     rows = [
-        (name, split, *map(table.percent, found.values()))
+        (name, split, result.chosen.get("decoding", "plain"), *map(table.percent, found.values()))
         for name, result in context.results
         for split, found in result.extras["decoding"].items()
         if found and split != "train"
     ]
     if rows:
         ways = next(found for _, result in context.results for found in result.extras["decoding"].values() if found)
-        yield "\n## Tags decoded in other ways\n"
+        yield "\n## How tags are decoded\n"
         yield (
-            "Nothing here is trained. *repaired*: an I that begins a span becomes a B, which only the strict count "
-            "sees. *legal*: the best of the sequences that obey IOB2. Without *strict*: by the rules of conlleval.\n"
+            "The scores above are those of the way chosen on validation, with the layer, unless an option or the "
+            "protocol sets it. *plain*: the best tag of each word. *repaired*: an I that begins a span becomes a B, "
+            "which only the strict count sees. *legal*: the best of the sequences that obey IOB2. Without *strict*: by "
+            "the rules of conlleval.\n"
         )
-        yield table.markdown_table(rows, ("head", "split", *ways))
+        yield table.markdown_table(rows, ("head", "split", "chosen", *ways))
 
 
 def _types(context: Context) -> Iterator[str]:
@@ -93,7 +95,8 @@ def _mix(context: Context) -> Iterator[str]:
             yield f"\n## What each layer gives `{name}`\n"
             yield (
                 "The weight is of layer-normed layers; layers that say the same share it. *alone*: the score with this "
-                "layer in place of the mix. *without*: what is lost when the others share its weight (validation).\n"
+                "layer in place of the mix. *without*: what is lost when the others share its weight. Both on "
+                "validation, with plain tags.\n"
             )
             rows = [
                 (layer, f"{mix['weights'][k]:.3f}", *(table.percent(mix[column][k]) for column in columns))
@@ -129,6 +132,7 @@ WORDS_REPORT = KindReport(
         table.HEAD, table.POINT, table.Column("metric", _metric), *table.SCORES,
         table.majority_column("majority tag of each word, test"), replace(table.SEEDS, on_screen=False), table.EPOCHS,
     ),
+    metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
     resampled=lambda task: str(task["resampled"].get("test", "sentences")),

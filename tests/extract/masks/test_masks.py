@@ -14,7 +14,7 @@ from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import KINDS, MaskKind, additive, batch_mask, draw, kind_matrix, parse_kind
 
 DRAWN_SPANS = torch.tensor([CONTEXT, 0, 0, CONTEXT])
-M = (1, 3, 5, 7)
+M = (1, 2, 3, 4, 6, 8)
 ALL_KINDS = [
     *(MaskKind(name) for name in ("causal", "backward", "bidirectional", "hybrid")),
     *(MaskKind(name, m) for name in ("nosink-causal", "nosink-bidirectional") for m in M),
@@ -30,8 +30,8 @@ def is_allowed(kind: MaskKind, i: int, j: int, spans: list[int]) -> bool:
         "causal": j <= i,
         "backward": j >= i,
         "bidirectional": True,
-        "nosink-causal": j <= i and (j >= m or i < m),
-        "nosink-bidirectional": j >= m or i < m,
+        "nosink-causal": j <= i and (j >= m or j >= i),
+        "nosink-bidirectional": j >= m or j >= i,
         "hybrid": sees_context or sees_own_span,
     }
     return cells[kind.name]
@@ -47,16 +47,20 @@ def table(kind: MaskKind, spans: list[int], *, window: int | None = None) -> Ten
     return torch.tensor(rows, dtype=torch.bool).reshape(n_tokens, n_tokens)
 
 
-def drawing(text: str) -> str:
-    """Find the drawn matrix in a docstring."""
-    return "\n".join(re.findall(r"^ *([01](?: [01])+)$", text, re.MULTILINE))
+def drawings(text: str) -> list[str]:
+    """Find the drawn matrices in a docstring."""
+    return [found.strip() for found in re.findall(r"(?:^[01](?: [01])+\n?)+", text, re.MULTILINE)]
+
+
+def kinds_drawn(name: str) -> list[MaskKind]:
+    """List the kinds that a row draws: its own, and hiding 3 tokens where it hides some."""
+    return [parse_kind(name), *([MaskKind(name, 3)] if name.startswith("nosink") else [])]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_drawing_of_a_kind_is_its_table(name: str) -> None:
-    drawn = drawing(inspect.getdoc(KINDS[name].rule) or "")
-    assert drawn.count("\n") == 3
-    assert drawn == draw(kind_matrix(parse_kind(name), 4, spans=DRAWN_SPANS))
+    drawn = drawings(inspect.getdoc(KINDS[name].rule) or "")
+    assert drawn == [draw(kind_matrix(kind, 4, spans=DRAWN_SPANS)) for kind in kinds_drawn(name)]
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.text)
@@ -112,6 +116,21 @@ def test_two_spans_do_not_see_each_other() -> None:
     spans = torch.tensor([0, 0, CONTEXT, 1, 1])
     expected = "1 0 1 0 0\n1 1 1 0 0\n0 0 1 0 0\n0 0 1 1 0\n0 0 1 1 1"
     assert draw(kind_matrix(parse_kind("hybrid"), 5, spans=spans)) == expected
+
+
+@pytest.mark.parametrize("n_tokens", [1, 4, 10])
+def test_hiding_every_token_is_backward(n_tokens: int) -> None:
+    """Appendix F.2 of Look Both Ways: the reverse causal mask of ten tokens is MASK9, which hides positions 0 to 9."""
+    hidden = kind_matrix(MaskKind("nosink-bidirectional", n_tokens), n_tokens)
+    assert torch.equal(hidden, kind_matrix(parse_kind("backward"), n_tokens))
+
+
+@pytest.mark.parametrize("m", M)
+def test_hidden_tokens_are_seen_from_no_later_position(m: int) -> None:
+    for name in ("nosink-causal", "nosink-bidirectional"):
+        later = kind_matrix(MaskKind(name, m), 9).tril(-1)
+        assert not bool(later[:, :m].any())
+        assert bool(later[m + 1 :, m].all()), "one token more than asked for is hidden"
 
 
 def test_backward_is_causal_read_from_the_end() -> None:

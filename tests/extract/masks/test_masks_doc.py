@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from extract.inputs.template import BOS_POLICIES
-from extract.masks.kinds import KINDS, draw, kind_matrix, parse_kind
+from extract.masks.kinds import KINDS, draw, kind_matrix
 from extract.masks.paper_plans import LBW_PLANS, lbw_plan
 from extract.masks.plan import ARCHITECTURES, PLANS
 from tests.extract.mask_families import ALSO_WORKING, REFUSED, WORKING
-from tests.extract.masks.test_masks import DRAWN_SPANS
+from tests.extract.masks.test_masks import DRAWN_SPANS, kinds_drawn
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "masks.md"
 
@@ -35,7 +35,7 @@ def rows(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_is_drawn(name: str) -> None:
     drawn = re.findall(r"```text\n(.*?)\n```", section(f"### `{name}`"), re.DOTALL)
-    assert drawn == [draw(kind_matrix(parse_kind(name), 4, spans=DRAWN_SPANS))]
+    assert drawn == [draw(kind_matrix(kind, 4, spans=DRAWN_SPANS)) for kind in kinds_drawn(name)]
 
 
 def test_no_kind_is_told_that_does_not_exist() -> None:

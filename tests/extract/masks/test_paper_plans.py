@@ -13,9 +13,9 @@ INPLACE = {
     "MASK0-FOR": (C, C, F, F),
     "MASK0-BIDIR": (C, C, N, N),
     "MASK0-ALL": (F, F, N, N),
-    "MASK3": (C, C, "nosink3-causal", "nosink3-causal"),
-    "MASK5": (C, C, "nosink5-causal", "nosink5-causal"),
-    "MASK7": (C, C, "nosink7-causal", "nosink7-causal"),
+    "MASK3": (C, C, "nosink4-bidirectional", "nosink4-bidirectional"),
+    "MASK5": (C, C, "nosink6-bidirectional", "nosink6-bidirectional"),
+    "MASK7": (C, C, "nosink8-bidirectional", "nosink8-bidirectional"),
 }
 OTHERS = {
     "INTER-BACK": "inter-stack/backward:2",
@@ -59,7 +59,23 @@ def test_no_converted_block_is_causal(name: str) -> None:
 
 def test_more_tokens_can_be_hidden() -> None:
     assert lbw_plan("MASK0-ALL", 2, m=3).text == "nosink3-bidirectional:2+nosink3-causal"
-    assert lbw_plan("MASK0-FOR", 2, m=5) == lbw_plan("MASK5", 2)
+    assert lbw_plan("MASK0-BIDIR", 2, m=6) == lbw_plan("MASK5", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "k", "k0", "text"),
+    [
+        ("MASK0-BIDIR", 10, None, "nosink-bidirectional:10~skip3@10"),
+        ("INPLACE-BACK", 3, None, "backward:3~skip3@3"),
+        ("INTER-BACK", 2, None, "inter-stack/backward:2~skip3@2"),
+        ("MASK0&BIDIR", 18, 10, "nosink-bidirectional:10+bidirectional:8~skip3@10"),
+        ("INPLACE-BIDIR", 10, None, "bidirectional:10~skip3@0"),
+        ("EXTRA-BIDIR", 2, None, "extra/bidirectional:2~skip3@0"),
+        ("INPLACE-BIDIR", 0, None, "causal~skip3@0"),
+    ],
+)
+def test_the_skip_begins_at_the_number_of_converted_blocks(name: str, k: int, k0: int | None, text: str) -> None:
+    assert lbw_plan(name, k, k0=k0, skip=3).text == text
 
 
 def test_magnet_is_hybrid_everywhere() -> None:
@@ -83,6 +99,8 @@ def test_an_unknown_name_is_refused() -> None:
         ("MASK0&BIDIR", 3, {"k0": 4}, "MASK0&BIDIR was given k0 = 4; allowed: 0 to k = 3"),
         ("MASK0-BIDIR", 3, {"k0": 2}, "MASK0-BIDIR was given k0 = 2; allowed: none"),
         ("MASK3", 3, {"m": 5}, "MASK3 was given m = 5; allowed: none, its name says"),
+        ("MASK0-BIDIR", 3, {"skip": 0}, "MASK0-BIDIR was given skip = 0; allowed: 1 or more"),
+        ("MASK0-ALL", 3, {"skip": 3}, "MASK0-ALL was given skip = 3; allowed: none, the released code has no such"),
         ("INPLACE-BACK", 3, {"m": 1}, "INPLACE-BACK was given m = 1; allowed: none"),
         ("MASK0-FOR", 3, {"m": 0}, "MASK0-FOR was given m = 0; allowed: 1 or more"),
     ],

@@ -99,6 +99,24 @@ def test_the_plain_plan_leaves_the_decoder_alone() -> None:
     assert not parse_plan("causal~skip3@2").is_untouched
 
 
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("nosink-bidirectional:2+nosink-causal", {}),
+        ("local8:2", {}),
+        ("causal~skip3@1", {}),
+        ("extra/backward:2", {}),
+        ("nosink1-causal:2", {}),
+        ("[causal,nosink2-causal]", {"nosink": 2}),
+        ("nosink12-bidirectional@1-2", {"nosink": 2}),
+        ("inter-stack/backward:2~skip3@1", {"skip": 2}),
+        ("extra/nosink3-causal:2~skip3@1", {"nosink": 2, "skip": 2}),
+    ],
+)
+def test_rules_that_changed_are_versioned_and_no_others(text: str, rules: dict[str, int]) -> None:
+    assert parse_plan(text).rules == rules
+
+
 @pytest.mark.parametrize("form", PLANS)
 def test_every_form_of_the_table_is_a_plan(form: str) -> None:
     names = {"K-K0": "3", "KIND": "backward", "K0": "2", "K": "4", "A-B": "1-2", "N@I": "3@1", "PLAN": "causal"}
@@ -129,7 +147,7 @@ def test_every_form_of_the_table_is_a_plan(form: str) -> None:
         ("extra/[causal]", "must give the architecture 'extra' one kind with a count"),
         ("extra/backward:1+causal:1", "must give the architecture 'extra' one kind with a count"),
         ("extra/bakward:1", "'bakward': did you mean 'backward'"),
-        ("causal~skip", "the mask plan 'causal~skip' ends in 'skip', which is not a skip; write ~skip3@20"),
+        ("causal~skip", "the mask plan 'causal~skip' ends in 'skip', which is not a skip; write ~skip3@10"),
         ("causal~skip0@2", "ends in 'skip0@2', which is not a skip"),
         ("causal~", "ends in '', which is not a skip"),
     ],

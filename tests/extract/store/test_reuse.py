@@ -6,8 +6,11 @@ from typing import Any
 import h5py
 import pytest
 
+from extract.run.runner import describe_extraction, extract_latents
+from extract.run.spec import ExtractionSpec
+from extract.store.manifest import Manifest
 from extract.store.reuse import find_cache
-from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
+from tests.extract.tiny_decoders import make_decoder, make_manifest, make_texts, write_cache
 
 TEXTS = make_texts(5)
 
@@ -60,6 +63,18 @@ def test_another_identity_is_never_found(tmp_path: Path, other: dict[str, Any]) 
     write_cache(tmp_path / "a.h5", TEXTS)
     assert find_cache(tmp_path, wanted()) is not None
     assert find_cache(tmp_path, wanted(**other)) is None
+
+
+@pytest.mark.parametrize(("plan", "is_kept"), [("nosink3-causal:2", False), ("nosink-causal:2", True)])
+def test_a_cache_of_hidden_tokens_by_the_old_rule_is_not_found(tmp_path: Path, plan: str, is_kept: bool) -> None:
+    decoder = make_decoder()
+    spec = ExtractionSpec(plan=plan)
+    manifest = describe_extraction(decoder, TEXTS, spec)
+    old = {key: value for key, value in manifest.identity.items() if key != "rules"}
+    assert (Manifest(old).id == manifest.id) is is_kept
+    extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path)
+    assert find_cache(tmp_path, manifest.identity) is not None
+    assert (find_cache(tmp_path, old) is not None) is is_kept
 
 
 def test_half_done_foreign_and_damaged_files_are_passed_over(tmp_path: Path) -> None:

@@ -123,16 +123,30 @@ def test_the_skip_equals_its_reference(family: str, stride: int, first: int) -> 
         assert_top(got, reference, reference.skipping(parse_plan(plan).kinds(L), stride, first, got[0]))
 
 
+@pytest.mark.parametrize(("stride", "first"), [(1, 0), (3, 0), (2, 1), (1, 2), (1, 3)])
+@pytest.mark.parametrize("name", ["inter-stack", "extra", "extend"])
 @torch.no_grad()
-def test_a_second_stack_starts_where_the_skip_has_led() -> None:
-    decoder = tiny("llama")
+def test_the_skip_of_a_second_stack_equals_the_released_one(name: str, stride: int, first: int) -> None:
+    """What the released code loops over is its one stack, of the converted blocks and of those that both share.
+
+    The causal stack starts from what the converted one received, addition included, and gets none itself; only where
+    there is no second stack is the kept state added before the final norm.
+    """
+    decoder, k = tiny("llama"), 3
     reference = Reference(decoder)
     batch = id_batch(ROWS, spans=SPANS)
-    got = hidden_under(decoder, batch, "inter-stack/backward:2~skip2@0")
-    first = got[0]
-    second = reference.climb(first, 0, 2, "causal") + first
-    own = reference.climb(second, 2, L, "causal") + reference.climb(second, 2, L, "backward")
-    assert_top(got, reference, own + second)
+    got = hidden_under(decoder, batch, f"{name}/backward:{k}~skip{stride}@{first}")
+    blocks = {"inter-stack": range(L), "extra": range(k), "extend": [*range(L), *[L - 1] * k]}[name]
+    n_causal = {"inter-stack": L - k, "extra": 0, "extend": L}[name]
+    hidden, kept, shared = got[0], torch.zeros_like(got[0]), got[0]
+    for position, index in enumerate(blocks):
+        if position >= first and (position - first) % stride == 0:
+            hidden = hidden + kept
+            kept = hidden
+        shared = hidden if position == n_causal else shared
+        hidden = reference.run(index, hidden, "causal" if position < n_causal else "backward")
+    beside = kept if name == "extend" else reference.climb(shared, n_causal, L, "causal")
+    assert_top(got, reference, hidden + beside)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,8 +24,8 @@ def test_maps_equal_the_attentions_of_the_library(family: str) -> None:
         attentions = model(ids, output_attentions=True).attentions
     for block, expected in enumerate(attentions):
         torch.testing.assert_close(found.maps[block], expected[0].mean(0), atol=1e-5, rtol=0)
-        sink = float(expected[0].mean(0)[1:, 0].mean())
-        assert float(found.sink_mass[block]) == pytest.approx(sink, abs=1e-5)
+        sink = [float(expected[0].mean(0)[place + 1 :, place].mean()) for place in range(4)]
+        assert found.sink_mass[block].tolist() == pytest.approx(sink, abs=1e-5)
 
 
 def test_rows_of_a_map_sum_to_one_for_a_single_text(decoder: Decoder) -> None:
@@ -37,8 +37,16 @@ def test_rows_of_a_map_sum_to_one_for_a_single_text(decoder: Decoder) -> None:
 
 def test_a_nosink_plan_leaves_nothing_on_the_first_token_of_its_blocks(decoder: Decoder) -> None:
     found = attention_maps(decoder, TEXTS, parse_plan("nosink-bidirectional:1"))
-    assert float(found.sink_mass[-1]) == 0
+    assert float(found.sink_mass[-1, 0]) == 0
+    assert (found.sink_mass[-1, 1:] > 0).all()
     assert (found.sink_mass[:-1] > 0).all()
+
+
+def test_a_text_shorter_than_the_positions_has_no_mass_beyond_its_end(decoder: Decoder) -> None:
+    found = attention_maps(decoder, ["a"], parse_plan("causal"))
+    n_tokens = len(found.tokens)
+    assert n_tokens < 5
+    assert (found.sink_mass[:, n_tokens - 1 :] == 0).all()
 
 
 def test_the_sink_role_goes_to_a_forced_bos() -> None:

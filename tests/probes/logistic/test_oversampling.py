@@ -33,7 +33,8 @@ def test_balance_gives_every_class_the_rows_of_the_largest() -> None:
 def test_times_5_gives_every_class_five_times_its_rows() -> None:
     more = oversample(draw(), CODES, mode="times-5", seed=0)
     assert torch.bincount(more.codes).tolist() == [5 * n for n in (30, 12, 3, 2, 1)]
-    assert plan_growth(CODES, "times-5")[0] == (30, 120, 5)
+    assert plan_growth(CODES[:-1], "times-5") == {0: (30, 120, 1), 1: (12, 48, 1), 2: (3, 12, 1), 3: (2, 8, 1)}
+    assert plan_growth(CODES[:42], "times-5") == {0: (30, 120, 5), 1: (12, 48, 5)}
 
 
 @pytest.mark.parametrize("mode", MODES)

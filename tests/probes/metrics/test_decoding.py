@@ -76,6 +76,17 @@ def test_the_legal_path_is_the_best_there_is(seed: int) -> None:
             assert total == pytest.approx(best_by_brute_force(scores[start:end]))
 
 
+def test_sentences_decoded_together_are_decoded_as_alone() -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.tile(np.arange(1, 101), 3)
+    offsets = np.cumsum([0, *rng.permutation(lengths)])
+    labels = ["O", *(f"{mark}-{kind}" for kind in "abcdefghijklmnopqr" for mark in "BI")]
+    scores = rng.normal(size=(int(offsets[-1]), len(labels)))
+    whole = decode_legal(scores, offsets, labels=labels)
+    alone = [decode_legal(scores[a:b], np.array([0, b - a]), labels=labels) for a, b in pairwise(offsets)]
+    np.testing.assert_array_equal(whole, np.concatenate(alone))
+
+
 @given(id_sentences)
 def test_a_legal_best_tag_of_each_word_is_kept(sentences: list[list[int]]) -> None:
     ids, offsets = flatten(sentences)

@@ -219,9 +219,12 @@ def test_the_summary_of_classes_has_the_facts_of_the_solver(classes: MadeRun) ->
 def test_the_summary_of_words_has_its_tables(words: MadeRun) -> None:
     text = summary(words)
     result, mix = words.scores.heads["token-classifier"], words.scores.heads["token-mix"].extras["mix"]
-    decoded = section(text, "Tags decoded in other ways")
+    decoded = section(text, "How tags are decoded")
     scores = " | ".join(f"{100 * value:.1f}" for value in result.extras["decoding"]["test"].values())
-    assert f"| token-classifier | test | {scores} |" in decoded
+    way = result.chosen["decoding"]
+    assert f"| token-classifier | test | {way} | {scores} |" in decoded
+    lead = next(line for line in text.splitlines() if line.startswith("| token-classifier"))
+    assert f"| {result.chosen['layer']}, {way} tags |" in lead
     assert not any("| train |" in line for line in decoded)
     row = result.extras["by_type"]["test"][0]
     shares = " | ".join(f"{100 * row[key]:.1f}" for key in ("precision", "recall", "f1"))

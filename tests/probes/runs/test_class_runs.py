@@ -130,7 +130,9 @@ def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callabl
     assert probe["is_optimistic"]  # the split forgets that two rows share a question
     torn = probe["optimistic_because"]
     assert re.fullmatch(r"\d+ of 24 test rows are of a group that also has rows in train", torn)
-    assert threshold["optimistic_because"] == f"layer, kind and threshold are chosen on test; {torn}"
+    assert (
+        threshold["optimistic_because"] == f"layer, kind and threshold are chosen on all rows, test among them; {torn}"
+    )
     summary = (base / "runs" / "lbw" / "summary.md").read_text(encoding="utf-8")
     assert "cosine-threshold (optimistic)" in summary
     assert "logistic-probe (optimistic)" in summary

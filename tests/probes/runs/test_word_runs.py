@@ -130,7 +130,7 @@ def test_the_summary_holds_tables_and_figures(finished: WordRun) -> None:
     assert "no benchmark result" in text
     assert "bootstrap over test sentences" in text  # four documents are too few
     for part in (
-        "## Tags decoded in other ways", "| PER |", "## Most frequent errors of `token-classifier`, test",
+        "## How tags are decoded", "| PER |", "## Most frequent errors of `token-classifier`, test",
         "| block_02 |", "## What each layer gives `token-mix`", "0 cut off, 0 covered by no token",
         "tags are IOB2 as detected",
     ):  # fmt: skip
@@ -274,11 +274,20 @@ def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path)
     found = run(config).scores["heads"]["token-classifier"]
     assert found["options"]["steps"] == 6
     assert found["options"]["learning_rate"] == 5e-4
-    assert found["departures"] == []
+    assert found["departures"] == ["every block is causal, and no word sees what follows it, as it does with MAGNET"]
     assert found["layers"] == ["final_norm"]
+    assert set(found["summary"]["test"]) == {"span-f1", "accuracy"}
+    right = (tmp_path / "runs" / "w" / "predictions" / "test.conll").read_text(encoding="utf-8").splitlines()
+    tags = [line.split("\t")[-2:] for line in right if line]
+    assert found["summary"]["test"]["accuracy"]["values"][0] == pytest.approx(np.mean([a == b for a, b in tags]))
+    assert "| token-classifier | final_norm, plain tags | accuracy |" in (
+        tmp_path / "runs" / "w" / "summary.md"
+    ).read_text(encoding="utf-8")
+    bidirectional = replace(config, name="both", extraction=replace(config.extraction, plan="bidirectional"))
+    assert run(bidirectional).scores["heads"]["token-classifier"]["departures"] == []
     own = ExtractionSpec(words=WordSpec(poolings=("last",)))
     other = run(replace(config, name="other", extraction=own)).scores["heads"]["token-classifier"]
-    assert other["departures"] == ["a word is the last of its tokens, and not their mean, as with MAGNET"]
+    assert other["departures"][1:] == ["a word is the last of its tokens, and not their mean, as with MAGNET"]
 
 
 def test_look_both_ways_labels_every_token(

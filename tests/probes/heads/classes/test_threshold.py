@@ -1,9 +1,11 @@
 """A threshold on a cosine: exhaustive, either way up, chosen where it says."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from extract.errors import HeadError
 from extract.store.cache import LatentCache
@@ -56,6 +58,31 @@ def test_choosing_on_test_is_marked(tmp_path: Path) -> None:
     found = choose(cache, task, tmp_path, choose_on="test")
     assert found.is_optimistic
     assert found.summary["test"]["accuracy"].mean == found.chosen["score"]
+
+
+def test_the_released_threshold_is_one_of_a_hundred_on_raw_cosines_of_all_rows(tmp_path: Path) -> None:
+    task = make_class_task(n_classes=2, is_pairs=True)
+    cache = plant_classes(tmp_path / "c.h5", task)
+    found = evaluate(
+        "cosine-threshold", {"pooling": "mean"}, make_setting(cache, task, tmp_path, protocol="look-both-ways")
+    )
+    assert (found.chosen["kind"], found.chosen["layer"]) == ("raw", "final_norm")
+    assert found.optimistic_because == "layer, kind and threshold are chosen on all rows, test among them"
+    assert found.selection.startswith("all rows")
+    gold = np.concatenate([task.labels(split) for split in task.splits])
+    predicted = np.concatenate([found.predictions[split] for split in task.splits])
+    assert found.chosen["score"] == pytest.approx((predicted == gold).mean())
+    assert np.isclose(np.linspace(0, 1, 100), found.chosen["threshold"], atol=1e-6).any()
+
+
+def test_a_cosine_that_equals_a_threshold_is_above_it() -> None:
+    grid = np.linspace(0, 1, 100).astype(np.float32)
+    values = np.array([grid[40], grid[40], np.nextafter(grid[40], np.float32(0)), grid[39]])
+    gold = np.array([1, 1, 0, 0])
+    how: dict[str, Any] = {"metric": "accuracy", "classes": np.arange(2), "thresholds": "hundred"}
+    score, threshold, above = _best_threshold(values, gold, **how)
+    assert (score, above) == (1.0, 1)
+    assert (torch.from_numpy(values) > threshold).tolist() == [True, True, False, False]
 
 
 def test_more_classes_or_an_unknown_split_are_refused(tmp_path: Path) -> None:

@@ -120,7 +120,9 @@ def test_decodings_are_what_their_functions_say() -> None:
     judge = make_judge()
     logits = np.eye(5)[np.where(ids_of(GUESS) < 0, 0, ids_of(GUESS))]
     logits[ids_of(GUESS) < 0] = np.nan
-    found = judge.decodings(ids_of(GUESS), logits)
+    found = judge.decodings(logits)
+    for way in ("plain", "repaired", "legal"):
+        assert judge.score(judge.decode(logits, way)) == found[way]
     assert list(found) == ["plain", "plain strict", "repaired", "repaired strict", "legal", "legal strict"]
     assert found["plain"] == judge.score(ids_of(GUESS))
     assert found["plain strict"] == score_spans(count_tag_spans(GOLD, GUESS, strict=True)).micro.f1

@@ -29,7 +29,7 @@ from probes.networks.token_heads import TokenClassifier, TokenHead, TokenMix
 from probes.tasks.words.task import WordTask
 from tests.probes.heads.words.planted_words import LAYERS, PLANTED, WIDTH, PlantedCache, make_task, plant
 
-QUICK = TokenOptions(offset="none", max_epochs=5, epoch_steps=1, learning_rate=1e-2, batch_size=8)
+QUICK = TokenOptions(offset="none", decoding="plain", max_epochs=5, epoch_steps=1, learning_rate=1e-2, batch_size=8)
 STREAMING = Streaming(chunk_words=40, buffer_mb=1)
 PLACE = LAYERS.index(PLANTED)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from extract.errors import TaskError
 from probes.heads.result import HeadResult
@@ -16,6 +17,7 @@ from probes.heads.words.description import describe_seed
 from probes.heads.words.evaluation import MIX
 from probes.heads.words.judging import judge_of, majority_ids
 from probes.latents.word_latents import WordLatents
+from probes.metrics.decoding import DECODINGS
 from probes.metrics.spans import NO_PREDICTION
 from probes.tasks.words.task import WordTask, build_word_splits
 from tests.probes.heads.evaluating import as_text, make_setting
@@ -58,9 +60,9 @@ def test_the_layer_is_chosen_by_the_mean_validation_score(found: tuple[HeadResul
     assert np.array(curve.by_seed).shape == (2, len(LAYERS))
     assert np.allclose(curve.values, np.mean(curve.by_seed, axis=0))
     assert np.allclose(curve.spread, np.std(curve.by_seed, axis=0, ddof=1))
-    assert result.chosen == {"layer": PLANTED, "score": max(curve.values)}
+    assert result.chosen == {"layer": PLANTED, "score": max(curve.values), "decoding": result.chosen["decoding"]}
     assert result.selection_score == max(curve.values)
-    assert result.selection == "validation (epoch and layer)"
+    assert result.selection == "validation (epoch, layer and decoding)"
     assert result.is_optimistic is False
     chosen = LAYERS.index(PLANTED)
     assert result.summary["validation"]["span-f1"].values == pytest.approx([row[chosen] for row in curve.by_seed])
@@ -76,7 +78,7 @@ def test_everything_reported_equals_counting_it_again(
         ids = result.predictions[split]
         summary = result.summary[split]["span-f1"]
         assert summary.values[0] == pytest.approx(judge.score(ids))
-        assert result.extras["decoding"][split]["plain"] == pytest.approx(summary.mean)
+        assert result.extras["decoding"][split][result.chosen["decoding"]] == pytest.approx(summary.mean)
         assert result.names[split] == judge.gold.names
         assert result.extras["errors"][split] == judge.errors(ids)
         n_words = sum(map(len, task.splits[split]["words"]))
@@ -88,7 +90,11 @@ def test_everything_reported_equals_counting_it_again(
     head = load_head(folder / "token-classifier" / "seed_0").head
     rows = data.split("test")
     latents = cache.latents["mean"][:, rows.positions[rows.has_latent]]
-    assert np.array_equal(head(latents)[layer].argmax(-1).numpy(), result.predictions["test"][rows.has_latent])
+    logits = np.full((len(rows.has_latent), len(data.classes)), np.nan, dtype=np.float32)
+    with torch.no_grad():
+        logits[rows.has_latent] = head(latents)[layer].numpy()
+    decoded = judge_of(data, "test").decode(logits, result.chosen["decoding"])
+    assert np.array_equal(decoded, result.predictions["test"])
 
 
 def test_the_history_holds_the_best_epoch(found: tuple[HeadResult, Path]) -> None:
@@ -160,15 +166,15 @@ def test_a_mix_reports_its_weights(cache: PlantedCache, task: WordTask, tmp_path
     assert result.layers == (MIX,)
     assert result.chosen["layer"] == MIX
     assert result.extras["mix"]["layers"] == list(LAYERS)
-    assert result.extras["mix"]["whole"] == pytest.approx(result.chosen["score"])
-    assert result.selection == "validation (epoch)"
+    assert result.extras["mix"]["whole"] == pytest.approx(result.extras["decoding"]["validation"]["plain"])
+    assert result.selection == "validation (epoch and decoding)"
 
 
 def test_a_mix_is_judged_as_its_head_is(task: WordTask, tmp_path: Path) -> None:
     n_train = sum(map(len, task.splits["train"]["words"]))
     cut = plant(task, noise=0.8, cut=range(n_train, n_train + 30))
-    fair = evaluate(setting(cut, task, tmp_path / "a"), "token-mix")
-    left_out = evaluate(setting(cut, task, tmp_path / "b"), "token-mix", leaves_out_cut=True)
+    fair = evaluate(setting(cut, task, tmp_path / "a"), "token-mix", decoding="plain")
+    left_out = evaluate(setting(cut, task, tmp_path / "b"), "token-mix", decoding="plain", leaves_out_cut=True)
     for result in (fair, left_out):
         assert result.extras["mix"]["whole"] == pytest.approx(result.chosen["score"], abs=1e-12)
     assert left_out.extras["mix"]["whole"] > fair.extras["mix"]["whole"] + 0.02
@@ -199,6 +205,7 @@ def test_tags_that_are_no_spans_are_scored_by_accuracy(tmp_path: Path) -> None:
     task = make_task(metric="accuracy")
     result = evaluate(setting(plant(task, noise=0.8), task, tmp_path))
     assert set(result.summary["test"]) == {"accuracy"}
+    assert "decoding" not in result.chosen
     assert result.extras["decoding"] == {"train": {}, "validation": {}, "test": {}}
     assert result.summary["test"]["accuracy"].mean > result.baselines["majority"]["test"]
 
@@ -210,8 +217,27 @@ def test_without_validation_there_is_one_layer_and_nothing_to_choose(tmp_path: P
         evaluate(where, keep="last", max_epochs=1)
     result = evaluate(where, keep="last", max_epochs=2, layers=PLANTED)
     assert (result.selection, result.curves) == ("nothing to choose", ())
-    assert result.chosen == {"layer": PLANTED, "score": None}
+    assert result.chosen == {"layer": PLANTED, "score": None, "decoding": "plain"}
     assert np.isnan(result.selection_score)
+
+
+def test_the_way_of_decoding_is_chosen_on_validation_together_with_the_layer(
+    cache: PlantedCache, task: WordTask, tmp_path: Path
+) -> None:
+    """Every way by itself, its layer chosen for it: the best of them is what is chosen, and its scores lead."""
+    ways = {way: evaluate(setting(cache, task, tmp_path / way), decoding=way) for way in DECODINGS}
+    scores = {way: result.selection_score for way, result in ways.items()}
+    assert len(set(scores.values())) > 1
+    chosen = evaluate(setting(cache, task, tmp_path))
+    assert chosen.selection_score == max(scores.values())
+    best = ways[chosen.chosen["decoding"]]
+    assert best.chosen == chosen.chosen
+    assert chosen.chosen["decoding"] != "plain"
+    for split in task.splits:
+        assert np.array_equal(best.predictions[split], chosen.predictions[split])
+        assert best.summary[split] == chosen.summary[split]
+    assert best.curves == chosen.curves
+    assert best.selection == "validation (epoch and layer)"
 
 
 def test_every_epoch_is_watched(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def test_magnet_is_what_its_appendix_says() -> None:
     options = token_options(found)
     assert (options.steps, options.batch_size, options.learning_rate, options.dropout) == (4000, 8, 5e-4, 0.1)
     assert (options.is_standardised, options.keep, found.layers) == (False, "last", ("final_norm",))
+    assert options.decoding == "plain"
 
 
 def test_look_both_ways_is_what_its_script_says() -> None:
@@ -39,6 +40,7 @@ def test_look_both_ways_is_what_its_script_says() -> None:
     assert options.epoch_steps == 1  # three passes are three passes
     assert (options.schedule, options.keep, options.leaves_out_cut) == ("linear", "last", True)
     assert (options.is_standardised, found.layers) == (False, ("final_norm",))
+    assert options.decoding == "plain"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +67,7 @@ def test_the_config_counts_before_the_protocol(protocol: str) -> None:
         ({"keep": 3}, ConfigError, "option keep of head 'token-classifier' is 3; allowed: a text"),
         ({"layers": 3}, ConfigError, "option layers of head 'token-classifier' is 3; allowed"),
         ({"pooling": 3}, ConfigError, "option pooling of head 'token-classifier' is 3; allowed"),
+        ({"decoding": "leagl"}, UnknownNameError, "unknown decoding 'leagl': did you mean 'legal'"),
         ({"keep": "bets"}, UnknownNameError, "unknown keep 'bets': did you mean 'best'"),
         ({"schedule": "cosine"}, UnknownNameError, "unknown schedule 'cosine'"),
         ({"class_weights": "balance"}, UnknownNameError, "class_weights 'balance': did you mean 'balanced'"),
