@@ -115,6 +115,7 @@ def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> 
         setting.folder / NAME,
         setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
         lambda: _fit(features, options, setting.device), lambda record: FewShotProbe(**record["arguments"]),
+        cache=setting.cache,
     )  # fmt: skip
     place = kept.record["place"]
     by_draw = {split: predict_split(features, kept.head.each, layer=place[0], split=split) for split in task.splits}

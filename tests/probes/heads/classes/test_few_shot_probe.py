@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_scores_are_the_mean_over_draws_of_what_scikit_learn_fits(tmp_path: Path
     wanted = [float((fit.predict(test) == task.labels("test")).mean()) for fit in fits]
     assert found.summary["test"][task.metric].values == pytest.approx(wanted, abs=0.02)
     np.testing.assert_array_equal(found.predictions["test"], fits[0].predict(test))
-    head = load_head(tmp_path / "heads" / "few-shot-probe").head
+    head: Any = load_head(tmp_path / "heads" / "few-shot-probe").head
     assert len(head.predict(chunk["test"][0])) == len(test)
 
 

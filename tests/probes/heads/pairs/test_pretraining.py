@@ -24,6 +24,8 @@ from tests.probes.planted_latents import LAYERS, WIDTH
 
 OPTIONS: dict[str, Any] = {"bottleneck": "3, upper half 4", "max_epochs": 2, "batch_size": 40, "learning_rate": 2e-3}
 
+VARYING = ("seconds", "record_sha256")
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> LatentCache:
@@ -44,8 +46,10 @@ def latents_of(cache: LatentCache) -> torch.Tensor:
 def assert_same(one: SavedHead[LayerAutoencoder], other: SavedHead[LayerAutoencoder]) -> None:
     for key, value in one.head.state_dict().items():
         assert torch.equal(value, other.head.state_dict()[key]), key
-    without = [{key: value for key, value in saved.record.items() if key in one.record and key not in ("seconds", "record_sha256")}
-               for saved in (one, other)]  # fmt: skip
+    without = [
+        {key: value for key, value in saved.record.items() if key in one.record and key not in VARYING}
+        for saved in (one, other)
+    ]
     assert without[0] == without[1]
 
 
