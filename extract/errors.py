@@ -60,6 +60,10 @@ class CertificateError(IcecoreError):
     """An extraction whose masks, batches or weights did not behave as promised."""
 
 
+class CacheWarning(UserWarning):
+    """A file in a folder of caches that was passed over; its text is a sentence for a person."""
+
+
 class HeadError(IcecoreError):
     """A head that cannot be fitted, saved or loaded as asked."""
 
@@ -78,3 +82,9 @@ def unknown_name(kind: str, value: object, allowed: Iterable[str], *, hint: str 
     guess = f"did you mean {near[0]!r}? " if near else ""
     tail = f" {hint}" if hint else ""
     return UnknownNameError(f"unknown {kind} {value!r}: {guess}Allowed: {', '.join(names) or '(none)'}.{tail}")
+
+
+def first_line(error: BaseException) -> str:
+    """Cut a foreign error to what fits in a sentence: its type and at most 200 characters of its first line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(": ").rstrip(".")

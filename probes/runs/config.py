@@ -184,8 +184,10 @@ def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any
 
 
 def _check_choices(spec: Any, prefix: str = "") -> None:
-    """Refuse a value that its field's `Literal` does not list: the command line asks for it, Python does not."""
+    """Refuse null, and a value that its field's `Literal` does not list, which Python by itself allows."""
     for name, hint in get_type_hints(type(spec)).items():
+        if getattr(spec, name) is None:
+            raise ConfigError(f"{prefix}{name} is null; give a value, or leave the key out to have its default.")
         if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
             raise unknown_name(f"{prefix}{name}", getattr(spec, name), get_args(hint))
 
