@@ -17,6 +17,14 @@ from probes.tasks.table import TASKS, load_task
 if TYPE_CHECKING:
     from probes.heads.options import HeadOptions
 
+NAME_BYTES = 150
+"""Of the name of a run, which some files and folders carry on."""
+
+
+def is_file_name(name: str) -> bool:
+    """Whether every character of a name can be shown, and its length leaves room for endings."""
+    return name.isprintable() and len(name.encode()) <= NAME_BYTES
+
 
 @dataclass(frozen=True)
 class TaskSpec:
@@ -125,8 +133,13 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        if not self.name or "/" in self.name or self.name.startswith("."):
-            raise ConfigError(f"the run name is {self.name!r}; allowed: a folder name without '/' or a leading dot.")
+        if not self.name or "/" in self.name or self.name.startswith(".") or not is_file_name(self.name):
+            raise ConfigError(
+                f"the run name is {self.name[:80]!r}; allowed: a folder name without '/' or a leading dot, printable, "
+                f"of at most {NAME_BYTES} bytes."
+            )
+        if not all(0 <= seed < 1 << 32 for seed in self.seeds):
+            raise ConfigError(f"seeds are {list(self.seeds)}; allowed: whole numbers from 0 to {(1 << 32) - 1}.")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
         if self.bootstrap < 100:

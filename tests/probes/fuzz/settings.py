@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 LONG = int(os.environ.get("ICECORE_FUZZ", "0"))
 
-TEXTS = st.sampled_from(["", " ", "a\0b", "x" * 300, "../up", "\ud800", "~", "nan", "1e999", "0x1", "\u202e", "*", "/dev/null"])
+TEXTS = st.sampled_from(
+    ["", " ", "a\0b", "x" * 300, "../up", "\ud800", "~", "nan", "1e999", "0x1", "\u202e", "*", "/dev/null"]
+)
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.floats(), TEXTS, st.text(max_size=8),
 )  # fmt: skip
@@ -17,6 +19,8 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.text(max_size=5), inner, max_size=2)
 )
 """Plain values of every kind that a YAML or JSON file can hold, mostly wrong ones."""
+
+PIECES = [b"\0", b"\xff\xfe", b'"', b"\n", b"[", b"{", b": ", b"- ", b"\t", b",", b"*a", b"&a "]
 
 
 def bounded(n_examples: int) -> Callable[[Any], Any]:
@@ -44,7 +48,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
         elif how == "repeat":
             found[place:place] = found[place : place + draw(st.integers(1, 40))]
         elif how == "insert":
-            found[place:place] = draw(st.sampled_from([b"\0", b"\xff\xfe", b'"', b"\n", b"[", b"{", b": ", b"- ", b"\t", b",", b"*a", b"&a "]))
+            found[place:place] = draw(st.sampled_from(PIECES))
         else:
             del found[place:]
     return bytes(found)
