@@ -30,7 +30,10 @@ class StoreWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest, self._places = read_layout(path)
-        self._fd = os.open(path, os.O_RDWR)
+        try:
+            self._fd = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise explain_write_error(error, path, needed=None) from error
 
     def close(self) -> None:
         """Close the file; a lock held through it ends."""

@@ -24,12 +24,12 @@ def open_folder(runs: str, name: str, settings: dict[str, Any]) -> Path:
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     folder = Path(runs) / name
     taken = folder / "config.yaml"
-    if taken.is_file() and taken.read_text(encoding="utf-8") != text:
+    if taken.is_file() and taken.read_text(encoding="utf-8", errors="replace") != text:
         folder = folder.with_name(f"{name}-{digest_json(settings)[:8]}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.yaml").write_text(text, encoding="utf-8")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the run folder {str(folder)!r} cannot be written ({error}); set `runs`.") from error
     return folder
 
