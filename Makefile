@@ -6,6 +6,8 @@ TORCH := 2.13.0
 VENV := .venv
 # Processes of the default suite, one thread each.
 WORKERS ?= 2
+# Examples of each property of `make fuzz`.
+EXAMPLES ?= 1000
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Errors only: a package that one index lacks may be in another.
@@ -14,7 +16,7 @@ PIP_FLAGS := -qq --disable-pip-version-check --no-input
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu lint format bench notebook constraints clean
+.PHONY: help setup demo test test-slow test-gpu fuzz lint format bench notebook constraints clean
 
 define check_python
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -51,6 +53,9 @@ test-slow: $(STAMP) ## real weights, kill tests, notebooks
 
 test-gpu: $(STAMP) ## the tests that need an accelerator
 	@$(BIN)/python -m pytest -m gpu
+
+fuzz: $(STAMP) ## mutated configs, data files, caches and run folders: EXAMPLES=1000 of each (an hour or so)
+	@ICECORE_FUZZ=$(EXAMPLES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --timeout 0 tests/probes/fuzz
 
 lint: $(STAMP) ## ruff and mypy, changing nothing
 	@$(BIN)/ruff check

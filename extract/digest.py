@@ -18,7 +18,12 @@ DIGEST_BYTES = 16  # of a row digest
 
 def digest_json(value: object) -> str:
     """Digest plain values by their canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return digest_text(canonical_json(value))
+
+
+def digest_text(text: str) -> str:
+    """Digest a text by its UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def canonical_json(value: object) -> str:

@@ -62,6 +62,10 @@ class CertificateError(IcecoreError):
     """An extraction whose masks, batches or weights did not behave as promised."""
 
 
+class CacheWarning(UserWarning):
+    """A file in a folder of caches that was passed over; its text is a sentence for a person."""
+
+
 class HeadError(IcecoreError):
     """A head that cannot be fitted, saved or loaded as asked."""
 
@@ -90,3 +94,9 @@ def printable(text: str) -> str:
         'ice[2J'
     """
     return text.translate(_CONTROLS)
+
+
+def first_line(error: BaseException) -> str:
+    """Cut a foreign error to what fits in a sentence: its type and at most 200 characters of its first line."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(": ").rstrip(".")

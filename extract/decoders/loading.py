@@ -108,7 +108,9 @@ def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
     try:
         with quiet_loading():
             yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except DecoderError:
+        raise
+    except Exception as error:  # transformers, torch and pickle raise a dozen unrelated types on foreign files
         raise DecoderError(
             f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
             "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."

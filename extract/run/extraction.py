@@ -25,8 +25,10 @@ from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
 from extract.run.word_encoder import Encoder, make_encoder
 from extract.run.workers import Workers
+from extract.store.checksums import require_sound
 from extract.store.create import create_store
 from extract.store.manifest import Manifest, require_same
+from extract.store.reader import StoreReader
 from extract.store.rounding import name_latent, refuse_latent, round_latents
 from extract.store.writer import StoreWriter
 from extract.wiring.applied import plan_in_force
@@ -42,6 +44,7 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
 
     Raises:
         CacheIdentityError: The store has another identity; nothing was written.
+        CacheError: The store is damaged; nothing was written.
         CacheLockedError: Another process is writing it.
         DiskFullError: Not enough space to lay it out.
     """
@@ -52,6 +55,8 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
     try:
         require_same(writer.manifest.identity, manifest.identity, where=repr(str(path)))
         with writer.locked() if workers.rank == 0 else nullcontext():
+            if workers.rank == 0:
+                require_sound(StoreReader(path))
             yield writer
     finally:
         writer.close()

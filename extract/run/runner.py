@@ -105,6 +105,19 @@ def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Extrac
     """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation."""
     if spec.template.on_long != "windows":
         return len(texts)
+    return _count_encoded(decoder, texts, spec)
+
+
+def check_texts(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec, *, path: Path) -> None:
+    """Refuse texts that cannot be read before a store for them is laid out at `path`: `InputError`, naming the text.
+
+    Tokenising takes less than a hundredth of the extraction.
+    """
+    if spec.template.on_long != "windows" and not path.exists():  # counting the rows has read those already
+        _count_encoded(decoder, texts, spec)
+
+
+def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
     encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
     starts = range(0, len(texts), WINDOW_TEXTS)
     return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
@@ -159,6 +172,7 @@ def extract_latents(
     if found is not None:
         return found
     path = cache_path(Path(folder), manifest)
+    check_texts(decoder, unique, spec, path=path)
     with open_store(path, manifest, workers=workers) as writer:
         Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
     return LatentCache(path, expected=manifest.identity)

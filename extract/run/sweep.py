@@ -18,7 +18,7 @@ from extract.masks.plan import MaskPlan
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
-from extract.run.runner import count_rows, describe_extraction, extract_latents, unique_texts
+from extract.run.runner import check_texts, count_rows, describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.reuse import cache_path, find_cache
@@ -93,6 +93,8 @@ def sweep_latents(
         branches = []
         for plan in missing:
             path = cache_path(Path(folder), manifests[plan])
+            if plan is missing[0]:
+                check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
             extraction = Extraction(decoder, unique, specs[plan], writer, progress or ExtractionProgress())
             branches.append(_Branch(extraction, plan.kinds(len(decoder.blocks)), writer.done_rows()))

@@ -16,6 +16,7 @@ from extract.decoders.layers import select_from
 from extract.errors import CacheError, CacheIncompleteError, unknown_name
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText
+from extract.store.checksums import require_sound
 from extract.store.layout import STORAGE_DTYPES, latent_path
 from extract.store.manifest import require_same
 from extract.store.reader import RowLookup, StoreReader, WordPlaces
@@ -108,12 +109,25 @@ class LatentCache:
         return self.n_done == len(self) and bool(self.certificate)
 
     @property
+    def has_checksums(self) -> bool:
+        """Whether the latents can be verified; caches of early versions carry no checksums."""
+        return self._file.has_checksums
+
+    def verify(self) -> None:
+        """Compare every finished row with its checksums, which reads the whole file; nothing if it carries none.
+
+        Raises:
+            CacheError: Something in the file is not what was written.
+        """
+        require_sound(self._file)
+
+    @property
     def certificate(self) -> dict[str, Any]:
         """The certificate written when the extraction ended; empty before that."""
         text = self._file.map("/certificate").tobytes().rstrip(b"\0")
         try:
             return dict(json.loads(text)) if text else {}
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise CacheError(
                 f"the certificate of cache {str(self.path)!r} is damaged ({error}); delete the file and extract again."
             ) from error

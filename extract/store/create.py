@@ -1,19 +1,21 @@
 """Laying out an empty store with all of its disk space reserved, in one step that no kill can leave half done."""
 
 import errno
-import glob
 import math
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from extract.digest import digest_text
 from extract.store.disk import explain_write_error, free_bytes, locked_file
 from extract.store.layout import array_shapes
 from extract.store.manifest import SCHEMA, Manifest
 
+DRAFT_SECONDS = 60
 ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
 
 
@@ -52,7 +54,8 @@ def _lay_out(draft: Path, manifest: Manifest) -> None:
     with h5py.File(draft, "w", locking=False, alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
         file.attrs["icecore_schema"] = SCHEMA
         file.attrs["identity"] = manifest.id
-        file.attrs["manifest"] = manifest.to_json()
+        file.attrs["manifest"] = text = manifest.to_json()
+        file.attrs["manifest_digest"] = digest_text(text)
         layers = set(manifest.identity["layers"])
         for name, (shape, dtype) in array_shapes(manifest).items():
             plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -78,9 +81,17 @@ def _reserve(draft: Path) -> None:
 
 
 def _sweep_leftovers(path: Path) -> None:
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.new-*"):
+    """Remove the drafts that killed processes left in a folder; those of other stores once they have aged.
+
+    A draft is held by its lock, but for a moment after it is made.
+    """
+    for leftover in path.parent.glob(".*.h5.new-*"):
+        is_own = leftover.name.startswith(f".{path.name}.new-")
         try:
-            with leftover.open("rb") as file, locked_file(file.fileno()):
+            if not is_own and time.time() - leftover.stat().st_mtime < DRAFT_SECONDS:
+                continue
+            held = os.open(leftover, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # a FIFO would wait for a writer
+            with os.fdopen(held, "rb") as file, locked_file(file.fileno()):
                 leftover.unlink(missing_ok=True)
         except OSError:
             continue  # held by a process that is alive

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from extract.errors import CacheError, DiskFullError
+from extract.errors import CacheError, DiskFullError, first_line
 from extract.files import NO_SPACE
 
 
@@ -23,7 +23,7 @@ def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
 
     Raises:
         BlockingIOError: Somebody else holds the lock, and `waits` is off.
-        CacheError: The system has no such locks (Windows).
+        CacheError: The system (Windows) or the file system has no such locks.
     """
     try:
         import fcntl
@@ -32,7 +32,15 @@ def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
             "icecore cannot write caches on this system: that takes POSIX file locks and positioned writes, which "
             "Windows lacks. Extract under WSL 2 or Linux; the cache can then be read here."
         ) from error
-    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise CacheError(
+            f"a cache cannot be written here, because its file system has no file locks ({first_line(error)}); choose "
+            "another folder for caches, on a local disk."
+        ) from error
     try:
         yield
     finally:
@@ -63,6 +71,11 @@ def explain_write_error(error: Exception, path: Path, *, needed: int | None) -> 
     if number not in NO_SPACE and (number or needed is None or free >= needed):
         reason = os.strerror(number) if number else str(error).splitlines()[0]
         return CacheError(f"cache {str(path)!r} cannot be written: {reason}. Check the folder and its permissions.")
+    if number == errno.EFBIG:
+        return DiskFullError(
+            f"cache {str(path)!r} exceeds the file-size limit of this process or of the file system; raise the limit "
+            "(ulimit -f), or choose fewer layers or storage_dtype float16, and run again to continue."
+        )
     need = f"it needs {needed / 1e6:,.1f} MB and " if needed is not None else ""
     kept = "nothing was written" if needed is not None else "the rows written so far are kept"
     return DiskFullError(

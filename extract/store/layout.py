@@ -7,12 +7,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from extract.digest import DIGEST_BYTES
-from extract.errors import CacheError, unknown_name
+from extract.digest import DIGEST_BYTES, digest_text
+from extract.errors import CacheError, IcecoreError, first_line, unknown_name
 from extract.store.manifest import SCHEMA, Manifest
 
 STORAGE_DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 CERTIFICATE_BYTES = 1 << 16
+CHECKSUMS = "/checksums"
+CERTIFICATE = f"{CHECKSUMS}/certificate"
+LatentRange = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,17 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
     shapes["/rows/is_truncated"] = ((n_rows,), np.uint8)
     shapes["/rows/is_done"] = ((n_rows,), np.uint8)
     shapes["/certificate"] = ((CERTIFICATE_BYTES,), np.uint8)
+    shapes[f"{CHECKSUMS}/blocks"] = ((n_rows, len(shapes) - 2), np.uint32)
+    shapes[f"{CHECKSUMS}/n_rows"] = ((n_rows,), np.int32)
+    shapes[CERTIFICATE] = ((1,), np.uint32)
     return shapes
+
+
+def checked_arrays(manifest: Manifest) -> list[str]:
+    """List the arrays whose rows have checksums, in the order of the columns of `/checksums/blocks`."""
+    return [
+        name for name in array_shapes(manifest) if not name.startswith((CHECKSUMS, "/rows/is_done", "/certificate"))
+    ]
 
 
 def latent_path(manifest: Manifest, pooling: str, layer: str) -> str:
@@ -73,22 +86,17 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
         CacheError: No such file, no HDF5 file, not one of ours, of another schema, or shorter than it should be.
     """
     if not path.is_file():
-        raise CacheError(f"there is no cache {str(path)!r}; make it with: icecore extract.")
+        what = "a pipe, folder or other special file at" if path.exists() else "no cache"
+        raise CacheError(f"there is {what} {str(path)!r}; make a cache with: icecore extract.")
     try:
         with h5py.File(path, "r", locking=False) as file:
-            schema = file.attrs.get("icecore_schema")
-            if schema is None:
-                raise CacheError(
-                    f"{str(path)!r} is an HDF5 file but not an icecore cache (no attribute icecore_schema)."
-                )
-            if schema != SCHEMA:
-                raise CacheError(f"cache {str(path)!r} has schema {schema}; this version reads schema {SCHEMA}.")
-            manifest = Manifest.from_json(str(file.attrs["manifest"]))
-            places = {name: _place(file, name, path) for name in array_shapes(manifest)}
-            _require_shapes(places, manifest, path)
-    except (OSError, RuntimeError, KeyError) as error:
+            manifest = _read_manifest(file, path)
+            places = _find_places(file, manifest, path)
+    except IcecoreError:
+        raise
+    except Exception as error:  # h5py raises a dozen unrelated types on a damaged file
         raise CacheError(
-            f"{str(path)!r} is not a readable HDF5 file ({str(error).splitlines()[0]}); "
+            f"{str(path)!r} is not a readable HDF5 file ({first_line(error)}); "
             "if it was cut short in copying, copy it again, else delete it and extract again."
         ) from error
     end = max(place.offset + place.n_bytes for place in places.values())
@@ -99,19 +107,42 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
     return manifest, places
 
 
+def _read_manifest(file: h5py.File, path: Path) -> Manifest:
+    schema = file.attrs.get("icecore_schema")
+    if schema is None:
+        raise CacheError(f"{str(path)!r} is an HDF5 file but not an icecore cache (no attribute icecore_schema).")
+    if schema != SCHEMA:
+        raise CacheError(f"cache {str(path)!r} has schema {schema}; this version reads schema {SCHEMA}.")
+    text = str(file.attrs["manifest"])
+    manifest = Manifest.from_json(text)
+    # Caches of earlier versions have neither a digest of the manifest nor checksums.
+    is_whole = ("manifest_digest" in file.attrs) == (CHECKSUMS in file)
+    is_same = file.attrs.get("manifest_digest", digest_text(text)) == digest_text(text)
+    if manifest.id != file.attrs["identity"] or not is_whole or not is_same:
+        raise CacheError(
+            f"the manifest of cache {str(path)!r} is damaged: it does not match its digest; delete the file and "
+            "extract again."
+        )
+    return manifest
+
+
+def _find_places(file: h5py.File, manifest: Manifest, path: Path) -> dict[str, ArrayPlace]:
+    shapes = array_shapes(manifest)
+    names = [name for name in shapes if CHECKSUMS in file or not name.startswith(CHECKSUMS)]
+    places = {name: _place(file, name, path) for name in names}
+    for name, found in places.items():
+        shape, dtype = shapes[name]
+        if found.shape != shape or found.dtype != dtype:
+            raise CacheError(
+                f"array {name} of cache {str(path)!r} is {found.shape} {found.dtype}, its manifest says {shape} "
+                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
+            )
+    return places
+
+
 def _place(file: h5py.File, name: str, path: Path) -> ArrayPlace:
     dataset = file[name]
     offset = dataset.id.get_offset()
     if offset is None:
         raise CacheError(f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program.")
     return ArrayPlace(int(offset), tuple(dataset.shape), dataset.dtype)
-
-
-def _require_shapes(places: dict[str, ArrayPlace], manifest: Manifest, path: Path) -> None:
-    for name, (shape, dtype) in array_shapes(manifest).items():
-        found = places[name]
-        if found.shape != shape or found.dtype != dtype:
-            raise CacheError(
-                f"array {name} of cache {str(path)!r} is {found.shape} {found.dtype}, its manifest says {shape} "
-                f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
-            )

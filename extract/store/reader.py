@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from extract.errors import CacheError, CacheIncompleteError
+from extract.errors import CacheError, CacheIncompleteError, first_line
 from extract.inputs.alignment import WORD_CUT, WORD_LOST
 from extract.inputs.joined import JoinedText, digest_texts
-from extract.store.layout import ArrayPlace, read_layout
+from extract.store.layout import CHECKSUMS, ArrayPlace, read_layout
 
 
 class StoreReader:
@@ -30,11 +31,34 @@ class StoreReader:
         """Leave the maps behind."""
         return {**self.__dict__, "_maps": {}}
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the store was written with checksums, as those of early versions were not."""
+        return f"{CHECKSUMS}/blocks" in self._places
+
+    def n_rows_of(self, name: str) -> int:
+        """Length of the first axis of an array."""
+        return self._places[name].shape[0]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Read rows of an array, all of them unless told otherwise, into new memory."""
+        place = self._places[name]
+        n_rows = place.shape[0] if stop is None else stop
+        found = np.empty((n_rows - start, *place.shape[1:]), place.dtype)
+        self.read_into(found, name, start)
+        return found
+
     def map(self, name: str) -> NDArray[Any]:
         """Map an array copy-on-write: bytes are read when they are touched, changing one never changes the file."""
         if name not in self._maps:
             place = self._places[name]
-            self._maps[name] = np.memmap(self.path, place.dtype, "c", offset=place.offset, shape=place.shape)
+            try:
+                self._maps[name] = np.memmap(self.path, place.dtype, "c", offset=place.offset, shape=place.shape)
+            except (OSError, ValueError) as error:
+                raise CacheError(
+                    f"cache {str(self.path)!r} cannot be mapped into memory ({first_line(error)}); copy it to a disk "
+                    "that allows it, and check the limits of this process."
+                ) from error
         return self._maps[name]
 
     def read_into(self, buffer: NDArray[Any], name: str, first: int) -> None:
@@ -45,7 +69,7 @@ class StoreReader:
         """
         place: ArrayPlace = self._places[name]
         view = buffer.view(np.uint8).reshape(-1).data
-        with self.path.open("rb", buffering=0) as file:
+        with self._open() as file:
             file.seek(place.offset + first * place.row_bytes)
             while view:
                 n_read = file.readinto(view)
@@ -55,6 +79,12 @@ class StoreReader:
                         "it was read; copy it again or extract again."
                     )
                 view = view[n_read:]
+
+    def _open(self) -> FileIO:
+        try:
+            return FileIO(self.path)
+        except OSError as error:
+            raise CacheError(f"cache {str(self.path)!r} cannot be read ({first_line(error)}).") from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,13 @@
 """Finding a cache that already holds what is wanted."""
 
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from extract.errors import IcecoreError
+from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, flatten
 
@@ -19,17 +22,41 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
 def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
     """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
 
-    It may hold further poolings, word poolings or layers.
+    It may hold further poolings, word poolings or layers. It is compared with its checksums before it is returned.
     """
     wanted = Manifest(identity)
-    for path in sorted(folder.glob("*.h5"), key=lambda p: (wanted.short_id not in p.name, p.name)):
-        try:
-            cache = LatentCache(path)
-        except IcecoreError:  # half done, foreign or damaged: not what is wanted
-            continue
+    for cache in whole_caches(folder, first=wanted.short_id):
         if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
-            return cache
+            with passing_over(cache.path):
+                cache.verify()
+                return cache
     return None
+
+
+def whole_caches(folder: Path, *, first: str = "") -> Iterator[LatentCache]:
+    """Open the whole caches of a folder, those with `first` in their name first.
+
+    Half-done ones are skipped; whatever else cannot be read is passed over with a one-line warning.
+    """
+    for path in sorted(_files(folder), key=lambda p: (first not in p.name, p.name)):
+        with passing_over(path), suppress(CacheIncompleteError):
+            yield LatentCache(path)
+
+
+@contextmanager
+def passing_over(path: Path) -> Iterator[None]:
+    """Turn the error of a cache that cannot be read into a one-line warning."""
+    try:
+        yield
+    except IcecoreError as error:
+        warnings.warn(f"{path.name} in the caches folder is passed over: {error}", CacheWarning, stacklevel=3)
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.glob("*.h5"))
+    except (OSError, ValueError) as error:
+        raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
 
 
 def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ one file the same way. POSIX only. docs/cache_format.md is the contract, docs/de
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheLockedError
 from extract.store.disk import explain_write_error, locked_file
-from extract.store.layout import CERTIFICATE_BYTES, latent_path, read_layout
+from extract.store.layout import CERTIFICATE, CERTIFICATE_BYTES, CHECKSUMS, checked_arrays, latent_path, read_layout
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
@@ -29,7 +30,10 @@ class StoreWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest, self._places = read_layout(path)
-        self._fd = os.open(path, os.O_RDWR)
+        try:
+            self._fd = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise explain_write_error(error, path, needed=None) from error
 
     def close(self) -> None:
         """Close the file; a lock held through it ends."""
@@ -72,13 +76,16 @@ class StoreWriter:
         """
         try:
             place = first if words is None else words[0]
-            for k, layer in enumerate(layers):
-                for p, pooling in enumerate(poolings):
-                    self._write(latent_path(self.manifest, pooling, layer), place, latents[k, p])
+            arrays = [
+                (latent_path(self.manifest, pooling, layer), place, latents[k, p])
+                for k, layer in enumerate(layers)
+                for p, pooling in enumerate(poolings)
+            ]
             if words is not None:
-                self._write("/words/flags", place, words[1])
-            for name, values in rows.items():
-                self._write(f"/rows/{name}", first, values)
+                arrays.append(("/words/flags", place, words[1]))
+            arrays += [(f"/rows/{name}", first, values) for name, values in rows.items()]
+            sums = {name: self._write(name, start, values) for name, start, values in arrays}
+            self._write_checksums(first, len(rows["digest"]), sums)
             _sync(self._fd)
             self._write("/rows/is_done", first, np.ones(len(rows["digest"]), np.uint8))
         except OSError as error:
@@ -90,7 +97,9 @@ class StoreWriter:
         if len(text) > CERTIFICATE_BYTES:
             raise CacheError(f"the certificate has {len(text)} bytes; at most {CERTIFICATE_BYTES} fit.")
         try:
-            self._write("/certificate", 0, np.frombuffer(text.ljust(CERTIFICATE_BYTES, b"\0"), np.uint8))
+            crc = self._write("/certificate", 0, np.frombuffer(text.ljust(CERTIFICATE_BYTES, b"\0"), np.uint8))
+            if CERTIFICATE in self._places:
+                self._write(CERTIFICATE, 0, np.array([crc], np.uint32))
             _sync(self._fd)
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
@@ -100,10 +109,19 @@ class StoreWriter:
         self._write("/rows/is_done", 0, (self.done_rows() & ~rows).astype(np.uint8))
         _sync(self._fd)
 
-    def _write(self, name: str, first: int, values: NDArray[Any]) -> None:
+    def _write_checksums(self, first: int, n_rows: int, sums: dict[str, int]) -> None:
+        """Write the checksums of a block of rows; a store that an earlier version laid out has no place for them."""
+        if f"{CHECKSUMS}/blocks" in self._places:
+            ordered = np.array([[sums[name] for name in checked_arrays(self.manifest)]], np.uint32)
+            self._write(f"{CHECKSUMS}/blocks", first, ordered)
+            self._write(f"{CHECKSUMS}/n_rows", first, np.array([n_rows], np.int32))
+
+    def _write(self, name: str, first: int, values: NDArray[Any]) -> int:
+        """Write rows of an array and return the CRC-32 of their bytes."""
         place = self._places[name]
         view = np.ascontiguousarray(values, place.dtype).view(np.uint8).reshape(-1).data
-        offset = place.offset + first * place.row_bytes
+        offset, crc = place.offset + first * place.row_bytes, zlib.crc32(view)
         while view:
             written = os.pwrite(self._fd, view, offset)
             view, offset = view[written:], offset + written
+        return crc

@@ -18,6 +18,7 @@ from extract.run.runner import describe_extraction, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
+from extract.store.reuse import passing_over, whole_caches
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher, show
 from probes.heads.pairs.pretraining import AUTOENCODER
@@ -66,13 +67,13 @@ def fit_command(argv: Sequence[str]) -> int:
     config, name, head = parsed.config, parsed.flags["cache"], parsed.flags["head"]
     watcher = screen_watcher(Console(stderr=True))
     if head == AUTOENCODER:
-        cache = LatentCache(name) if name else find_cache_of(config, _corpus(config))
+        cache = _open_named(name) if name else find_cache_of(config, _corpus(config))
         result = pretrain(config, cache, watcher=watcher, command=command_line())
         show(f"{result.folder}/summary.md holds the losses of every layer.")
         return 0
     if head:  # a head for another kind of task is refused by name
         config = replace(config, heads={head: config.heads.get(head)})
-    cache = LatentCache(name) if name else find_cache_of(config, load_run_task(config))
+    cache = _open_named(name) if name else find_cache_of(config, load_run_task(config))
     corpus = obtain_corpus(config)
     corpus_cache = find_cache_of(config, corpus) if corpus else None
     _show(run(config, cache=cache, corpus_cache=corpus_cache, watcher=watcher, command=command_line()))
@@ -99,14 +100,11 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
     texts = source.texts()
     found = []
-    for path in sorted(Path(config.caches).glob("*.h5")):
-        try:
-            cache = LatentCache(path)
-            _look_up(cache, texts)
-        except CacheError:
-            continue
-        if _is_from(cache, config.decoder) and _holds(cache, config.extraction):
-            found.append(cache)
+    for cache in whole_caches(Path(config.caches)):
+        if _is_from(cache, config.decoder) and _holds(cache, config.extraction) and _has_texts(cache, texts):
+            with passing_over(cache.path):
+                cache.verify()
+                found.append(cache)
     if len(found) != 1:
         names = ", ".join(cache.path.name for cache in found) or "none"
         raise CacheError(
@@ -116,17 +114,29 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     return found[0]
 
 
-def _look_up(cache: LatentCache, texts: Sequence[str | JoinedText]) -> None:
-    """Refuse a cache that does not hold all of these texts, or not their words."""
-    if isinstance(texts[0], JoinedText):
-        cache.words_of([text for text in texts if isinstance(text, JoinedText)])
-    else:
-        cache.rows_of([text for text in texts if isinstance(text, str)])
+def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
+    """Whether a cache holds all of these texts, with their words where they come with them."""
+    try:
+        if isinstance(texts[0], JoinedText):
+            cache.words_of([text for text in texts if isinstance(text, JoinedText)])
+        else:
+            cache.rows_of([text for text in texts if isinstance(text, str)])
+    except CacheError:
+        return False
+    return True
+
+
+def _open_named(name: str) -> LatentCache:
+    cache = LatentCache(name)
+    cache.verify()
+    return cache
 
 
 def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
     """Whether a cache names the decoder of a configuration; its weights are not at hand to compare."""
-    decoder = cache.manifest.provenance["decoder"]
+    decoder = cache.manifest.provenance.get("decoder")
+    if decoder is None:
+        return False
     folder = Path(spec.name).expanduser()
     names = {spec.name, folder.name, folder.resolve().name, DECODER_ALIASES.get(spec.name.lower(), spec.name.lower())}
     adapters = {spec.adapter, Path(spec.adapter).name} if spec.adapter else {""}

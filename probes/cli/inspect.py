@@ -5,10 +5,13 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from extract.errors import CacheError
 from extract.store.cache import LatentCache
 from extract.store.manifest import flatten
 from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import show
+
+NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes unnoticed"
 
 
 def inspect_command(argv: Sequence[str]) -> int:
@@ -16,14 +19,26 @@ def inspect_command(argv: Sequence[str]) -> int:
     parser = make_parser("inspect", inspect_command.__doc__)
     parser.add_argument("file", type=str, help="the cache")
     parser.add_argument("--json", dest="as_json", action="store_true", help="print identity and provenance as JSON")
+    parser.add_argument("--verify", action="store_true", help="read the whole file and compare it with its checksums")
     found = parse_command(parser, argv, usage="FILE")
     cache = LatentCache(found.file, allow_partial=True)
+    if found.verify:
+        _verify(cache)
     if found.as_json:
         value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
         Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
         return 0
-    show("\n".join(_describe(cache)))
+    show("\n".join([*_describe(cache), *["verified     every finished row is as it was written"] * found.verify]))
     return 0
+
+
+def _verify(cache: LatentCache) -> None:
+    if not cache.has_checksums:
+        raise CacheError(
+            f"cache {str(cache.path)!r} cannot be verified: it was written by an earlier version and carries no "
+            "checksums; extract it again to have them."
+        )
+    cache.verify()
 
 
 def _describe(cache: LatentCache) -> list[str]:
@@ -39,6 +54,7 @@ def _describe(cache: LatentCache) -> list[str]:
         f"({cache.layers[0]} ... {cache.layers[-1]}), {cache.storage_dtype}",
         f"size         {cache.path.stat().st_size / 1e6:,.1f} MB on disk, {row_bytes / 1e6:,.1f} MB of latents, "
         f"{cache.layer(cache.layers[0], cache.poolings[0]).nbytes / 1e6:,.2f} MB per layer and pooling",
+        f"checksums    {'CRC-32 per array and block of rows (--verify)' if cache.has_checksums else NO_CHECKSUMS}",
         f"certificate  {_certificate_text(cache)}",
     ]
     if cache.is_complete:

@@ -2,11 +2,12 @@
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from extract.errors import IcecoreError, printable, unknown_name
+from extract.errors import CacheWarning, IcecoreError, first_line, printable, unknown_name
+from probes.cli.stopping import INTERRUPTED, MESSAGE, interrupt, leave_at_once, stop_signals
 
 COMMANDS = {
     "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
@@ -24,11 +25,11 @@ COMMANDS = {
     "list": ("probes.cli.listing", "list_command", "list decoders, plans, tasks, heads and all else that can be named"),
     "fetch": ("probes.cli.fetch", "fetch_command", "obtain a known decoder"),
 }
-USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+USAGE_ERROR, FAILURE = 2, 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return 0, 1 for an error, told in one sentence, 2 for wrong usage, or 130 for Ctrl-C."""
+    """Run one command; return 0, 1 for an error, told in one sentence, 2 for wrong usage, or 130 when interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(usage())
@@ -39,31 +40,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"icecore {version('icecore')}\n")
         return 0
     try:
-        if arguments[0] not in COMMANDS:
-            raise unknown_name("command", arguments[0], COMMANDS)
-        module, function, _ = COMMANDS[arguments[0]]
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            code: int = getattr(import_module(module), function)(arguments[1:])
-    except IcecoreError as error:
-        sys.stderr.write(printable(f"icecore: {error}\n"))
-        return USAGE_ERROR if arguments[0] not in COMMANDS else FAILURE
+        return _run(arguments[0], arguments[1:])
     except KeyboardInterrupt:
-        sys.stderr.write(
-            "icecore: interrupted; every row and head that is done is kept. Run the same command to go on.\n"
-        )
+        sys.stderr.write(MESSAGE)
         return INTERRUPTED
     except BrokenPipeError:
         return 0
-    return code
+    except IcecoreError as error:
+        sys.stderr.write(printable(f"icecore: {error}\n"))
+    except OSError as error:  # a full disk, a folder that cannot be written, a limit of the process
+        why = printable(first_line(error))
+        sys.stderr.write(f"icecore: {why}; check the disk, its permissions and limits, and run again.\n")
+    return FAILURE if arguments[0] in COMMANDS else USAGE_ERROR
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    with stop_signals(leave_at_once):
+        command = _find_command(name)
+    with stop_signals(interrupt), warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return command(arguments)
+
+
+def _find_command(name: str) -> Callable[[Sequence[str]], int]:
+    if name not in COMMANDS:
+        raise unknown_name("command", name, COMMANDS)
+    module, function, _ = COMMANDS[name]
+    command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    return command
 
 
 _default_showwarning = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """Show a renamed option in one line; other warnings as Python does."""
-    if category is FutureWarning and not isinstance(message, str):
+    """Show a renamed option or a file passed over in one line; other warnings as Python does."""
+    if category in (FutureWarning, CacheWarning) and not isinstance(message, str):
         sys.stderr.write(printable(f"icecore: {message}\n"))
     else:
         _default_showwarning(message, category, *where, **more)

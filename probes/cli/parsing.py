@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
-from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.errors import ConfigError, IcecoreError, first_line, unknown_name
+from probes.cli.config_file import load_config_file, load_yaml
 from probes.cli.sections import check_files, refuse_trust_from_files
 from probes.runs.config import RunConfig
 
@@ -51,23 +51,37 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
     """
     arguments = list(argv)
     if arguments and not arguments[0].startswith("-"):
-        _require_file(arguments[0])
         arguments[:1] = ["--config", arguments[0]]
     parser = _build_parser(command, description, flags)
+    files = [load_config_file(name) for name in _config_files(arguments)]
     try:
         check_files(arguments)
         arguments, free = _split_free(arguments)
         found = parser.parse_args(arguments)
-        _refuse_unknown_empty(found.config or (), parser)
+        _refuse_unknown_empty(files, parser)
         values = found.as_dict()
         _merge_free(values, free)
         made = parser.instantiate(parser.parse_object(values))
-    except (ArgumentError, TypeError, yaml.YAMLError) as error:
+        config = RunConfig(**{key: getattr(made, key) for key in RunConfig.__dataclass_fields__})
+    except IcecoreError:
+        raise
+    except Exception as error:  # the parser raises a dozen unrelated types, all about these values
         raise _explain(error, parser) from error
-    fields = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
-    config = RunConfig(**fields)
     refuse_trust_from_files(config, arguments)
     return Parsed(config, {name: getattr(made, name) for name in flags})
+
+
+def _config_files(arguments: Sequence[str]) -> Iterator[str]:
+    """Name the files given with --config, as `_split_free` and the parser will meet them."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "--config":
+            _require_file(following)
+            yield following
+        elif argument.startswith("--config="):
+            _require_file(argument.partition("=")[2])
+            yield argument.partition("=")[2]
+        elif "*" in argument and "&" in argument:
+            load_yaml(argument.partition("=")[2] or argument, where="an argument")
 
 
 def _require_file(name: str) -> None:
@@ -104,7 +118,7 @@ def _split_free(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, An
         if argument.startswith("--") and key.startswith(tuple(f"{name}." for name in FREE_FORM)):
             if not equals:
                 value = next(rest, "")
-            free.append((key, yaml.safe_load(value)))
+            free.append((key, load_yaml(value, where=f"--{key}")))
         else:
             kept.append(argument)
     return kept, free
@@ -123,10 +137,10 @@ def _merge_free(values: dict[str, Any], free: list[tuple[str, Any]]) -> None:
         values[group][key] = values[group][key] or {}  # a key left empty in YAML is null
 
 
-def _refuse_unknown_empty(paths: Iterable[Any], parser: ArgumentParser) -> None:
+def _refuse_unknown_empty(files: Iterable[dict[str, Any]], parser: ArgumentParser) -> None:
     """Refuse an unknown key that holds an empty mapping: the parser drops it before it looks at its name."""
-    for path in paths:
-        for key in _empty_keys(yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))):
+    for values in files:
+        for key in _empty_keys(values):
             if key not in _keys(parser) and not key.startswith(tuple(f"{name}." for name in FREE_FORM)):
                 raise _unknown_key(key, parser)
 
@@ -149,7 +163,8 @@ def _explain(error: Exception, parser: ArgumentParser) -> IcecoreError:
     inside = re.search(r"Group '([\w.-]+)' does not accept option '([\w.-]+)'", text)
     key = ".".join(inside.groups()) if inside else unknown.group(1) if unknown else ""
     if not key:
-        return ConfigError(f"the configuration cannot be used: {text.rstrip('.')}.")
+        reason = text.rstrip(".") if isinstance(error, ArgumentError | TypeError) else first_line(error)
+        return ConfigError(f"the configuration cannot be used: {reason}.")
     return _unknown_key(key, parser)
 
 

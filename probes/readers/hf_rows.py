@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from extract.errors import TaskError
+from extract.errors import TaskError, first_line
 
 
 @contextmanager
@@ -44,9 +44,3 @@ def read_parquet_rows(path: Path) -> tuple[tuple[str, ...], list[Mapping[str, An
         except Exception as error:  # the builders raise a dozen unrelated types, all about this file
             cause = error.__cause__ or error
             raise TaskError(f"{path} cannot be read as Parquet ({first_line(cause)}): write it again.") from error
-
-
-def first_line(error: BaseException) -> str:
-    """Cut a foreign error to what fits in a sentence: its type and at most 200 characters of its first line."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}".removesuffix(": ").rstrip(".")

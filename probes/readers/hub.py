@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from extract.decoders.hub import ask_commit, hub_endpoint, is_offline
-from extract.errors import TaskError, unknown_name
-from probes.readers.hf_rows import first_line, quiet_datasets
+from extract.errors import TaskError, first_line, unknown_name
+from probes.readers.hf_rows import quiet_datasets
 from probes.readers.raw_rows import RawRow, RawTable
 
 if TYPE_CHECKING:

@@ -17,6 +17,14 @@ from probes.tasks.table import TASKS, load_task
 if TYPE_CHECKING:
     from probes.heads.options import HeadOptions
 
+NAME_BYTES = 150
+"""Of the name of a run, which some files and folders carry on."""
+
+
+def is_file_name(name: str) -> bool:
+    """Whether every character of a name can be shown, and its length leaves room for endings."""
+    return name.isprintable() and len(name.encode()) <= NAME_BYTES
+
 
 @dataclass(frozen=True)
 class TaskSpec:
@@ -125,8 +133,13 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         _check_choices(self)
-        if not self.name or "/" in self.name or self.name.startswith("."):
-            raise ConfigError(f"the run name is {self.name!r}; allowed: a folder name without '/' or a leading dot.")
+        if not self.name or "/" in self.name or self.name.startswith(".") or not is_file_name(self.name):
+            raise ConfigError(
+                f"the run name is {self.name[:80]!r}; allowed: a folder name without '/' or a leading dot, printable, "
+                f"of at most {NAME_BYTES} bytes."
+            )
+        if not all(0 <= seed < 1 << 32 for seed in self.seeds):
+            raise ConfigError(f"seeds are {list(self.seeds)}; allowed: whole numbers from 0 to {(1 << 32) - 1}.")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
         if self.bootstrap < 100:
@@ -184,8 +197,10 @@ def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any
 
 
 def _check_choices(spec: Any, prefix: str = "") -> None:
-    """Refuse a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
+    """Refuse null, a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
     for name, hint in get_type_hints(type(spec)).items():
+        if getattr(spec, name) is None:
+            raise ConfigError(f"{prefix}{name} is null; give a value, or leave the key out to have its default.")
         section = (
             hint if isinstance(hint, type) and is_dataclass(hint) else dict if get_origin(hint) is dict else object
         )

@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -34,8 +34,12 @@ _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     float: ((int, float), "a number"),
     str | Path: ((str, Path), "a path"),
     str | Path | None: ((str, Path, NoneType), "a path"),
+    Mapping[str, str | Path] | str | Path: ((str, Path, Mapping), "a path, or a mapping of splits to paths,"),
+    Sequence[str] | None: ((list, tuple, NoneType), "a list of texts"),
+    Mapping[str, str] | None: ((Mapping, NoneType), "a mapping of texts to texts"),
 }
-"""Annotation of an option, the types it allows, and what to call them. The loader checks options of other types."""
+"""Annotation of an option, the types it allows, and what to call them; what a list or mapping holds are texts or paths.
+The loader checks options of other types."""
 
 
 @dataclass(frozen=True)
@@ -168,4 +172,7 @@ def _wrong_type(annotation: Any, value: object) -> str:
     is_right = isinstance(value, allowed) and (not isinstance(value, bool) or annotation is bool)
     if annotation is int and is_right:
         is_right = int(str(value)) >= 0
+    if is_right and noun and isinstance(value, list | tuple | Mapping):
+        inner = [*value, *value.values()] if isinstance(value, Mapping) else value
+        is_right = all(isinstance(item, str | Path) for item in inner)
     return "" if is_right else noun

@@ -207,6 +207,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: arrays.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
     arrays.pop("certificate")
+    arrays.pop("checksums/certificate", None)
     return arrays
 
 

@@ -1,5 +1,6 @@
 """Loading from a local folder, in the asked dtype, or a sentence."""
 
+import pickle
 import shutil
 from pathlib import Path
 
@@ -134,3 +135,13 @@ def test_a_tokenizer_is_loaded_without_its_decoder(folder: Path, tmp_path: Path)
     (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
     with pytest.raises(DecoderError, match="cannot be loaded from folder"):
         load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("error", [pickle.UnpicklingError("invalid load key"), AttributeError("x"), EOFError()])
+def test_whatever_loading_raises_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("extract.decoders.loading.AutoTokenizer.from_pretrained", fail)
+    with pytest.raises(DecoderError, match=r"cannot be loaded from .*Give a causal LM in hub layout"):
+        load_tokenizer(str(folder))

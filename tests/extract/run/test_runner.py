@@ -5,16 +5,27 @@ import re
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.errors import CacheIdentityError, CertificateError, InputError, NonFiniteLatentError, UnknownNameError
+from extract.errors import (
+    CacheError,
+    CacheIdentityError,
+    CacheWarning,
+    CertificateError,
+    InputError,
+    NonFiniteLatentError,
+    UnknownNameError,
+)
 from extract.inputs.template import InputTemplate
+from extract.masks.plan import parse_plan
 from extract.run.pipeline import TRIM_ITEMS
 from extract.run.runner import describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
+from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
 from extract.store.reuse import cache_path
@@ -320,3 +331,30 @@ def test_a_layer_the_decoder_lacks_is_refused(decoder: Decoder, tmp_path: Path) 
     with pytest.raises(UnknownNameError, match="unknown layer 'block_04'"):
         extract_latents(decoder, make_texts(2), spec=ExtractionSpec(layers=("block_04",)), folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_refused_texts_leave_no_file(decoder: Decoder, texts: list[str], tmp_path: Path, is_sweep: bool) -> None:
+    spec = ExtractionSpec(template=InputTemplate(max_tokens=3, on_long="error"))
+    with pytest.raises(InputError):
+        if is_sweep:
+            sweep_latents(decoder, texts, [parse_plan("causal"), parse_plan("backward")], spec=spec, folder=tmp_path)
+        else:
+            extract_latents(decoder, texts, spec=spec, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_store_is_not_resumed(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    path = extract_latents(decoder, texts, folder=tmp_path).path
+    with h5py.File(path, "r+") as file:
+        file["latents/mean/block_01"][3, 1] += 1
+    with (
+        pytest.warns(CacheWarning, match="finished rows do not match their checksums"),
+        pytest.raises(CacheError, match=r"is damaged: .* delete the file and extract again"),
+    ):
+        extract_latents(decoder, texts, folder=tmp_path)
+    with h5py.File(path, "r+") as file:
+        file["rows/is_done"][3] = 0
+        file["latents/mean/block_01"][3, 1] -= 1
+    with pytest.raises(CacheError, match="it has a certificate, but rows are missing"):
+        extract_latents(decoder, texts, folder=tmp_path)

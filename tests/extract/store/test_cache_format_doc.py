@@ -15,7 +15,7 @@ from extract.inputs.template import InputTemplate
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from extract.store.layout import CERTIFICATE_BYTES, array_shapes
+from extract.store.layout import CERTIFICATE_BYTES, array_shapes, checked_arrays
 from extract.store.manifest import SCHEMA, flatten
 from tests.extract.tiny_decoders import make_manifest, write_cache
 from tests.extract.word_stores import make_word_manifest, write_word_cache
@@ -32,7 +32,7 @@ WORD_TEXTS = [
 ]
 PIECES = [(1, 3, 2), (0, 0, 3), (1, 0, 3), (2, 0, 2)]
 FLAGS = np.array([0, 1, 0, 0, 2, 0, 4, 0, 0, 3], np.uint8)
-ALLOWED_IMPORTS = {"hashlib", "json", "h5py", "numpy"}
+ALLOWED_IMPORTS = {"hashlib", "json", "h5py", "numpy", "zlib"}
 
 
 def blocks() -> list[str]:
@@ -115,7 +115,7 @@ def test_every_array_and_number_is_on_the_page() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert f"schema {SCHEMA}\n" in page
     texts, words = make_manifest(TEXTS), make_word_manifest(WORD_TEXTS, len(TEXTS))
-    letters = {len(TEXTS): "N", len(FLAGS): "W", 6: "D"}
+    letters = {len(TEXTS): "N", len(FLAGS): "W", 6: "D", **{len(checked_arrays(each)): "A" for each in (texts, words)}}
     for path, (shape, dtype) in (*array_shapes(texts).items(), *array_shapes(words).items()):
         general = re.sub(r"^/(latents|words)/\w+/\w+$", r"/\1/<pooling>/<layer>", path)
         row = next(line for line in page.splitlines() if line.startswith(f"| `{general}` "))

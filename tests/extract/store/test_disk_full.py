@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from extract.errors import CacheError, CacheLockedError, DiskFullError
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from extract.store.create import create_store
 from extract.store.disk import explain_write_error
 from extract.store.reuse import cache_path
 from tests.extract.recorder import Recorder
@@ -180,3 +182,46 @@ def test_an_error_of_hdf5_without_a_number_is_judged_by_the_free_space(kind: typ
     found = explain_write_error(kind("file write failed"), tmp_path / "a.h5", needed=1)
     assert not isinstance(found, DiskFullError)
     assert "cannot be written: file write failed" in str(found)
+
+
+def test_a_file_system_without_locks_or_maps_is_one_sentence(
+    decoder: Decoder, texts: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", fail)
+        with pytest.raises(
+            CacheError, match=r"its file system has no file locks \(OSError: .*\); choose another folder"
+        ):
+            extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("numpy.memmap", fail)
+    with pytest.raises(CacheError, match="cannot be mapped into memory"):
+        LatentCache(whole)
+
+
+def test_a_file_size_limit_is_one_sentence(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(CacheError, match=r"exceeds the file-size limit"):
+            extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_may_not_be_written_is_one_sentence(
+    decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cache_path(tmp_path, describe_extraction(decoder, texts, SPEC))
+    create_store(path, describe_extraction(decoder, texts, SPEC))
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(CacheError, match="cannot be written: Read-only file system"):
+        extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)

@@ -1,11 +1,13 @@
 """A cache is found by what it holds: the same, or more; never something else."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import h5py
 import pytest
 
+from extract.errors import CacheWarning
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.store.manifest import Manifest
@@ -85,9 +87,27 @@ def test_half_done_foreign_and_damaged_files_are_passed_over(tmp_path: Path) -> 
     write_cache(tmp_path / "d.h5", TEXTS)
     with h5py.File(tmp_path / "d.h5", "r+") as file:
         file.attrs["manifest"] = file.attrs["manifest"].replace('"float32"', '"float8"')
-    assert find_cache(tmp_path, wanted()) is None
+    os.mkfifo(tmp_path / "f.h5")
+    (tmp_path / "g.h5").mkdir()
+    (tmp_path / "h.h5").symlink_to("nowhere")
+    with pytest.warns(CacheWarning) as warned:
+        assert find_cache(tmp_path, wanted()) is None
+    assert [str(each.message)[:4] for each in warned] == ["b.h5", "c.h5", "d.h5", "f.h5", "g.h5", "h.h5"]
+    assert all("in the caches folder is passed over: " in str(each.message) for each in warned)
     assert find_cache(tmp_path / "nowhere", wanted()) is None
     write_cache(tmp_path / "e.h5", TEXTS)
-    found = find_cache(tmp_path, wanted())
+    with pytest.warns(CacheWarning):
+        found = find_cache(tmp_path, wanted())
     assert found is not None
     assert found.path.name == "e.h5"
+
+
+def test_drafts_of_killed_layouts_are_swept(tmp_path: Path) -> None:
+    old, young, pipe = (tmp_path / f".x{i}.h5.new-1" for i in range(3))
+    old.touch()
+    young.touch()
+    os.mkfifo(pipe)
+    for path in (old, pipe):
+        os.utime(path, (0, 0))
+    write_cache(tmp_path / "a.h5", TEXTS)
+    assert (old.exists(), young.exists()) == (False, True)

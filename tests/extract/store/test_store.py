@@ -30,6 +30,7 @@ def write_some(path: Path, n_rows: int) -> None:
     identity = writer.manifest.identity
     latents = np.zeros((len(identity["layers"]), 2, n_rows, 6), np.float32)
     rows: dict[str, NDArray[Any]] = {"digest": digest_texts(TEXTS[:n_rows]), "n_tokens": np.ones(n_rows, np.int32)}
+    rows["is_truncated"] = np.zeros(n_rows, np.uint8)
     writer.write_rows(0, latents, poolings=["mean", "last"], layers=identity["layers"], rows=rows)
     writer.close()
 
@@ -211,7 +212,7 @@ def test_no_room_up_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_more_than_the_disk_holds_is_refused_before_hdf5(tmp_path: Path) -> None:
-    with pytest.raises(DiskFullError, match=r"it needs 2,140,000,000\.1 MB"):
+    with pytest.raises(DiskFullError, match=r"it needs 2,620,000,000\.1 MB"):
         create_store(tmp_path / "a.h5", Manifest({**make_manifest(TEXTS).identity, "n_rows": 10**13}))
     assert list(tmp_path.iterdir()) == []
 

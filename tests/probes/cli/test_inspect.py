@@ -8,6 +8,7 @@ import h5py
 import pytest
 
 from extract import ExtractionSpec, InputTemplate, extract_latents, join_words
+from extract.errors import CacheError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from tests.extract.tiny_decoders import make_decoder, make_texts
@@ -71,3 +72,54 @@ def test_inspect_a_foreign_file(content: bytes, tmp_path: Path, capsys: pytest.C
     err = capsys.readouterr().err
     assert str(tmp_path / "x.h5") in err
     assert "Traceback" not in err
+
+
+def test_inspect_verifies(finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(finished.cache), "--verify"]) == 0
+    assert "verified     every finished row is as it was written" in capsys.readouterr().out
+    path = tmp_path / "a.h5"
+    shutil.copy(finished.cache, path)
+    with h5py.File(path, "r+") as file:
+        file["latents/mean/block_01"][7, 3] += 1e-6
+    assert main(["inspect", str(path)]) == 0
+    assert main(["inspect", str(path), "--verify"]) == 1
+    assert "finished rows do not match their checksums; delete the file" in capsys.readouterr().err
+    assert main(["fit", str(finished.config), "--cache", str(path)]) == 1
+    assert "is damaged: " in capsys.readouterr().err
+
+
+def test_a_cache_of_an_earlier_version_opens_and_says_that_it_has_no_checksums(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.h5"
+    shutil.copy(finished.cache, path)
+    with h5py.File(path, "r+") as file:
+        del file["checksums"], file.attrs["manifest_digest"]
+    assert main(["inspect", str(path)]) == 0
+    assert "checksums    none: written by an earlier version" in capsys.readouterr().out
+    cache = LatentCache(path)
+    cache.verify()
+    assert main(["inspect", str(path), "--verify"]) == 1
+    assert "cannot be verified: it was written by an earlier version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gone", ["checksums", "manifest_digest"])
+def test_half_of_the_checksums_is_damage(finished: Finished, tmp_path: Path, gone: str) -> None:
+    path = tmp_path / "a.h5"
+    shutil.copy(finished.cache, path)
+    with h5py.File(path, "r+") as file:
+        del (file if gone in file else file.attrs)[gone]
+    with pytest.raises(CacheError, match=r"the manifest of cache .* is damaged"):
+        LatentCache(path)
+
+
+@pytest.mark.parametrize("name", ["identity", "provenance"])
+def test_a_changed_manifest_is_refused(finished: Finished, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.h5"
+    shutil.copy(finished.cache, path)
+    with h5py.File(path, "r+") as file:
+        value = json.loads(file.attrs["manifest"])
+        value[name]["x"] = 1
+        file.attrs["manifest"] = json.dumps(value, indent=1, sort_keys=True)
+    with pytest.raises(CacheError, match="it does not match its digest"):
+        LatentCache(path)

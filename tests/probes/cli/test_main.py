@@ -1,6 +1,9 @@
 """The command: what it says, and with which code it ends."""
 
+import errno
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,6 +20,7 @@ from extract.poolings.pooling import POOLINGS
 from extract.poolings.word_pooling import WORD_POOLINGS
 from probes.cli import configured, listing
 from probes.cli.main import COMMANDS, main
+from probes.cli.stopping import MESSAGE
 from probes.heads.registry import HEADS
 from probes.networks.losses import LOSSES
 from probes.tasks import TASKS
@@ -128,6 +132,72 @@ def test_ctrl_c_ends_with_130_and_a_sentence(
     monkeypatch.setattr(configured, "run", interrupt)
     assert main(["run", "--name", "x"]) == 130
     assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_with_130_and_a_sentence(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(number)
+    monkeypatch.setattr(configured, "run", lambda *_, **__: signal.raise_signal(number))
+    assert main(["run", "--name", "x"]) == 130
+    assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_imports_shows_no_traceback(number: signal.Signals) -> None:
+    code = (
+        "import importlib, os, sys\n"
+        "from probes.cli import main\n"
+        f"main.import_module = lambda name: os.kill(os.getpid(), {int(number)})\n"
+        "sys.exit(main.main(['run']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, MESSAGE)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG])
+def test_what_the_system_refuses_is_one_sentence(
+    number: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "runs/x/summary.md")
+
+    monkeypatch.setattr(configured, "run", fail)
+    assert main(["run", "--name", "x"]) == 1
+    err = capsys.readouterr().err
+    assert os.strerror(number) in err
+    assert "summary.md" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"seeds: null", "seeds is null; give a value, or leave the key out"),
+        (b"seeds: [99999999999]", "seeds are [99999999999]; allowed: whole numbers from 0 to 4294967295"),
+        (b"\xff\xfe", "cannot be read ('utf-8' codec"),
+        (b"name: \"a\\0b\"", "the run name is 'a\\x00b'; allowed: a folder name"),
+        (b"name: " + b"x" * 300, "of at most 150 bytes"),
+        (b"[1]", "holds '[1]'; allowed: a mapping of keys to values"),
+        (b"a: &a [*a]", "or an anchor holds itself"),
+        (b"[" * 5000, "is nested too deeply"),
+        (b"a: &a [1,1,1]\n" + b"".join(b"%c: &%c [%s]\n" % (98 + k, 98 + k, b",".join([b"*%c" % (97 + k)] * 9))
+         for k in range(12)), "values, anchors written out; allowed: 20,000"),
+        (b"task: {name: pair-files, options: {files: 3}}", "option `files` of 'pair-files' is 3, but a path"),
+        (b"task: {name: pair-files, options: {files: {train: 3}}}", "option `files` of 'pair-files' is {'train': 3}"),
+        (b"task: {name: pair-files, options: {files: x, columns: 3}}", "`columns` of 'pair-files' is 3, but a list of"),
+    ],
+)  # fmt: skip
+def test_a_config_that_cannot_be_used_is_one_sentence(
+    content: bytes, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_bytes(content)
+    assert main(["run", str(tmp_path / "x.yaml")]) == 1
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("table", listing.TABLES)

@@ -1,0 +1,40 @@
+"""Damaged files in the folder of a finished run: refused with an `IcecoreError`."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extract.decoders.decoder import Decoder
+from extract.decoders.loading import load_decoder
+from extract.errors import IcecoreError
+from probes.runs.scorer import load_scorer
+from tests.probes.finished_run import Finished
+from tests.probes.fuzz.settings import bounded, damaged
+
+HEAD = "siamese-cosine"
+FILES = ("scores.json", "config.yaml", f"heads/{HEAD}/seed_0/head.json", f"heads/{HEAD}/seed_0/model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def decoder(decoder_folder: Path) -> Decoder:
+    """The decoder of the run."""
+    return load_decoder(str(decoder_folder))
+
+
+@bounded(60)
+@given(data=st.data())
+def test_damaged_files_of_a_run(
+    data: st.DataObject, finished: Finished, decoder: Decoder, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "damaged"
+    shutil.copytree(finished.folder, folder, dirs_exist_ok=True)
+    name = data.draw(st.sampled_from(FILES))
+    content = (finished.folder / name).read_bytes()
+    (folder / name).write_bytes(data.draw(damaged(content)))
+    try:
+        load_scorer(folder, head=HEAD, decoder=decoder)
+    except IcecoreError as error:
+        assert str(error)
