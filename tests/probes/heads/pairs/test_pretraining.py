@@ -44,7 +44,8 @@ def latents_of(cache: LatentCache) -> torch.Tensor:
 def assert_same(one: SavedHead[LayerAutoencoder], other: SavedHead[LayerAutoencoder]) -> None:
     for key, value in one.head.state_dict().items():
         assert torch.equal(value, other.head.state_dict()[key]), key
-    without = [{key: value for key, value in saved.record.items() if key in one.record and key not in ("seconds", "record_sha256")}
+    left_out = ("seconds", "record_sha256")
+    without = [{key: value for key, value in saved.record.items() if key in one.record and key not in left_out}
                for saved in (one, other)]  # fmt: skip
     assert without[0] == without[1]
 
