@@ -38,8 +38,8 @@ class Protocol:
 
     def options_of(self, head: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Complete the options that a config gives a head with those of the protocol."""
-        table = self.heads if given.get("start", "fresh") == "fresh" else self.started_heads
-        return {**table.get(head, {}), **given}
+        is_started = head in self.started_heads and given.get("start", "fresh") != "fresh"
+        return {**(self.started_heads if is_started else self.heads).get(head, {}), **given}
 
 
 _FREEZE_LATENTS = {"pooling": "last", "layers": "blocks"}

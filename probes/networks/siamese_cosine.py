@@ -20,6 +20,8 @@ STARTS = {
     "frozen": "encoders of the layer-wise autoencoders, left as they are",
 }
 
+MOST_HIDDEN_LAYERS = 100
+
 
 class SiameseCosine(PairHead):
     """One encoder per layer shared by both texts, `L` cosines, then an MLP (FREEZE sections 4.1.1 and 4.2).
@@ -63,6 +65,8 @@ class SiameseCosine(PairHead):
                 f"encoder_learning_rate is {encoder_learning_rate:g}, but start is 'frozen', which trains no encoder; "
                 "leave it out, or use start: pretrained."
             )
+        if not 1 <= hidden_layers <= MOST_HIDDEN_LAYERS:
+            raise HeadError(f"hidden_layers is {hidden_layers}; allowed: 1 to {MOST_HIDDEN_LAYERS}.")
         self.encoder_learning_rate = encoder_learning_rate
         self.standardises_latents = standardises_latents
         self.start, self._is_adopted = start, False

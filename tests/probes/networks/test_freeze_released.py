@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from extract.errors import UnknownNameError
+from extract.errors import HeadError, UnknownNameError
 from probes.fitting.layer_fit import fit_layers
 from probes.fitting.protocols import FREEZE, find_protocol
 from probes.fitting.trainer import FitOptions
@@ -164,6 +164,12 @@ def test_unknown_names_are_refused(network: type[CosineMLP] | type[CosineLinear]
         network(2, 4, cosine_scaling="all")
     with pytest.raises(UnknownNameError, match=r"unknown activation 'tanh'.*Allowed: gelu, relu"):
         CosineMLP(2, 4, activation="tanh")
+
+
+def test_a_network_of_no_layers_or_too_many_is_refused() -> None:
+    for n in (0, 101):
+        with pytest.raises(HeadError, match=f"hidden_layers is {n}; allowed: 1 to 100"):
+            SiameseCosine(2, 4, hidden_layers=n)
 
 
 def test_the_first_rung_is_the_released_one() -> None:

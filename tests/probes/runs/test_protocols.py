@@ -132,6 +132,10 @@ def test_the_released_protocol_sets_each_rung(rung: str) -> None:
     assert plain.own[0] == given  # the library's own head is another
 
 
+def test_the_start_of_a_token_head_is_no_start_from_autoencoders() -> None:
+    assert resolve_head("token-classifier", {"start": "prior"}, protocol="magnet").own[0].steps == 4000
+
+
 def test_the_released_protocol_extracts_and_pretrains_as_freeze_does() -> None:
     config = RunConfig(
         protocol="freeze-released", pretraining=PretrainingSpec(corpus="class-sample", autoencoder={"max_epochs": 3})
