@@ -79,6 +79,5 @@ def fit_layers(
 
 @torch.no_grad()
 def _raw_losses(module: LayerAutoencoder, data: TextLatents) -> tuple[float, ...]:
-    sums = sum(module.raw_losses(batch) * batch.shape[1] for batch in data.val_dataloader())
-    losses: list[float] = (sums / len(data.held_out_rows)).tolist()
-    return tuple(losses)
+    sums = torch.stack([module.raw_losses(batch) * batch.shape[1] for batch in data.val_dataloader()]).sum(0)
+    return tuple((sums / len(data.held_out_rows)).tolist())

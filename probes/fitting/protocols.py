@@ -42,7 +42,7 @@ class Protocol:
         return {**(self.started_heads if is_started else self.heads).get(head, {}), **given}
 
 
-_FREEZE_LATENTS = {"pooling": "last", "layers": "blocks"}
+_FREEZE_LATENTS: dict[str, Any] = {"pooling": "last", "layers": "blocks"}
 _FREEZE_MLP = {
     **_FREEZE_LATENTS, "standardises_latents": False, "cosine_scaling": "global", "activation": "relu", "hidden": 128,
     "loss": "mse", "learning_rate": 3e-4, "weight_decay": 0.01, "batch_size": 32, "max_epochs": 100, "keep": "last",

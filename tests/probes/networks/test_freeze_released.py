@@ -17,7 +17,7 @@ from probes.latents.pair_latents import PairLatents
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.cosine_heads import CosineLinear, CosineMLP
-from probes.networks.layerwise import LayerGroups
+from probes.networks.layerwise import LayerGroups, LayerwiseLinear, LayerwiseNorm
 from probes.networks.pair_head import collect_similarities
 from probes.networks.siamese_cosine import SiameseCosine
 from tests.probes.corpus_latents import write_corpus
@@ -115,14 +115,14 @@ def test_autoencoders_begin_with_narrow_xavier_weights() -> None:
     torch.manual_seed(0)
     arguments, options = check_autoencoder_options(find_protocol(FREEZE).autoencoder)
     module = LayerAutoencoder(4, 40, **{**arguments, "bottleneck": 10})
-    maps = [part for part in module.modules() if type(part).__name__ == "LayerwiseLinear"]
+    maps = [part for part in module.modules() if isinstance(part, LayerwiseLinear)]
     assert [tuple(part.weight.shape[1:]) for part in maps] == [(40, 25), (25, 10), (10, 25), (25, 40)]
     for part in maps:
         bound = 0.5 * (6 / sum(part.weight.shape[1:])) ** 0.5
         assert 0.95 * bound < float(part.weight.detach().abs().max()) <= bound
         assert not part.bias.any()
     for group, n_norms in ((module.encoder.groups[0], 2), (module.decoder.groups[0], 1)):
-        assert sum(type(part).__name__ == "LayerwiseNorm" for part in group) == n_norms
+        assert sum(isinstance(part, LayerwiseNorm) for part in group.children()) == n_norms
     assert (options.batch_size, options.max_epochs) == (64, 250)
 
 
@@ -175,6 +175,9 @@ def test_a_network_of_no_layers_or_too_many_is_refused() -> None:
 def test_the_first_rung_is_the_released_one() -> None:
     resolved = resolve_head("cosine-mlp", {}, protocol=FREEZE)
     head = CosineMLP(L, D, **resolved.own[0])
-    assert [type(part).__name__ for part in head.network] == ["Linear", "ReLU", "Linear"]
-    assert [tuple(part.weight.shape) for part in head.network if isinstance(part, nn.Linear)] == [(128, L), (1, 128)]
+    assert [type(part).__name__ for part in head.network.children()] == ["Linear", "ReLU", "Linear"]
+    assert [tuple(part.weight.shape) for part in head.network.children() if isinstance(part, nn.Linear)] == [
+        (128, L),
+        (1, 128),
+    ]
     assert (head.cosine_scaling, head.standardises_latents, head.loss_name) == ("global", False, "mse")
