@@ -88,7 +88,7 @@ def wrap_decoder(
         DecoderError: Its blocks cannot be found.
     """
     located = located or Located(name="in-memory", source="memory", path="", revision="")
-    module = _body(model)
+    module = body_of(model)
     module.eval().requires_grad_(False)
     config: Any = module.config
     text_config = config.get_text_config()
@@ -122,9 +122,12 @@ def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Mo
     )
 
 
-def _body(model: nn.Module) -> nn.Module:
+def body_of(model: nn.Module) -> nn.Module:
+    """Return a causal language model without its head; that of its text decoder where it has several parts."""
     get_decoder = getattr(model, "get_decoder", None)
     body = get_decoder() if callable(get_decoder) else getattr(model, "base_model", model)
+    if getattr(body, "lm_head", None) is not None:  # a model of several parts hands out its text model, head and all
+        body = getattr(body, "model", body)
     return body if isinstance(body, nn.Module) else model
 
 

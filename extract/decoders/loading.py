@@ -1,13 +1,14 @@
 """Loading decoders: a known name, a hub id, a local folder or a GGUF file becomes a frozen decoder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from extract.decoders.decoder import Decoder, wrap_decoder
+from extract.decoders.decoder import Decoder, body_of, wrap_decoder
 from extract.decoders.locate import Located, locate_decoder
 from extract.decoders.spec import COMPUTE_DTYPES, DecoderSpec
 from extract.errors import DecoderError
@@ -31,9 +32,11 @@ def load_decoder(spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[st
     device = choose_device(spec.device)
     with _loading(located, spec):
         tokenizer = _read_tokenizer(located, spec)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            located.path, dtype=_load_dtype(spec, device), **_options(located, spec)
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            located.path, dtype=_load_dtype(spec, device), output_loading_info=True, **_options(located, spec)
         )
+        model, loaded = found
+        _require_whole(model, loaded, spec)
         if spec.adapter:
             model = _merge_adapter(model, spec.adapter)
         if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
@@ -110,6 +113,25 @@ def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
             f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
             "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
         ) from error
+
+
+def _require_whole(model: nn.Module, loaded: Mapping[str, Collection[Any]], spec: DecoderSpec) -> None:
+    """Refuse a checkpoint that leaves weights of the decoder random; those of its language-model head are not used."""
+    body = body_of(model)
+    prefix = next((f"{name}." for name, module in model.named_modules() if module is body and name), "")
+    missing = sorted(key for key in loaded["missing_keys"] if key.startswith(prefix))
+    unknown = sorted(key for key in loaded["unexpected_keys"] if prefix and key.startswith(prefix))
+    other = sorted(str(key[0] if isinstance(key, tuple) else key) for key in loaded["mismatched_keys"])
+    for keys, what in (
+        (missing, "lacks"),
+        (other, "has another shape for"),
+        (unknown, "has, and the decoder does not,"),
+    ):
+        if keys:
+            raise DecoderError(
+                f"decoder {spec.name!r} would be loaded in part: its checkpoint {what} {len(keys)} weights, such as "
+                f"{keys[0]!r}, so layers would hold random numbers. Give the checkpoint that belongs to config.json."
+            )
 
 
 def _merge_adapter(model: Any, adapter: str) -> Any:

@@ -57,6 +57,9 @@ def open_store(path: Path, manifest: Manifest, *, workers: Workers = Workers()) 
         writer.close()
 
 
+LONGEST, MOST_ROWS = 8, 64  # texts tried for the longest row, and rows of the batch that a plan is proved on
+
+
 @dataclass(frozen=True, eq=False)
 class Extraction:
     """One run over the rows of an open store that are not done yet.
@@ -115,10 +118,18 @@ class Extraction:
 
     def certify(self) -> dict[str, Any]:
         """Certify the plan in force before anything is computed with it."""
+        n_rows, n_tokens = self.largest_batch()
         return {
-            "influence": check_influence(self.decoder, self.spec.mask_plan),
+            "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
             "batch_invariance": check_batch_invariance(self.decoder),
         }
+
+    def largest_batch(self) -> tuple[int, int]:
+        """Estimate rows and tokens of a batch of the longest texts."""
+        lengths = [len(text.text if isinstance(text, JoinedText) else text) for text in self.texts]
+        longest = [self.texts[i] for i in np.argsort(lengths, kind="stable")[-LONGEST:]]
+        n_tokens = max(len(item.ids) for item in self.encoder(longest))
+        return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
     def check_frozen(self, was_done: NDArray[np.bool_]) -> dict[str, Any]:
         """Certify that the weights have not changed; if they have, void the rows of this run and raise."""

@@ -15,6 +15,7 @@ from extract.decoders.decoder import Decoder
 from extract.masks.plan import CAUSAL, MaskPlan
 from extract.wiring.certificate import probe_layers, require_equal
 from extract.wiring.interface import Wiring, wired
+from extract.wiring.isolation import short_windows
 
 Blocks = tuple[nn.Module, ...]
 
@@ -47,11 +48,15 @@ class Replay:
     def run(self, index: int, hidden: Tensor, kind: str) -> Tensor:
         """Run a block of the last forward pass once more, on other hidden states `(B, T, D)` and under a mask kind."""
         args, kwargs = self._calls[index]
-        with self.wiring.converted(index, kind):
+
+        def forward(hidden: Tensor) -> Tensor:
             # `forward` and not the call itself: hooks of the outer pass must not fire for an inner one.
             output = self.blocks[index].forward(hidden, *args, **kwargs)
-        changed: Tensor = output[0] if isinstance(output, tuple) else output
-        return changed
+            changed: Tensor = output[0] if isinstance(output, tuple) else output
+            return changed
+
+        with self.wiring.converted(index, kind):
+            return self.wiring.around(index, hidden, forward)
 
     def _note(self, index: int) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -142,9 +147,11 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
         DecoderError: The family does not let its attention be chosen, or computes something else through ours.
     """
     family = decoder.description.family
-    untouched = probe_layers(decoder)
+    with short_windows(decoder):
+        untouched = probe_layers(decoder)
     with wired(decoder.module, decoder.blocks, [CAUSAL] * len(decoder.blocks), family=family) as wiring:
-        require_equal(untouched, probe_layers(decoder), decoder)
+        with short_windows(decoder), wiring.windows_apart():
+            require_equal(untouched, probe_layers(decoder), decoder)
         wiring.end()
         wiring.set_kinds(kinds)
         yield wiring

@@ -14,6 +14,7 @@ from extract.inputs.template import InputTemplate, TextEncoder
 from extract.masks.plan import MaskPlan
 from extract.wiring.applied import masks_in_force, skip_in_force
 from extract.wiring.capture import run_batch
+from extract.wiring.interface import AttentionCall
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def attention_maps(
     maps = torch.zeros(n_blocks, n_tokens, n_tokens)
     sink, n_queries = torch.zeros(n_blocks), 0
 
-    def watch(block: int, weights: Float[Tensor, "B Q T T"]) -> None:
-        mean = weights[0].mean(0).cpu()
+    def watch(block: int, call: AttentionCall) -> None:
+        mean = call.weights()[0].mean(0).cpu()
         maps[block] += mean[:n_tokens, :n_tokens]
         sink[block] += mean[1:, 0].sum()
 

@@ -18,6 +18,8 @@ from extract.poolings.pooling import POOLINGS, index_batch
 from extract.poolings.word_pooling import WORD_POOLINGS, index_words
 from extract.wiring.interface import wiring_of
 
+FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
+"""What the code of a family raises where it cannot run as it is configured."""
 Visit = Callable[[int, Tensor], None]
 
 
@@ -49,6 +51,15 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
             output = decoder.module(**forward_inputs(decoder, batch))
         except _EnoughError:
             return
+        except FAMILY_FAULTS as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise DecoderError(
+                f"the forward pass of the family {decoder.description.family!r} fails on a batch of "
+                f"{tuple(batch.ids.shape)} tokens ({type(error).__name__}: {why[:200]}); it cannot be "
+                "extracted with this release of transformers and this configuration."
+            ) from error
         final = output.last_hidden_state
         if final.shape[-1] != decoder.description.width:
             raise DecoderError(

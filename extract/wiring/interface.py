@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from extract.errors import DecoderError
@@ -25,6 +25,34 @@ SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"
 _MARK = "_icecore_wiring"  # attribute of a wired decoder's configuration, and of every module of its blocks
 
 
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """What the attention of a block was called with, and what came of it.
+
+    Attributes:
+        module: The attention module.
+        query: `(B, heads, T, H)`.
+        key: `(B, key heads, T, H)`.
+        value: `(B, key heads, T, V)`.
+        options: What the module passed along, by transformers' names.
+        mask: `(B or 1, 1, T, T)` bool, or the name of a shortcut.
+        mixed: `(B, T, heads, V)`, the result.
+    """
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: dict[str, Any]
+    mask: Tensor | str
+    mixed: Tensor
+
+    def weights(self) -> Float[Tensor, "B Q T T"]:
+        """Compute the attention weights under the mask in force, in float32."""
+        scaling, softcap, sinks = (self.options.get(name) for name in ("scaling", "softcap", "s_aux"))
+        return attention_weights(self.query, self.key, mask=self.mask, scaling=scaling, softcap=softcap, sinks=sinks)
+
+
 @dataclass(eq=False)
 class Wiring:
     """Which mask each block of one decoder attends under, and the batch that is being computed.
@@ -34,14 +62,19 @@ class Wiring:
         calls: How often each block has asked for its mask since the batch began.
         windows: Sliding window of each block that has asked, in tokens; None for none.
         asked_windows: Windows for which the decoder asked transformers to build a mask, in tokens.
-        watch: Receives every block's position and attention weights `(B, heads, T, T)`, which cost nothing without it.
+        watch: Receives every block's position and what its attention was called with; what it returns, unless None,
+            takes the place of the result.
+        proved: Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens.
+        around: Runs a block that an architecture runs again: receives its position, its input and the run.
     """
 
     kinds: list[MaskKind]
     calls: list[int] = field(default_factory=list)
     windows: dict[int, int | None] = field(default_factory=dict)
     asked_windows: set[int] = field(default_factory=set)
-    watch: Callable[[int, Tensor], None] | None = None
+    watch: Callable[[int, AttentionCall], Tensor | None] | None = None
+    around: Callable[[int, Tensor, Callable[[Tensor], Tensor]], Tensor] = lambda _, hidden, run: run(hidden)
+    proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
     _spans: Tensor | None = None
@@ -60,6 +93,29 @@ class Wiring:
             yield
         finally:
             self.kinds[block] = before
+
+    @contextmanager
+    def observed(
+        self,
+        watch: Callable[[int, AttentionCall], Tensor | None],
+        around: Callable[[int, Tensor, Callable[[Tensor], Tensor]], Tensor],
+    ) -> Iterator[None]:
+        """Watch attention and blocks that are run again until the `with` block ends."""
+        before = self.watch, self.around
+        self.watch, self.around = watch, around
+        try:
+            yield
+        finally:
+            self.watch, self.around = before
+
+    @contextmanager
+    def windows_apart(self) -> Iterator[None]:
+        """Forget, when the `with` block ends, the windows that were seen inside it."""
+        before = dict(self.windows), set(self.asked_windows)
+        try:
+            yield
+        finally:
+            self.windows, self.asked_windows = before
 
     def begin(self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None) -> None:
         """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans."""
@@ -132,9 +188,11 @@ def wired_attention(
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
     }
-    if mark.wiring.watch is not None:
-        mark.wiring.watch(mark.block, attention_weights(query, key, **how))
-    return attend(query, key, value, **how), None
+    mixed = attend(query, key, value, **how)
+    if mark.wiring.watch is None:
+        return mixed, None
+    instead = mark.wiring.watch(mark.block, AttentionCall(module, query, key, value, options, how["mask"], mixed))
+    return mixed if instead is None else instead, None
 
 
 def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:

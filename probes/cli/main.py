@@ -12,7 +12,11 @@ COMMANDS = {
     "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
     "extract": ("probes.cli.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
     "sweep": ("probes.cli.sweep", "sweep_command", "one config under many mask plans, shared blocks computed once"),
-    "verify": ("probes.cli.verify", "verify_command", "prove a mask plan on a decoder: influence matrix per layer"),
+    "verify": (
+        "probes.cli.verify",
+        "verify_command",
+        "prove a mask plan on a decoder: the mask of every block",
+    ),
     "attention": ("probes.cli.verify", "attention_command", "attention maps and sink mass under a plan"),
     "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
     "score": ("probes.cli.score", "score_command", "score new pairs, texts or words with a finished run"),

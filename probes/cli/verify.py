@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from jsonargparse import ArgumentParser
 
 from extract.decoders.loading import load_decoder
@@ -13,7 +14,8 @@ from extract.masks.kinds import draw
 from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
-from extract.wiring.certificate import INFLUENCE_TOKENS, check_batch_invariance, check_influence, influence
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence
+from extract.wiring.isolation import N_TOKENS, measured_masks
 from probes.cli.parsing import make_parser, parse_command
 from probes.cli.score import read_lines
 from probes.cli.screen import show
@@ -26,26 +28,34 @@ TEXTS = (
 
 
 def verify_command(argv: Sequence[str]) -> int:
-    """Certify a mask plan on a decoder and print its influence matrix at every layer."""
+    """Certify a mask plan on a decoder and print the mask that was measured at every block."""
     parser = _parser("verify", verify_command.__doc__)
-    parser.add_argument("--tokens", type=int, default=INFLUENCE_TOKENS, help="length of the row, in tokens")
+    parser.add_argument("--tokens", type=int, default=N_TOKENS, help="length of the row, in tokens")
     parser.add_argument("--picture", type=str, default="", help="PNG file for the matrices")
     found = parse_command(parser, argv, usage="DECODER PLAN")
     plan = parse_plan(found.plan)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
-    with plan_in_force(decoder, plan):
-        moved = influence(decoder, n_tokens=found.tokens)
-        certificate = {"influence": check_influence(decoder, plan), **check_batch_invariance(decoder)}
-    for layer, matrix in zip(decoder.layers, moved, strict=True):
-        show(f"{layer}\n{draw(matrix)}")
+    with plan_in_force(decoder, plan) as wiring:
+        certificate = {**check_influence(decoder, plan), **check_batch_invariance(decoder)}
+        if wiring is None:  # transformers' own path, which shows what reaches a layer and no mask of a block
+            names, masks = list(decoder.layers), list(influence(decoder, n_tokens=found.tokens))
+        else:
+            measured = measured_masks(decoder, wiring, n_tokens=found.tokens)
+            names, masks = (
+                [decoder.layers[call.block + 1] + " again" * call.is_again for call, _ in measured],
+                [mask for _, mask in measured],
+            )
+    for name, matrix in zip(names, masks, strict=True):
+        show(f"{name}\n{draw(matrix)}")
+    proved = "" if wiring is None else f" in {certificate['n_calls']} blocks, by themselves and in every head,"
     show(
-        f"plan {plan.text} took effect on {decoder.description.name} at {len(decoder.layers)} layers; "
+        f"plan {plan.text} took effect on {decoder.description.name}{proved} at {len(decoder.layers)} layers; "
         f"drift with padding right {certificate['right']:.1e}, left {certificate['left']:.1e} "
         f"(allowed {certificate['allowed']:g})"
     )
     if found.picture:
-        title = f"influence, {plan.text} on {decoder.description.name}"
-        draw_influence(moved, decoder.layers, _writable(found.picture), title=title)
+        title = f"measured masks, {plan.text} on {decoder.description.name}"
+        draw_influence(torch.stack(masks), tuple(names), _writable(found.picture), title=title)
     return 0
 
 

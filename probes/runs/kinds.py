@@ -9,12 +9,11 @@ from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from probes.heads.classes.results import fewest_rows
 from probes.heads.classes.scoring import CLASSES_SCORING
-from probes.heads.numbers.scoring import NUMBERS_SCORING
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.result import HeadResult
-from probes.heads.scoring import KindScoring
+from probes.heads.scoring import KindScoring, score_texts
 from probes.heads.words.scoring import WORDS_SCORING
 from probes.report.document import KindReport
 from probes.report.kinds.classes import CLASSES_REPORT
@@ -92,7 +91,11 @@ _KINDS = (
         zero_shot=zero_shot_scores,
     ),
     TaskKind("classes", CLASSES_REPORT, CLASSES_SCORING, fewest_rows=fewest_rows),
-    TaskKind("numbers", NUMBERS_REPORT, NUMBERS_SCORING, fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds)),
+    TaskKind(
+        "numbers", NUMBERS_REPORT,
+        KindScoring(score_texts, lambda text, number: {"number": float(number), "text": text}),
+        fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds),
+    ),
     TaskKind(
         "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
         row_texts=lambda task, split: [(text,) for text in task.joined(split)],

@@ -11,7 +11,8 @@ from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import KINDS, MaskKind, batch_mask, draw, kind_matrix, parse_kind
 from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import influence, probe_spans
+from extract.wiring.certificate import influence
+from extract.wiring.probe_rows import probe_spans
 from tests.extract.tiny_decoders import make_decoder
 
 SPANS = torch.tensor([CONTEXT, 0, 0, CONTEXT])

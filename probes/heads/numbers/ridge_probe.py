@@ -107,11 +107,6 @@ def fit_ridge(latents: Float[Tensor, "N D"], gold: Float[Tensor, " N"], alphas: 
 
     One singular value decomposition of the standardised features solves all of them, in float64; no penalty shrinks
     the bias. Latents that are not finite raise a HeadError.
-
-    Example:
-        >>> fit = fit_ridge(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0, 3.0]), (2.0,))
-        >>> fit.weight.round(decimals=6).tolist(), round(fit.bias.item(), 6)
-        ([[0.5]], 2.0)
     """
     raw, target = latents.double(), gold.double()
     if not torch.isfinite(raw).all():

@@ -15,19 +15,11 @@ def read_number_files(  # noqa: PLR0913  (flat, because these are the keys of a 
     number: str = "number", group: str | None = None, split_column: str = "split", header: bool = True,
     columns: Sequence[str] | None = None, delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error",
 ) -> NumberTask:  # fmt: skip
-    r"""Read texts with numbers; options as for `read_class_files`, but one file always has a split column.
+    """Read texts with numbers; options as for `read_class_files`, but one file always has a split column.
 
     Raises:
         TaskError: A file is broken, a row is bad, a split has fewer than 8 rows, or its numbers are all equal.
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp(), "all.tsv")
-        >>> rows = [f"text {i}\t{i / 2}\ttrain" for i in range(8)]
-        >>> _ = path.write_text("\n".join(["text\tnumber\tsplit", *rows]), encoding="utf-8")
-        >>> read_number_files(path).numbers("train")[:3].tolist()
-        [0.0, 0.5, 1.0]
     """
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields: Fields = {"text": (text, check_text), "number": (number, check_gold), "group": (group, check_group)}

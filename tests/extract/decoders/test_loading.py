@@ -1,15 +1,28 @@
 """Loading from a local folder, in the asked dtype, or a sentence."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from extract import DecoderSpec, load_decoder
 from extract.decoders.loading import choose_device, load_tokenizer
 from extract.errors import DecoderError, UnknownNameError
 from extract.wiring.capture import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_tokenizer, save_decoder
+
+KEY, HEAD = "model.layers.1.mlp.up_proj.weight", "lm_head.weight"
+
+
+def rewritten(folder: Path, copy: Path, change: dict[str, str | None]) -> Path:
+    """Copy a decoder with some of its tensors renamed, or left out."""
+    shutil.copytree(folder, copy)
+    weights = load_file(copy / "model.safetensors")
+    kept = {change.get(key, key): tensor for key, tensor in weights.items()}
+    save_file({key: tensor for key, tensor in kept.items() if key}, copy / "model.safetensors", {"format": "pt"})
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +94,35 @@ def test_missing_weights_are_a_sentence(tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(DecoderError, match=r"decoder '.*tiny' cannot be loaded from folder .*model\.safetensors"):
         load_decoder(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({KEY: None}, rf"its checkpoint lacks 1 weights, such as '{KEY}', so layers would hold random numbers"),
+        ({KEY: f"{KEY}_renamed"}, rf"its checkpoint lacks 1 weights, such as '{KEY}'"),
+        ({HEAD: f"{KEY}_more"}, rf"has, and the decoder does not, 1 weights, such as '{KEY}_more'"),
+    ],
+)
+def test_a_checkpoint_that_leaves_weights_random_is_refused(
+    change: dict[str, str | None], message: str, folder: Path, tmp_path: Path
+) -> None:
+    copied = rewritten(folder, tmp_path / "partial", change)
+    with pytest.raises(DecoderError, match=message):
+        load_decoder(str(copied))
+
+
+def test_weights_of_the_head_may_be_missing(folder: Path, tmp_path: Path) -> None:
+    headless = load_decoder(str(rewritten(folder, tmp_path / "headless", {HEAD: None})))
+    assert headless.description.weight_digest == load_decoder(str(folder)).description.weight_digest
+
+
+def test_weights_of_another_shape_are_refused(folder: Path, tmp_path: Path) -> None:
+    copied = rewritten(folder, tmp_path / "shape", {})
+    weights = load_file(copied / "model.safetensors")
+    save_file({**weights, KEY: weights[KEY][:-1].clone()}, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DecoderError, match=r"cannot be loaded|has another shape for"):
+        load_decoder(str(copied))
 
 
 def test_a_tokenizer_is_loaded_without_its_decoder(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from extract.errors import CertificateError
+from extract.errors import CertificateError, DecoderError
 from extract.masks.plan import parse_plan
 from extract.run.runner import extract_latents
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
@@ -64,9 +64,33 @@ def test_a_decoder_that_looks_at_nothing_is_caught() -> None:
 
 
 def test_attention_to_padding_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    attend_without(monkeypatch, is_causal=True)
-    with pytest.raises(CertificateError, match=r"latents depend on left padding: layer \w+ drifts by \d"):
+    attend_without(monkeypatch, is_causal=False)
+    with pytest.raises(CertificateError, match=r"latents depend on right padding: layer \w+ drifts by \d"):
         check_batch_invariance(make_decoder())
+
+
+def test_padding_on_the_left_which_no_extraction_uses_is_only_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    attend_without(monkeypatch, is_causal=True)
+    found = check_batch_invariance(make_decoder())
+    assert found["left"] > found["allowed"] > 10 * found["right"]
+
+
+def test_a_forward_pass_that_fails_is_a_sentence() -> None:
+    decoder = make_decoder()
+    fault = RuntimeError("The size of tensor a (2) must match the size of tensor b (4)")
+    decoder.blocks[1].register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(fault))
+    message = r"forward pass of the family 'llama' fails on a batch of .* \(RuntimeError: The size of tensor a \(2\)"
+    with pytest.raises(DecoderError, match=message):
+        check_influence(decoder, parse_plan("causal"))
+
+
+def test_memory_that_runs_out_is_not_the_fault_of_a_family() -> None:
+    decoder = make_decoder()
+    decoder.blocks[1].register_forward_pre_hook(
+        lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("out of memory"))
+    )
+    with pytest.raises(torch.OutOfMemoryError):
+        check_influence(decoder, parse_plan("causal"))
 
 
 def test_latents_that_are_no_numbers_are_caught() -> None:

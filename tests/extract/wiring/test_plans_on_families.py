@@ -11,8 +11,9 @@ from extract.decoders.decoder import Decoder
 from extract.masks.plan import parse_plan
 from extract.masks.reach import expected_reach
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import check_batch_invariance, check_influence, influence, probe_spans
+from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.interface import wired, wiring_of
+from extract.wiring.probe_rows import probe_spans
 from tests.extract.mask_families import (
     ALSO_WORKING,
     REFUSED,

@@ -91,7 +91,7 @@ def test_flags_that_say_no_plans_are_refused(flags: dict[str, str], message: str
         choose_plans({**EMPTY, **flags})
 
 
-def test_verify_prints_the_influence_of_every_layer_and_draws_it(
+def test_verify_prints_the_mask_of_every_block_and_draws_it(
     config: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     picture = tmp_path / "deep" / "influence.png"
@@ -99,8 +99,8 @@ def test_verify_prints_the_influence_of_every_layer_and_draws_it(
     assert main(["verify", decoder, "backward:1", "--tokens", "4", "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out
     assert "block_02\n1 0 0 0\n1 1 0 0\n1 1 1 0\n1 1 1 1\n" in printed
-    assert "block_03\n1 1 1 1\n1 1 1 1\n1 1 1 1\n1 1 1 1\n" in printed
-    assert "plan backward:1 took effect on decoder at 5 layers" in printed
+    assert "block_03\n1 1 1 1\n0 1 1 1\n0 0 1 1\n0 0 0 1\n" in printed  # its own mask, whatever reached it from below
+    assert "plan backward:1 took effect on decoder in 3 blocks, by themselves and in every head, at 5 layers" in printed
     assert picture.stat().st_size > 1000
 
 

@@ -44,11 +44,10 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     assert listing(folder) == sorted(
         [*files, *(f"heads/ridge-probe/{it}" for it in ("head.json", "model.safetensors"))]
     )
-    result = scores["heads"]["ridge-probe"]
-    chosen = result["chosen"]
+    chosen, extras = (scores["heads"]["ridge-probe"][key] for key in ("chosen", "extras"))
     summary = (folder / "summary.md").read_text(encoding="utf-8")
     assert f"| ridge-probe | {chosen['layer']}, alpha {chosen['alpha']:g} | mean+last |" in summary
-    assert f"| ridge-probe | test | {result['extras']['rmse']['test']['probe']:.3f} |" in summary
+    assert f"| ridge-probe | test | {extras['rmse']['test']['probe']:.3f} |" in summary
     assert "is a **sample**" in summary
     assert "bootstrap over test rows" in summary
 

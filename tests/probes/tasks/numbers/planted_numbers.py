@@ -34,7 +34,6 @@ def plant_numbers(path: Path, task: NumberTask) -> LatentCache:
     """Write latents whose first feature follows the unshuffled number at one layer, and noise elsewhere."""
     rng, texts = np.random.default_rng(3), task.texts()
     latents = rng.normal(size=(2, len(LAYERS), len(texts), WIDTH))
-    places = np.array([int(text.split()[1]) for text in texts])
-    mean = latents[0]
-    mean[LAYERS.index(PLANTED), :, 0] = 0.5 * mean[0, :, 0] + places % 5
+    numbers = np.array([int(text.split()[1]) for text in texts]) % 5
+    latents[0, LAYERS.index(PLANTED), :, 0] = 0.5 * latents[0, 0, :, 0] + numbers
     return write_latents(path, texts, dict(zip(("mean", "last"), latents.astype(np.float32), strict=True)))

@@ -1,0 +1,146 @@
+"""Every block of a wired decoder by itself, run on rows that differ at one token each, all in one forward pass."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from extract.decoders.decoder import Decoder
+from extract.masks.plan import MaskPlan
+from extract.wiring.capture import run_batch
+from extract.wiring.interface import AttentionCall, Wiring
+from extract.wiring.probe_rows import plain_batch, probe_ids, probe_spans
+
+N_TOKENS = 8
+SHORT_WINDOW = 4
+MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}  # smallest change, relative to a token's largest value
+WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
+
+
+@dataclass(eq=False)
+class BlockCall:
+    """One run of one block, looked at by itself.
+
+    Attributes:
+        block: Its position, from 0.
+        is_again: Whether the plan's architecture runs it a second time.
+        attention: The calls of its attention.
+        moved: `(T, T)` bool, true at `[i, j]` where the output at token `i` changed with token `j`.
+    """
+
+    block: int
+    is_again: bool
+    attention: list[AttentionCall] = field(default_factory=list)
+    moved: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+
+    def kind(self, plan: MaskPlan, n_blocks: int) -> str:
+        """Return the mask kind that the plan gives the block here."""
+        return plan.converted[0] if self.is_again else plan.kinds(n_blocks)[self.block]
+
+    def measured(self, dtype: str) -> Bool[Tensor, "T T"]:
+        """Measure the block's mask: whether attention at token `i` changed with token `j`, in any head."""
+        return torch.stack([moved_tokens(call.mixed, dtype).any(-1) for call in self.attention]).any(0)
+
+
+def look_at_blocks(
+    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS, holds_attention: bool = False
+) -> list[BlockCall]:
+    """Run every block of a wired decoder on rows that differ at one token each, in the order the plan runs them.
+
+    `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows.
+    """
+    calls: list[BlockCall] = []
+    dtype = decoder.description.dtype
+
+    def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
+        calls.append(BlockCall(block, is_again))
+        return _varied(hidden, seed=block)
+
+    def leave(hidden: Tensor) -> None:
+        calls[-1].moved = moved_tokens(hidden.unsqueeze(2), dtype).squeeze(-1)
+
+    def watch(_: int, call: AttentionCall) -> Tensor | None:
+        calls[-1].attention.append(call)
+        return call.mixed[:1].expand_as(call.mixed) if holds_attention else None
+
+    def around(block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+        output = run(enter(block, hidden, is_again=True))
+        leave(output)
+        return output
+
+    n_tokens = min(n_tokens, decoder.description.window)
+    batch = plain_batch(probe_ids(decoder, n_tokens, seed=0).repeat(n_tokens + 1, 1), spans=probe_spans(n_tokens))
+    with ExitStack() as stack:
+        for index, block in enumerate(decoder.blocks):
+            # In front of the hooks of architectures and skips: those keep and add what the isolated block was given.
+            hook = block.register_forward_pre_hook(_entering(index, enter), with_kwargs=True, prepend=True)
+            stack.enter_context(hook)
+            stack.enter_context(block.register_forward_hook(_leaving(leave), prepend=True))
+        stack.enter_context(wiring.observed(watch, around))
+        run_batch(decoder, batch, lambda *_: None, depth=len(decoder.blocks))
+    return calls
+
+
+def measured_masks(
+    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS
+) -> list[tuple[BlockCall, Bool[Tensor, "T T"]]]:
+    """Measure the mask of every block, in the order the plan runs them."""
+    dtype = decoder.description.dtype
+    return [(call, call.measured(dtype)) for call in look_at_blocks(decoder, wiring, n_tokens=n_tokens)]
+
+
+@contextmanager
+def short_windows(decoder: Decoder) -> Iterator[None]:
+    """Shorten every sliding window to `SHORT_WINDOW` tokens until the `with` block ends."""
+    config: Any = decoder.module.config
+    owners = [config, config.get_text_config(), *decoder.module.modules()]
+    found = {(id(owner), name): owner for owner in owners for name in WINDOW_NAMES if _is_long(vars(owner).get(name))}
+    before = {key: vars(owner)[key[1]] for key, owner in found.items()}
+    try:
+        for (_, name), owner in found.items():
+            setattr(owner, name, SHORT_WINDOW)
+        yield
+    finally:
+        for key, owner in found.items():
+            setattr(owner, key[1], before[key])
+
+
+def _is_long(window: object) -> bool:
+    return isinstance(window, int) and not isinstance(window, bool) and window > SHORT_WINDOW
+
+
+def _varied(hidden: Float[Tensor, "B T D"], *, seed: int) -> Float[Tensor, "B T D"]:
+    """Repeat the first row, and add to row `1 + j` noise of its token's own size at token `j`."""
+    noise = torch.randn(hidden.shape[1:], generator=torch.Generator().manual_seed(seed)).to(hidden)
+    size = hidden[0].float().square().mean(-1, keepdim=True).sqrt().clamp(min=1e-3).to(hidden)
+    varied = hidden[:1].repeat(len(hidden), 1, 1)
+    tokens = torch.arange(hidden.shape[1])
+    varied[tokens + 1, tokens] += noise * size
+    return varied
+
+
+def moved_tokens(values: Float[Tensor, "B T Q V"], dtype: str) -> Bool[Tensor, "T T Q"]:
+    """Find where a value of token `i` in row `1 + j` differs from that of the first row by more than rounding."""
+    base = values[0].float()
+    change = (values[1:].float() - base).abs().amax(-1) / base.abs().amax(-1).clamp(min=1e-6)
+    return (change > MOVED[dtype]).transpose(0, 1).cpu()
+
+
+def _entering(block: int, enter: Callable[[int, Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (enter(block, args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": enter(block, kwargs["hidden_states"])}
+
+    return hook
+
+
+def _leaving(leave: Callable[[Tensor], None]) -> Callable[..., None]:
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        leave(output[0] if isinstance(output, tuple) else output)
+
+    return hook

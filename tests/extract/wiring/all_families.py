@@ -1,0 +1,167 @@
+"""Every causal LM type of the installed transformers, tiny and random: right, refused by name, or not built.
+
+`python -m tests.extract.wiring.all_families` prints the table of docs/families.md; it takes some minutes.
+"""
+
+import sys
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from extract.decoders.decoder import Decoder, wrap_decoder
+from extract.errors import IcecoreError
+from extract.masks.plan import parse_plan
+from extract.wiring.applied import plan_in_force
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from tests.extract.tiny_decoders import N_VOCABULARY, make_tokenizer
+
+PLANS = ("causal", "nosink-bidirectional:1", "backward")
+MOST_PARAMETERS = 300_000_000  # towers for images stay large
+WIDTH, BLOCKS, HEADS = 32, 3, 4
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "model_dim", "word_embed_proj_dim", "d_embed"), WIDTH),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), BLOCKS),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"), HEADS),
+    **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), HEADS),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), 2),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "dff", "decoder_ffn_dim", "encoder_ffn_dim"), 48),
+    **dict.fromkeys(("block_ff_dim", "n_inner", "ffn_hidden_size"), 48),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length"), 64),
+    **dict.fromkeys(("head_dim", "rotary_dim", "v_head_dim", "attention_head_size"), 8),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k", "top_k_experts"), 2),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "expert_intermediate_size"), 16),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "state_size", "mamba_d_state", "ssm_state_size"), 8),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 4),
+    **dict.fromkeys(("n_group", "topk_group", "n_shared_experts", "moe_num_shared_experts"), 1),
+    **dict.fromkeys(("sliding_window", "attention_window_size"), 4),
+    "vocab_size": N_VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_mamba_kernels": False,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "mamba_d_head": 8, "mamba_n_heads": 8, "mamba_num_heads": 8, "mamba_head_dim": 8, "mamba_d_ssm": 64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one type under one plan."""
+
+    plan: str
+    state: str
+    why: str = ""
+
+
+def build(model_type: str) -> Decoder:
+    """Make a tiny random decoder of a type; whatever its library says when it cannot is raised."""
+    config: Any = AutoConfig.for_model(model_type)
+    changes = _small(config)
+    try:
+        config = AutoConfig.for_model(model_type, **changes)
+    except Exception:  # some check what they are given against defaults of their own
+        _change(config, changes)
+    inner = config.get_text_config()
+    if inner is not config:
+        _change(inner, _small(inner))
+    for each in (config, inner):
+        for name in ("layer_types", "mlp_layer_types"):
+            with suppress(AttributeError):  # some are worked out from other attributes
+                setattr(each, name, _varied(list(getattr(each, name))))
+    try:
+        return _make(config)
+    except Exception:  # some types of layers must come in their own order
+        for each in (config, inner):
+            with suppress(AttributeError):
+                each.layer_types = AutoConfig.for_model(model_type).get_text_config().layer_types[:BLOCKS]
+        return _make(config)
+
+
+def _make(config: Any) -> Decoder:
+    auto: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        n_parameters = sum(parameter.numel() for parameter in auto.from_config(config).parameters())
+    if n_parameters > MOST_PARAMETERS:
+        raise ValueError(f"{n_parameters:,} parameters although everything was made small")
+    torch.manual_seed(0)
+    model = auto.from_config(config)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.15)
+    return wrap_decoder(model.float().eval(), make_tokenizer())
+
+
+def _small(config: Any) -> dict[str, Any]:
+    """Choose what makes a configuration small, among what it has."""
+    values = dict(SMALL)
+    if _has(config, "qk_rope_head_dim"):  # latent attention: as many key heads as heads, of the rotary dimension
+        values |= {"head_dim": values["qk_rope_head_dim"], "num_key_value_heads": HEADS}
+    return {name: value for name, value in values.items() if _has(config, name) and _can_set(config, name)}
+
+
+def _has(config: Any, name: str) -> bool:
+    try:
+        return hasattr(config, name)
+    except Exception:  # attributes that differ between layers refuse to be read
+        return False
+
+
+def _can_set(config: Any, name: str) -> bool:
+    found = getattr(type(config), name, None)
+    return not isinstance(found, property) or found.fset is not None
+
+
+def _change(config: Any, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        setattr(config, name, value)
+
+
+def _varied(types: list[str]) -> list[str]:
+    """Keep three layers, of every type there is."""
+    kinds = list(dict.fromkeys(types))
+    return (kinds + types)[:BLOCKS] if len(types) >= BLOCKS else (types * BLOCKS)[:BLOCKS]
+
+
+def outcomes(model_type: str) -> list[Outcome]:
+    """Certify a type under every plan."""
+    try:
+        decoder = build(model_type)
+    except IcecoreError as error:
+        return [Outcome(plan, "refused", _first(error)) for plan in PLANS]
+    except Exception as error:
+        return [Outcome(plan, "not built", f"{type(error).__name__}: {_first(error)}") for plan in PLANS]
+    return [_certify(decoder, plan) for plan in PLANS]
+
+
+def _certify(decoder: Decoder, text: str) -> Outcome:
+    plan = parse_plan(text)
+    try:
+        with plan_in_force(decoder, plan):
+            check_influence(decoder, plan, n_rows=12, n_tokens=20)
+            check_batch_invariance(decoder)
+    except IcecoreError as error:
+        return Outcome(text, "refused", _first(error))
+    except Exception as error:
+        return Outcome(text, "RAW", f"{type(error).__name__}: {_first(error)}")
+    return Outcome(text, "right")
+
+
+def _first(error: Exception) -> str:
+    return " ".join(str(error).split()).replace("|", "/")[:160]
+
+
+def main() -> None:
+    """Print a row per type."""
+    warnings.simplefilter("ignore")
+    for model_type in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        found = outcomes(model_type)
+        whys = dict.fromkeys(each.why for each in found if each.why)
+        sys.stdout.write(f"| `{model_type}` | {' | '.join(each.state for each in found)} | {'; '.join(whys)} |\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

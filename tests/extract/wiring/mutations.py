@@ -1,0 +1,351 @@
+"""Ways to break a mask plan on purpose, and whether the certificate sees them.
+
+A mutation wraps what `extract.wiring.interface` does for one block, one head, one shape, or throughout. Some of them
+change nothing on some families (a dropped soft cap on a family without one): those are harmless there and need not be
+seen. `python -m tests.extract.wiring.mutations` prints the table of docs/masks.md.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from extract.decoders.decoder import Decoder
+from extract.errors import CertificateError, DecoderError
+from extract.inputs.spans import CONTEXT
+from extract.masks.kinds import batch_mask, parse_kind
+from extract.masks.plan import parse_plan
+from extract.wiring import applied
+from extract.wiring.applied import plan_in_force
+from extract.wiring.attention import attend
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.interface import Wiring
+from tests.extract.mask_families import drift, family_decoder, id_batch, random_ids, run_layers
+
+FAMILIES = ("llama", "gpt2", "mistral", "gemma2", "gpt_oss", "granite")
+N_ROWS, N_TOKENS = 16, 24  # a large batch and a long row of the extraction that is certified
+HARMLESS = 1e-3
+"""Change of latents, relative to the largest value of the layer, above which a mutation must be caught."""
+
+Mask = Tensor | str
+MaskMethod = Callable[[Wiring, int, int | None], Mask]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One way to break a plan.
+
+    Attributes:
+        what: What is broken, in a few words.
+        plan: The plan that is in force, of a decoder of three blocks.
+        apply: Breaks it until the `with` block ends.
+    """
+
+    what: str
+    plan: str
+    apply: Callable[[], Any]
+
+
+def _table(wiring: Wiring, mask: Mask) -> Tensor:
+    """Write a shortcut out as a mask `(1 or B, 1, T, T)`."""
+    if isinstance(mask, Tensor):
+        return mask
+    assert wiring._is_real is not None
+    n_tokens = wiring._is_real.shape[1]
+    full = torch.ones(1, 1, n_tokens, n_tokens, dtype=torch.bool)
+    return {"none": full, "causal": full.tril(), "backward": full.triu()}[mask]
+
+
+def _of_kind(wiring: Wiring, kind: str, window: int | None) -> Tensor:
+    """Build the mask that another kind would have given."""
+    assert wiring._is_real is not None
+    spans = wiring._spans if parse_kind(kind).needs_spans else None
+    return batch_mask(parse_kind(kind), wiring._is_real, spans=spans, window=window).unsqueeze(1)
+
+
+@contextmanager
+def masks(change: Callable[[Wiring, int, int | None, Mask], Mask]) -> Iterator[None]:
+    """Change the mask that a block gets: `change(wiring, block, window, mask)`."""
+    ask = Wiring.mask
+
+    def changed(self: Wiring, block: int, window: int | None) -> Mask:
+        return change(self, block, window, ask(self, block, window))
+
+    with patch.object(Wiring, "mask", changed):
+        yield
+
+
+@contextmanager
+def attention(change: Callable[..., Tensor]) -> Iterator[None]:
+    """Change how attention is computed: `change(attend, query, key, value, how)`."""
+
+    def changed(query: Tensor, key: Tensor, value: Tensor, **how: Any) -> Tensor:
+        return change(attend, query, key, value, how)
+
+    with patch("extract.wiring.interface.attend", changed):
+        yield
+
+
+def kind_in(kind: str, *blocks: int) -> Callable[[], Any]:
+    """Give some blocks, or all of them, another kind than planned; causal passes of the wiring stay as they are."""
+
+    def change(wiring: Wiring, block: int, window: int | None, mask: Mask) -> Mask:
+        is_meant = (not blocks or block in blocks) and _has_plan(wiring)
+        return _of_kind(wiring, kind, window) if is_meant else mask
+
+    return lambda: masks(change)
+
+
+def _has_plan(wiring: Wiring) -> bool:
+    return any(kind.name != "causal" for kind in wiring.kinds)
+
+
+def _is_converted(wiring: Wiring, block: int) -> bool:
+    return wiring.kinds[block].name != "causal"
+
+
+def heads_causal(keep: int, blocks: tuple[int, ...]) -> Callable[[], Any]:
+    """Leave heads of some blocks causal: the first `keep` when positive, all but the last `-keep` otherwise."""
+
+    def change(wiring: Wiring, block: int, window: int | None, mask: Mask) -> Mask:
+        if block not in blocks or not _is_converted(wiring, block):
+            return mask
+        table = _table(wiring, mask).repeat(1, 4, 1, 1)
+        chosen = slice(None, keep) if keep > 0 else slice(None, 4 + keep)
+        table[:, chosen] &= (
+            _of_kind(wiring, "causal", window)[:1] if table.shape[0] == 1 else _of_kind(wiring, "causal", window)
+        )
+        return table
+
+    return lambda: masks(change)
+
+
+def where(test: Callable[[Wiring], bool], kind: str = "causal") -> Callable[[], Any]:
+    """Fall back to another kind where a batch is of some shape."""
+
+    def change(wiring: Wiring, block: int, window: int | None, mask: Mask) -> Mask:
+        return _of_kind(wiring, kind, window) if _is_converted(wiring, block) and test(wiring) else mask
+
+    return lambda: masks(change)
+
+
+def edited(edit: Callable[[Wiring, int, Tensor], Tensor], *blocks: int) -> Callable[[], Any]:
+    """Edit the mask of converted blocks, or of some of them."""
+
+    def change(wiring: Wiring, block: int, _: int | None, mask: Mask) -> Mask:
+        if not _is_converted(wiring, block) or (blocks and block not in blocks):
+            return mask
+        return edit(wiring, block, _table(wiring, mask).clone())
+
+    return lambda: masks(change)
+
+
+def windows(change: Callable[[int | None], int | None], *blocks: int) -> Callable[[], Any]:
+    """Change the sliding window of blocks, of masked calls only."""
+    ask = Wiring.mask
+
+    def changed(self: Wiring, block: int, window: int | None) -> Mask:
+        is_meant = _has_plan(self) and (not blocks or block in blocks)
+        found = ask(self, block, change(window) if is_meant else window)
+        self.windows[block] = window
+        return found
+
+    return lambda: patch.object(Wiring, "mask", changed)
+
+
+def without(option: str) -> Callable[[], Any]:
+    """Drop an option of attention in masked calls only."""
+
+    def change(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
+        is_masked = isinstance(how["mask"], Tensor)
+        mixed: Tensor = attend(query, key, value, **({**how, option: None} if is_masked else how))
+        return mixed
+
+    return lambda: attention(change)
+
+
+def _other_heads(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
+    """Repeat key heads in another order, in masked calls only."""
+    if isinstance(how["mask"], Tensor) and key.shape[1] < query.shape[1]:
+        n = query.shape[1] // key.shape[1]
+        key, value = key.repeat(1, n, 1, 1), value.repeat(1, n, 1, 1)
+    mixed: Tensor = attend(query, key, value, **how)
+    return mixed
+
+
+def _soft(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
+    """Hide by subtracting 4 instead of infinity."""
+    if isinstance(how["mask"], Tensor):
+        with patch("extract.wiring.attention.additive", lambda mask, dtype: (~mask).to(dtype) * -4.0):
+            mixed: Tensor = attend(query, key, value, **how)
+        return mixed
+    plain: Tensor = attend(query, key, value, **how)
+    return plain
+
+
+def _rows_shared(_: Wiring, __: int, mask: Tensor) -> Tensor:
+    return mask[:1]
+
+
+def _padding_seen(_: Wiring, __: int, mask: Tensor) -> Tensor:
+    """Let every token see padding."""
+    return mask | ~mask.any(-2, keepdim=True) | (mask.sum(-2, keepdim=True) == 1)
+
+
+def _spans_as_context(wiring: Wiring, _: int, __: Tensor) -> Tensor:
+    assert wiring._is_real is not None
+    spans = torch.full(wiring._is_real.shape, CONTEXT)
+    return batch_mask(parse_kind("hybrid"), wiring._is_real, spans=spans).unsqueeze(1)
+
+
+def _spans_both_ways(wiring: Wiring, _: int, mask: Tensor) -> Tensor:
+    spans = wiring._spans
+    assert spans is not None
+    own = (spans.unsqueeze(-1) == spans.unsqueeze(-2)) & (spans.unsqueeze(-1) != CONTEXT)
+    return mask | own.unsqueeze(1)
+
+
+def again_as(kind: str) -> Callable[[], Any]:
+    """Run the blocks that an architecture runs again under another kind."""
+    run = applied.Replay.run
+    return lambda: patch.object(applied.Replay, "run", lambda self, index, hidden, _: run(self, index, hidden, kind))
+
+
+def mixer(strength: float) -> Callable[[], Any]:
+    """Add to every block's output a causal mean over tokens that no mask reaches, as a hybrid family would."""
+
+    @contextmanager
+    def apply() -> Iterator[None]:
+        hooks = []
+
+        def mix(_: Any, __: Any, output: Any) -> Any:
+            hidden = output[0] if isinstance(output, tuple) else output
+            counts = torch.arange(1, hidden.shape[1] + 1).reshape(1, -1, 1)
+            changed = hidden + strength * hidden.cumsum(1) / counts
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+        for name in FAMILIES:
+            for block in family_decoder(name).blocks:
+                mlp = next(part for child, part in block.named_children() if child in ("mlp", "feed_forward"))
+                hooks.append(mlp.register_forward_hook(mix))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    return apply
+
+
+NOSINK = "nosink-bidirectional:2"
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("sink mask dropped on every converted block", NOSINK, kind_in("bidirectional", 1, 2)),
+    Mutation("sink mask dropped on one block", NOSINK, kind_in("bidirectional", 2)),
+    Mutation("one token more hidden", NOSINK, kind_in("nosink2-bidirectional", 1, 2)),
+    Mutation("one token more hidden on one block", NOSINK, kind_in("nosink2-bidirectional", 1)),
+    Mutation("one token fewer hidden", "nosink3-bidirectional:2", kind_in("nosink2-bidirectional", 1, 2)),
+    Mutation("sink mask dropped of a causal kind", "nosink-causal", kind_in("causal")),
+    Mutation("the top block left causal", "bidirectional:2", kind_in("causal", 2)),
+    Mutation("the lowest converted block left causal", "bidirectional:2", kind_in("causal", 1)),
+    Mutation("every block but the lowest left causal", "bidirectional", kind_in("causal", 1, 2)),
+    Mutation("a block converted below the plan", "bidirectional:1", kind_in("bidirectional", 1, 2)),
+    Mutation("one head of one block left causal", "bidirectional:2", heads_causal(1, (2,))),
+    Mutation("all heads but one of the top block left causal", NOSINK, heads_causal(-1, (2,))),
+    Mutation("one head of every block left causal", "bidirectional", heads_causal(1, (0, 1, 2))),
+    Mutation("backward off by one", "backward:2", edited(lambda _, __, mask: mask | mask.roll(-1, -1).tril(-1))),
+    Mutation("the last token hidden", "bidirectional:2", edited(lambda _, __, mask: _hide(mask, -1))),
+    Mutation("mask transposed", NOSINK, edited(lambda _, __, mask: mask.transpose(-1, -2))),
+    Mutation("mask transposed in one block", "backward:2", edited(lambda _, __, mask: mask.transpose(-1, -2), 1)),
+    Mutation("window lost in one block", "bidirectional", windows(lambda _: None, 2)),
+    Mutation("window lost in every block", "bidirectional", windows(lambda _: None)),
+    Mutation("window off by one in one block", "bidirectional", windows(lambda w: w and w + 1, 0)),
+    Mutation("window one short in every block", NOSINK, windows(lambda w: w and w - 1)),
+    Mutation("causal in rows of more than nine tokens", NOSINK, where(lambda w: _shape(w)[1] > 9)),
+    Mutation("causal in batches of more than nine rows", NOSINK, where(lambda w: _shape(w)[0] > 9)),
+    Mutation("sink seen in rows of more than 20 tokens", NOSINK, where(lambda w: _shape(w)[1] > 20, "bidirectional")),
+    Mutation("causal in padded batches", NOSINK, where(lambda w: w._is_padded)),
+    Mutation("causal in unpadded batches", NOSINK, where(lambda w: not w._is_padded)),
+    Mutation("scale dropped in masked calls", NOSINK, without("scaling")),
+    Mutation("soft cap dropped in masked calls", NOSINK, without("softcap")),
+    Mutation("learned sinks dropped in masked calls", NOSINK, without("sinks")),
+    Mutation("key heads repeated in another order in masked calls", NOSINK, lambda: attention(_other_heads)),
+    Mutation("hidden tokens faded, not hidden", NOSINK, lambda: attention(_soft)),
+    Mutation("padding attended to", NOSINK, edited(_padding_seen)),
+    Mutation("one row's mask for every row of a padded batch", NOSINK, edited(_rows_shared)),
+    Mutation("spans taken for context", "hybrid:2", edited(_spans_as_context)),
+    Mutation("spans seen both ways", "hybrid:2", edited(_spans_both_ways)),
+    Mutation("a second stack left causal", "extra/bidirectional:2", again_as("causal")),
+    Mutation("blocks run again with the sink", "inter-block/nosink-bidirectional:2", again_as("bidirectional")),
+    Mutation("tokens mixed beside attention", "bidirectional", mixer(0.1)),
+)
+
+
+def _hide(mask: Tensor, column: int) -> Tensor:
+    mask[..., column] = torch.eye(mask.shape[-1], dtype=torch.bool)[:, column]
+    return mask
+
+
+def _shape(wiring: Wiring) -> tuple[int, ...]:
+    assert wiring._is_real is not None
+    return tuple(wiring._is_real.shape)
+
+
+def change_of(mutation: Mutation, family: str) -> float:
+    """Measure how much a mutation changes the hidden states of real tokens, in unpadded and padded batches."""
+    decoder, worst = family_decoder(family), 0.0
+    for lengths in ((N_TOKENS,) * N_ROWS, (N_TOKENS, 7, 15, 3)):
+        rows = random_ids(*lengths)
+        spans = [[CONTEXT] * 2 + [0] * 3 + [CONTEXT] * (n - 5) if n > 5 else [CONTEXT] * n for n in lengths]
+        batch = id_batch(rows, spans=spans)
+        plan = parse_plan(mutation.plan)
+        with plan_in_force(decoder, plan):
+            right = run_layers(decoder, batch)
+        with plan_in_force(decoder, plan), mutation.apply():
+            wrong = run_layers(decoder, batch)
+        worst = max(worst, drift(wrong[:, batch.is_real], right[:, batch.is_real]))
+    return worst
+
+
+def certify(decoder: Decoder, plan: str) -> None:
+    """Make the whole certificate of an extraction."""
+    parsed = parse_plan(plan)
+    with plan_in_force(decoder, parsed):
+        check_influence(decoder, parsed, n_rows=N_ROWS, n_tokens=N_TOKENS)
+        check_batch_invariance(decoder)
+
+
+def is_caught(mutation: Mutation, family: str) -> bool:
+    """Whether the certificate refuses the mutated plan."""
+    try:
+        with mutation.apply():
+            certify(family_decoder(family), mutation.plan)
+    except (CertificateError, DecoderError):
+        return True
+    return False
+
+
+@cache
+def outcome(mutation: Mutation, family: str) -> str:
+    """Name what became of a mutation: `caught`, `harmless` or `MISSED`."""
+    if is_caught(mutation, family):
+        return "caught"
+    return "harmless" if change_of(mutation, family) <= HARMLESS else "MISSED"
+
+
+def table() -> str:
+    """Draw the table of docs/masks.md."""
+    lines = [f"| what is broken | plan | {' | '.join(FAMILIES)} |", f"|---|---|{'---|' * len(FAMILIES)}"]
+    for mutation in MUTATIONS:
+        found = " | ".join(outcome(mutation, family) for family in FAMILIES)
+        lines.append(f"| {mutation.what} | `{mutation.plan}` | {found} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table() + "\n")

@@ -1,0 +1,70 @@
+"""The certificate refuses every broken plan that changes latents, and would not without its look at single blocks."""
+
+from pathlib import Path
+
+import pytest
+
+from extract.errors import CertificateError, DecoderError
+from tests.extract.mask_families import family_decoder
+from tests.extract.wiring.mutations import FAMILIES, MUTATIONS, Mutation, certify, change_of, is_caught, outcome, table
+
+QUICK = ("gemma2", "gpt_oss")  # between them: windows, a soft cap, learned sinks, shared key heads, experts
+NAMES = [mutation.what for mutation in MUTATIONS]
+ROOT = Path(__file__).parents[3]
+
+
+def named(what: str) -> Mutation:
+    return next(mutation for mutation in MUTATIONS if mutation.what == what)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fast(unchecked_shapes: None) -> None:
+    """Save the time of checking shapes."""
+
+
+@pytest.mark.parametrize("family", QUICK)
+@pytest.mark.parametrize("what", NAMES)
+def test_what_changes_latents_is_caught(what: str, family: str) -> None:
+    assert outcome(named(what), family) != "MISSED"
+
+
+@pytest.mark.slow
+def test_the_page_on_masks_holds_the_table() -> None:
+    drawn = table()
+    assert "MISSED" not in drawn
+    assert len(MUTATIONS) >= 25
+    for row in drawn.splitlines()[2:]:
+        assert "caught" in row, row  # a mutation that is harmless everywhere proves nothing
+    assert drawn in (ROOT / "docs" / "masks.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("plan", sorted({mutation.plan for mutation in MUTATIONS}))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plan_that_is_not_broken_is_certified(family: str, plan: str) -> None:
+    certify(family_decoder(family), plan)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("sink mask dropped on one block", r"in block 3, planned as 'nosink.*': head \d of token 1 depends on token 0"),
+        ("the top block left causal", r"in block 3, planned as 'bidirectional': head \d of token 0 ignores token 1"),
+        ("all heads but one of the top block left causal", r"block 3, .*: head \d of token 0 ignores token 1"),
+        ("scale dropped in masked calls", r"block 1, planned as 'causal': in 16 padded rows of 24 tokens"),
+        ("causal in batches of more than nine rows", r"block 2, .*: in 16 unpadded rows of 24 tokens"),
+        ("tokens mixed beside attention", r"tokens beside its attention \(block 1: token 1 depends on token 0\)"),
+    ],
+)  # fmt: skip
+def test_the_message_says_where(what: str, message: str) -> None:
+    mutation, decoder = named(what), family_decoder("granite")
+    with mutation.apply(), pytest.raises((CertificateError, DecoderError), match=message):
+        certify(decoder, mutation.plan)
+
+
+@pytest.mark.parametrize("what", ["sink mask dropped on one block", "causal in batches of more than nine rows"])
+def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causal blocks below saturate what reaches the top: the check this one replaces saw nothing."""
+    monkeypatch.setattr("extract.wiring.certificate.prove_blocks", lambda *_, **__: {})
+    deep = Mutation(what, named(what).plan, named(what).apply)
+    assert not is_caught(deep, "llama")
+    assert change_of(deep, "llama") > 1e-3
