@@ -38,7 +38,7 @@ def _find_damage(path: Path, stamp: tuple[int, ...]) -> str:  # noqa: ARG001
     n_damaged = int(np.count_nonzero(is_done & ~sound_rows(file)))
     if n_damaged:
         return f"{n_damaged} of {int(is_done.sum())} finished rows do not match their checksums"
-    if certificate.any() and zlib.crc32(certificate) != file.read(CERTIFICATE)[0]:
+    if certificate.any() and zlib.crc32(certificate.data) != file.read(CERTIFICATE)[0]:
         return "its certificate does not match its checksum"
     if certificate.any() and not is_done.all():
         return "it has a certificate, but rows are missing"
@@ -60,7 +60,7 @@ def _is_block_sound(file: StoreReader, first: int, end: int, sums: NDArray[np.ui
     words = _words_of(file, first, end)
     for name, expected in zip(checked_arrays(file.manifest), sums, strict=True):
         start, stop = words if name.startswith("/words/") else (first, end)
-        if not 0 <= start <= stop <= file.n_rows_of(name) or zlib.crc32(file.read(name, start, stop)) != expected:
+        if not 0 <= start <= stop <= file.n_rows_of(name) or zlib.crc32(file.read(name, start, stop).data) != expected:
             return False
     return True
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning
 import numpy as np
+import torch
 
 from extract.errors import HeadError
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, Part, ignore_epoch
@@ -24,6 +25,8 @@ class LayerFit:
     """Epoch of the weights kept, from 1, for each layer."""
     losses: tuple[float, ...]
     """Held-out loss of the weights kept, for each layer."""
+    raw_losses: tuple[float, ...]
+    """The same as a mean squared error in the units of the latents, for each layer."""
     history: tuple[dict[str, float], ...]
     """Per epoch `train_loss` and `held_out_loss`, means over layers, and `held_out_loss_K` of layer K."""
     seconds: float
@@ -69,6 +72,12 @@ def fit_layers(
     keeper.restore(module)
     module.eval()
     return LayerFit(
-        tuple(keeper.best_epochs.tolist()), tuple((-keeper.scores).tolist()), tuple(keeper.history),
-        time.monotonic() - started,
+        tuple(keeper.best_epochs.tolist()), tuple((-keeper.scores).tolist()), _raw_losses(module, data),
+        tuple(keeper.history), time.monotonic() - started,
     )  # fmt: skip
+
+
+@torch.no_grad()
+def _raw_losses(module: LayerAutoencoder, data: TextLatents) -> tuple[float, ...]:
+    sums = torch.stack([module.raw_losses(batch) * batch.shape[1] for batch in data.val_dataloader()]).sum(0)
+    return tuple((sums / len(data.held_out_rows)).tolist())

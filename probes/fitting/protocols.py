@@ -15,25 +15,52 @@ class Protocol:
         description: One line.
         kinds: Kinds of tasks it is about; all where empty.
         selection: The split that epochs are chosen on.
-        every: Epochs from one look at it to the next.
         optimistic_because: Why its numbers are optimistic; empty where they are not.
         heads: Head to the options that replace its defaults.
+        started_heads: The same for heads that start from autoencoders.
+        autoencoder: Options of autoencoders that replace their defaults.
         task: Options of the task's reader, set where the reader has them.
-        extraction: Kind of task to part of the extraction to the values that replace its defaults.
+        extraction: Kind of task to part of the extraction to what replaces its default, value by value where it has
+            several.
         cut: Kind of task to the name of what is done to the task before it is used.
     """
 
     description: str
     kinds: tuple[str, ...] = ()
     selection: str = "validation"
-    every: int = 1
     optimistic_because: str = ""
     heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    started_heads: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    autoencoder: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, Any] = field(default_factory=dict)
-    extraction: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    extraction: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cut: Mapping[str, str] = field(default_factory=dict)
 
+    def options_of(self, head: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete the options that a config gives a head with those of the protocol."""
+        is_started = head in self.started_heads and given.get("start", "fresh") != "fresh"
+        return {**(self.started_heads if is_started else self.heads).get(head, {}), **given}
 
+
+_FREEZE_LATENTS: dict[str, Any] = {"pooling": "last", "layers": "blocks"}
+_FREEZE_MLP = {
+    **_FREEZE_LATENTS, "standardises_latents": False, "cosine_scaling": "global", "activation": "relu", "hidden": 128,
+    "loss": "mse", "learning_rate": 3e-4, "weight_decay": 0.01, "batch_size": 32, "max_epochs": 100, "keep": "last",
+}  # fmt: skip
+_FREEZE_SIAMESE = {
+    **_FREEZE_LATENTS, "standardises_latents": False, "encoder": "deep-mlp", "bottleneck": 512, "hidden": 512,
+    "hidden_layers": 1, "norms_network": True, "loss": "mse", "learning_rate": 3e-5, "weight_decay": 0.01,
+    "batch_size": 32, "max_epochs": 100, "patience": 100,
+}  # fmt: skip
+_FREEZE_STARTED = {
+    **_FREEZE_LATENTS, "hidden": 512, "hidden_layers": 3, "norms_network": True, "dropout": 0.1,
+    "network_dropout": 0.1, "loss": "log-variance", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128,
+    "max_epochs": 150, "patience": 150, "every": 10,
+}  # fmt: skip
+_FREEZE_AUTOENCODER = {
+    "encoder": "normed-mlp", "bottleneck": "256, upper half 512", "standardises_latents": False, "dropout": 0.1,
+    "learning_rate": 3e-4, "weight_decay": 0.01, "batch_size": 64, "max_epochs": 250,
+}  # fmt: skip
 _MAGNET_TOKENS = {
     "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
     "is_standardised": False, "start": "random", "offset": "none", "decoding": "plain", "layers": "final_norm",
@@ -58,9 +85,18 @@ ICECORE, FREEZE, LBW, MAGNET = "icecore", "freeze-released", "look-both-ways", "
 PROTOCOLS: dict[str, Protocol] = {
     ICECORE: Protocol("everything is chosen on validation, test is read once"),
     FREEZE: Protocol(
-        "optimistic: the best of every tenth epoch on test, as FREEZE's released notebooks choose it",
-        kinds=("pairs",), selection="test", every=10,
-        optimistic_because="the epoch of every trained head is chosen on the test split that is reported",
+        "FREEZE's networks as its notebooks fit them; optimistic where they keep the best epoch on test",
+        kinds=("pairs",), selection="test",
+        optimistic_because="the epoch is chosen on the test split that is reported",
+        heads={
+            "layer-cosine": _FREEZE_LATENTS,
+            "cosine-mlp": _FREEZE_MLP,
+            "cosine-linear": {**_FREEZE_LATENTS, "every": 10, "patience": 100},
+            "siamese-cosine": _FREEZE_SIAMESE,
+        },
+        started_heads={"siamese-cosine": _FREEZE_STARTED},
+        autoencoder=_FREEZE_AUTOENCODER,
+        extraction={"pairs": {"template": {"bos": "force"}, "poolings": ("last",), "layers": ("blocks",)}},
     ),
     LBW: Protocol(
         "the splits and settings of the code released with Look Both Ways",

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float32
 from lightning.fabric.utilities import disable_possible_user_warnings
 
-from extract.errors import HeadError
+from extract.errors import HeadError, unknown_name
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, ignore_epoch
 from probes.latents.pair_latents import PairLatents, SimilarityRows
 from probes.networks.pair_head import PairHead, collect_similarities
@@ -39,35 +39,65 @@ class FitOptions:
                 raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least 1.")
 
 
+KEPT = {"best": "the epoch with the highest Pearson on the selection split", "last": "the last epoch"}
+
+
+@dataclass(frozen=True)
+class EpochOptions(FitOptions):
+    """How a pair head is fitted, and which epoch is kept of it."""
+
+    every: int = 1
+    """Epochs from one look at the selection split to the next; a shorter fit is looked at once, at its end."""
+    keep: str = "best"
+    """A name from `KEPT`; `last` never stops early."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts below one and unknown names."""
+        super().__post_init__()
+        if self.every < 1:
+            raise HeadError(f"every is {self.every}; allowed: a whole number of at least 1.")
+        if self.keep not in KEPT:
+            raise unknown_name("epoch to keep", self.keep, KEPT)
+        if self.keep == "best" and self.patience < self.every:
+            raise HeadError(
+                f"patience is {self.patience}, but every is {self.every}, so fitting would stop before the first look; "
+                f"allowed: a patience of at least {self.every}."
+            )
+
+
 @dataclass(frozen=True)
 class FitResult:
     """What a fit gave; the head itself holds the best epoch's weights."""
 
     seed: int
     best_epoch: int
-    """Epoch chosen on validation, from 1; 0 for a head without epochs."""
+    """Epoch that was kept, from 1; 0 for a head without epochs."""
     history: tuple[dict[str, float], ...]
     """Per epoch `train_loss`, `validation_pearson` and `validation_spearman`."""
     seconds: float
 
 
 def fit_head(
-    head: PairHead, data: PairLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu", every: int = 1,
+    head: PairHead,
+    data: PairLatents,
+    *,
+    options: EpochOptions,
+    seed: int = 0,
+    device: str = "cpu",
     report: EpochReport = ignore_epoch,
-) -> FitResult:  # fmt: skip
+) -> FitResult:
     """Fit a head on the training split, choosing the epoch on the split that the data names for it: validation.
 
     Args:
         head: A fresh head; it ends with the weights of the best epoch, in eval mode, on the CPU.
         data: The pairs, with the batch size and seed that `options` and `seed` say.
-        options: Epochs and patience.
+        options: Epochs, patience, and which epoch is kept.
         seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
         device: `cpu` or a torch device.
-        every: Epochs from one look at the selection split to the next.
         report: Called after every epoch with its number and its values.
 
     Raises:
-        HeadError: No epoch had a finite score on the selection split.
+        HeadError: No epoch had a finite score on the selection split, or, where the last is kept, a finite loss.
         TaskError: The task has no training split or no selection split.
     """
     started = time.monotonic()
@@ -82,9 +112,9 @@ def fit_head(
     if not head.is_trained:
         head.eval()
         return FitResult(seed, 0, (), time.monotonic() - started)
-    metric = f"{data.selection}_pearson"
-    every = min(every, options.max_epochs)  # the last epoch is looked at
-    keeper = _keep_best(metric, every=every, patience=options.patience, report=report)
+    metric = f"{data.selection}_pearson" if options.keep == "best" else ""
+    every = min(options.every, options.max_epochs)
+    keeper = _keep(metric, every=every, patience=options.patience if metric else options.max_epochs, report=report)
     run_trainer(
         head, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
         check_val_every_n_epoch=every,
@@ -92,7 +122,7 @@ def fit_head(
     [best_epoch] = keeper.best_epochs.tolist()
     if not best_epoch:
         raise HeadError(
-            f"no epoch of {type(head).__name__} had a finite {metric.replace('_', ' ')} (last loss "
+            f"no epoch of {type(head).__name__} had a finite {metric.replace('_', ' ') or 'loss'} (last loss "
             f"{keeper.history[-1].get('train_loss', float('nan')):g}); lower learning_rate or change the loss."
         )
     keeper.restore(head.cpu())
@@ -100,15 +130,17 @@ def fit_head(
     return FitResult(seed, best_epoch, tuple(keeper.history), time.monotonic() - started)
 
 
-def _keep_best(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
-    """Keep the epoch with the highest value of a logged metric."""
+def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
+    """Keep the epoch with the highest value of a logged metric; without one, the last epoch of finite loss."""
 
     def look(epoch: int, trainer: lightning.Trainer, _: Any, __: Any) -> Look:
         values = {key: float(value) for key, value in trainer.callback_metrics.items()}
         if epoch % every:  # what was logged before is of an earlier epoch
             values = {key: value for key, value in values.items() if key.startswith("train_")}
-        score = np.array([values.get(metric, float("nan"))])
-        return Look(score, values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
+        score = values.get(metric, float("nan"))
+        if not metric and np.isfinite(values["train_loss"]):
+            score = float(epoch)
+        return Look(np.array([score]), values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
 
     return KeepBest(
         1, parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()), look=look,

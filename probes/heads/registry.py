@@ -5,7 +5,7 @@ from typing import Any
 
 from extract.errors import unknown_name
 from probes.fitting.protocols import find_protocol
-from probes.fitting.trainer import FitOptions
+from probes.fitting.trainer import EpochOptions
 from probes.heads.classes.cosine_threshold import (
     CosineThreshold,
     ThresholdOptions,
@@ -28,19 +28,19 @@ from probes.networks.token_heads import TokenClassifier, TokenMix, TokenNormed
 
 _ENTRIES = (
     pair_head(
-        "layer-cosine", LayerCosine, FitOptions(),
+        "layer-cosine", LayerCosine, EpochOptions(),
         "raw and standardised cosine of each layer; the best on validation is the score",
     ),
     pair_head(
-        "cosine-mlp", CosineMLP, FitOptions(batch_size=64, max_epochs=100, patience=20),
+        "cosine-mlp", CosineMLP, EpochOptions(batch_size=64, max_epochs=100, patience=20),
         "standardised layer cosines -> 128 -> 1",
     ),
     pair_head(
-        "cosine-linear", CosineLinear, FitOptions(batch_size=64, max_epochs=100, patience=20),
+        "cosine-linear", CosineLinear, EpochOptions(batch_size=64, max_epochs=100, patience=20),
         "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
-        "siamese-cosine", SiameseCosine, FitOptions(batch_size=128, max_epochs=150, patience=15),
+        "siamese-cosine", SiameseCosine, EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
     HeadEntry(
@@ -109,7 +109,7 @@ def resolve_head(
         {'bottleneck': 64}
     """
     entry = head_entry(name, kind=kind, task=task)
-    merged = {**find_protocol(protocol).heads.get(name, {}), **(options or {})}
+    merged = find_protocol(protocol).options_of(name, options or {})
     own, pooling, layers = split_data_options(name, merged)
     found = HeadOptions(name, resolve_sources(name, entry.sources, own, others=DATA_OPTIONS), pooling, layers)
     entry.check_options(found)

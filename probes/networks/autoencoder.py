@@ -14,16 +14,18 @@ from probes.networks.widths import Widths, code_widths
 
 
 class LayerAutoencoder(lightning.LightningModule):
-    """`L` autoencoders, `D -> (D + H) // 2 -> H` and back, on standardised latents; no layer sees another.
+    """`L` autoencoders, `D -> (D + H) // 2 -> H` and back; no layer sees another.
 
     The loss of a layer is the mean squared error of its standardised latents, so 1 is what predicting the mean
-    would give, and the learning rate rises with the layer: `learning_rate * (1 + layer / L)`.
+    would give, or of its latents as they are. The learning rate rises with the layer:
+    `learning_rate * (1 + layer / L)`.
 
     Args:
         n_layers: Layers `L`.
         width: Dimension `D` of a latent.
         bottleneck: Dimension `H` of the codes: a size, a rule such as `256, upper half 512`, or a list over layers.
         encoder: A name from `ENCODERS`.
+        standardises_latents: Whether each dimension of a latent is standardised first; FREEZE's are not.
         dropout: Dropout probability.
         learning_rate: AdamW learning rate of the lowest layer.
         weight_decay: AdamW weight decay.
@@ -34,11 +36,13 @@ class LayerAutoencoder(lightning.LightningModule):
 
     def __init__(
         self, n_layers: int, width: int, *, bottleneck: Widths = "256, upper half 512", encoder: str = "mlp",
-        dropout: float = 0.1, learning_rate: float = 3e-4, weight_decay: float = 0.01,
+        standardises_latents: bool = True, dropout: float = 0.1, learning_rate: float = 3e-4,
+        weight_decay: float = 0.01,
     ) -> None:  # fmt: skip
         super().__init__()
         self.save_hyperparameters()
         self.n_layers, self.width, self.kind = n_layers, width, encoder
+        self.standardises_latents = standardises_latents
         self.codes = code_widths(bottleneck, n_layers, width=width)
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.register_buffer("mean", torch.zeros(n_layers, 1, width))
@@ -53,19 +57,24 @@ class LayerAutoencoder(lightning.LightningModule):
         return Standardiser(self.mean.squeeze(1), self.scale.squeeze(1))
 
     def prepare(self, standardiser: Standardiser) -> None:
-        """Take over the standardisation of the training texts."""
-        self.mean.copy_(standardiser.mean.unsqueeze(1))
-        self.scale.copy_(standardiser.scale.unsqueeze(1))
+        """Take over the standardisation of the training texts, if latents are standardised."""
+        if self.standardises_latents:
+            self.mean.copy_(standardiser.mean.unsqueeze(1))
+            self.scale.copy_(standardiser.scale.unsqueeze(1))
 
     def forward(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, "L B D"]:
         """Reconstruct standardised latents from raw ones."""
         return self.decoder.decode(self.encoder.encode((latents - self.mean) / self.scale))
 
     def losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
-        """Mean squared error of each layer, in units of the variance of its latents."""
+        """Mean squared error of each layer: of standardised latents, in units of their variance, or of raw ones."""
         wanted = (latents - self.mean).mul_(self.scale.reciprocal())
         found = self.decoder.decode(self.encoder.encode(wanted))
         return ((found - wanted) ** 2).mean(dim=(1, 2))
+
+    def raw_losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
+        """Mean squared error of each layer in the units of its latents (FREEZE Figure 2)."""
+        return ((self(latents) * self.scale + self.mean - latents) ** 2).mean(dim=(1, 2))
 
     def training_step(self, latents: Float[Tensor, "L B D"], _: int) -> Tensor:
         """Sum the losses of the layers: no gradient of one reaches another."""

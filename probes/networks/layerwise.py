@@ -1,6 +1,6 @@
 """Layer-wise modules: one small network per layer, all layers of one width in one batched computation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,12 @@ from extract.linear import affine_layers
 
 ENCODERS = {
     "linear": "D -> H, one matrix per layer",
-    "mlp": "D -> (D + H) // 2 -> H with layer norm, dropout and GELU between (FREEZE's encoder)",
+    "mlp": "D -> (D + H) // 2 -> H with layer norm, dropout and GELU between",
+    "normed-mlp": "D -> (D + H) // 2 -> H, layer norm, dropout and GELU behind both (FREEZE's autoencoders)",
+    "deep-mlp": "D -> H -> H -> H, layer norm and GELU behind the first, GELU behind the second (FREEZE's siamese)",
 }
+XAVIER_GAIN = 0.5
+"""Gain of the Xavier uniform weights that FREEZE's autoencoders begin with; their biases begin at 0."""
 
 
 class LayerwiseLinear(nn.Module):
@@ -44,23 +48,45 @@ class LayerwiseNorm(nn.Module):
         return torch.addcmul(self.bias, nn.functional.layer_norm(x, x.shape[-1:]), self.weight)
 
 
-def build_map(kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float) -> nn.Sequential:
+def build_map(
+    kind: str, n_layers: int, *, n_in: int, n_out: int, dropout: float, is_decoder: bool = False
+) -> nn.Sequential:
     """Build maps from `(L, B, n_in)` to `(L, B, n_out)`: encoders or, with both exchanged, their decoders.
 
-    `kind` is a name from `ENCODERS`; an unknown one raises `UnknownNameError`.
+    A decoder mirrors its encoder and ends in a linear map. `kind` is a name from `ENCODERS`; an unknown one raises
+    `UnknownNameError`.
     """
     if kind not in ENCODERS:
         raise unknown_name("encoder", kind, ENCODERS)
     if kind == "linear":
         return nn.Sequential(nn.Dropout(dropout), LayerwiseLinear(n_layers, n_in, n_out))
+    if kind == "deep-mlp":
+        code = n_in if is_decoder else n_out
+        return nn.Sequential(
+            LayerwiseLinear(n_layers, n_in, code), LayerwiseNorm(n_layers, code), nn.GELU(),
+            LayerwiseLinear(n_layers, code, code), nn.GELU(), LayerwiseLinear(n_layers, code, n_out),
+        )  # fmt: skip
     hidden = (n_in + n_out) // 2
-    return nn.Sequential(
+    parts: list[nn.Module] = [
         LayerwiseLinear(n_layers, n_in, hidden),
         LayerwiseNorm(n_layers, hidden),
         nn.Dropout(dropout),
         nn.GELU(),
         LayerwiseLinear(n_layers, hidden, n_out),
-    )
+    ]
+    if kind == "normed-mlp":
+        _draw_xavier(part for part in parts if isinstance(part, LayerwiseLinear))
+        parts += [] if is_decoder else [LayerwiseNorm(n_layers, n_out), nn.Dropout(dropout), nn.GELU()]
+    return nn.Sequential(*parts)
+
+
+@torch.no_grad()
+def _draw_xavier(maps: Iterable[LayerwiseLinear]) -> None:
+    for each in maps:
+        _, n_in, n_out = each.weight.shape
+        bound = XAVIER_GAIN * (6 / (n_in + n_out)) ** 0.5
+        each.weight.uniform_(-bound, bound)
+        each.bias.zero_()
 
 
 class LayerGroups(nn.Module):
@@ -77,7 +103,7 @@ class LayerGroups(nn.Module):
         """Layers of each group, in the order of the groups."""
         self.groups = nn.ModuleList(
             build_map(
-                kind, len(layers), dropout=dropout,
+                kind, len(layers), dropout=dropout, is_decoder=is_decoder,
                 n_in=codes[layers[0]] if is_decoder else width, n_out=width if is_decoder else codes[layers[0]],
             )
             for layers in self.places

@@ -20,12 +20,14 @@ STARTS = {
     "frozen": "encoders of the layer-wise autoencoders, left as they are",
 }
 
+MOST_HIDDEN_LAYERS = 100
+
 
 class SiameseCosine(PairHead):
     """One encoder per layer shared by both texts, `L` cosines, then an MLP (FREEZE sections 4.1.1 and 4.2).
 
-    The encoders see latents standardised by the training split; those that come from autoencoders, as the
-    autoencoders saw them. Symmetric by construction.
+    The encoders see latents standardised by the training split or raw; those that come from autoencoders, as the
+    autoencoders saw them. Symmetric by construction. The protocol `freeze-released` sets the options of FREEZE.
 
     Args:
         n_layers: Layers `L`.
@@ -33,11 +35,14 @@ class SiameseCosine(PairHead):
         bottleneck: Dimension `H` of a code: a size, a rule such as `256, upper half 512`, or a list over layers.
         encoder: A name from `ENCODERS`.
         start: A name from `STARTS`; `pretrained` and `frozen` take encoder and bottleneck from the autoencoders.
+        standardises_latents: Whether each dimension of a latent is standardised before a fresh encoder.
         pair_features: Numbers per layer that a small projection takes from the product and the absolute difference
             of two codes of length 1, shown to the network beside the cosine; none when 0.
-        hidden: Units of each of the three hidden layers.
+        hidden: Units of each hidden layer of the network.
+        hidden_layers: Hidden layers of the network.
+        norms_network: Whether a layer norm stands behind each hidden layer, before dropout and GELU.
         dropout: Dropout probability of the encoders.
-        network_dropout: Dropout probability of the network, behind each of its hidden layers.
+        network_dropout: Dropout probability of the network, at each of its hidden layers.
         loss: A name from `LOSSES`.
         learning_rate: AdamW learning rate.
         encoder_learning_rate: That of the encoders, for instance a lower one for those that come from autoencoders;
@@ -47,9 +52,9 @@ class SiameseCosine(PairHead):
 
     def __init__(  # noqa: PLR0913 - a head's options are its signature
         self, n_layers: int, width: int, *, bottleneck: Widths = 256, encoder: str = "linear", start: str = "fresh",
-        pair_features: int = 0, hidden: int = 512, dropout: float = 0.1, network_dropout: float = 0.0,
-        loss: str = "log-variance", learning_rate: float = 3e-4, encoder_learning_rate: float | None = None,
-        weight_decay: float = 0.0,
+        standardises_latents: bool = True, pair_features: int = 0, hidden: int = 512, hidden_layers: int = 3,
+        norms_network: bool = False, dropout: float = 0.1, network_dropout: float = 0.0, loss: str = "log-variance",
+        learning_rate: float = 3e-4, encoder_learning_rate: float | None = None, weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
         self.save_hyperparameters()
@@ -60,7 +65,10 @@ class SiameseCosine(PairHead):
                 f"encoder_learning_rate is {encoder_learning_rate:g}, but start is 'frozen', which trains no encoder; "
                 "leave it out, or use start: pretrained."
             )
+        if not 1 <= hidden_layers <= MOST_HIDDEN_LAYERS:
+            raise HeadError(f"hidden_layers is {hidden_layers}; allowed: 1 to {MOST_HIDDEN_LAYERS}.")
         self.encoder_learning_rate = encoder_learning_rate
+        self.standardises_latents = standardises_latents
         self.start, self._is_adopted = start, False
         codes = code_widths(bottleneck, n_layers, width=width)
         self.encoder = LayerGroups(encoder, width, codes, dropout=dropout)
@@ -68,12 +76,11 @@ class SiameseCosine(PairHead):
             LayerwiseLinear(len(layers), 2 * codes[layers[0]], pair_features)
             for layers in (self.encoder.places if pair_features else ())
         )
-        self.network = nn.Sequential(
-            nn.Linear(n_layers * (1 + pair_features), hidden), _activation(network_dropout),
-            nn.Linear(hidden, hidden), _activation(network_dropout),
-            nn.Linear(hidden, hidden), _activation(network_dropout),
-            nn.Linear(hidden, 1), nn.Hardsigmoid(),
-        )  # fmt: skip
+        parts: list[nn.Module] = []
+        for n_in in (n_layers * (1 + pair_features), *[hidden] * (hidden_layers - 1)):
+            norm = nn.LayerNorm(hidden) if norms_network else None
+            parts += [nn.Linear(n_in, hidden), _activation(network_dropout, norm)]
+        self.network = nn.Sequential(*parts, nn.Linear(hidden, 1), nn.Hardsigmoid())
 
     @property
     def has_fixed_similarities(self) -> bool:
@@ -104,7 +111,8 @@ class SiameseCosine(PairHead):
         Encoders that should come from autoencoders, where none were given, raise `HeadError`.
         """
         if self.start == "fresh":
-            super().prepare(data, standardiser)
+            if self.standardises_latents:
+                super().prepare(data, standardiser)
         elif not self._is_adopted:
             raise HeadError(
                 f"option start is {self.start!r}, but no autoencoders were given; allowed: 'fresh', or a run with "
@@ -145,6 +153,8 @@ class SiameseCosine(PairHead):
         return optimiser
 
 
-def _activation(dropout: float) -> nn.Module:
-    """One module in either case, so that the network's weights keep their names."""
+def _activation(dropout: float, norm: nn.LayerNorm | None) -> nn.Module:
+    """One module in every case, so that the network's weights keep their names."""
+    if norm is not None:
+        return nn.Sequential(norm, nn.Dropout(dropout), nn.GELU())
     return nn.Sequential(nn.GELU(), nn.Dropout(dropout)) if dropout else nn.GELU()

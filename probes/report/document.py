@@ -187,9 +187,10 @@ def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[str]:
         losses, layers = record["held_out_losses"], record["layers"]
         first, last = min(record["best_epochs"]), max(record["best_epochs"])
         kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
+        what = "share of the variance lost" if record["standardises_latents"] else "mean squared error"
         yield (
             f"- `{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
-            f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; share of the variance lost on "
+            f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; {what} on "
             f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
             f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "
             f"({layers[losses.index(max(losses))]})"

@@ -26,6 +26,7 @@ PARTS = {
     "weights": ("weight in the mix", 1, True),
     "alone": ("score x 100, layer alone", 100, False),
     "without": ("score x 100 lost without it", 100, True),
+    "held_out_squared_errors": ("held-out squared error", 1, False),
     "held_out_losses": ("held-out error / variance", 1, False),
     "codes": ("width of the code", 1, True),
 }
@@ -80,12 +81,14 @@ def draw_autoencoders(folder: Path, pretraining: Mapping[str, Any]) -> dict[str,
     drawn: dict[str, str] = {}
     for pooling, record in pretraining.get("autoencoders", {}).items():
         stem = f"figures/autoencoder_{re.sub(r'[^A-Za-z0-9-]', '_', pooling)}"  # a name in a cache, no path
-        for what, file, draw in (
-            ("What the autoencoders lose", f"{stem}.png", draw_parts),
-            ("Fitting the autoencoders", f"{stem}_history.png", draw_losses),
+        for what, file, draw, size in (
+            ("What the autoencoders lose", f"{stem}.png", draw_parts, (8.0, 5.2)),
+            ("Fitting the autoencoders", f"{stem}_history.png", draw_losses, style.SIZE),
         ):
-            figure, title = style.new_figure(), f"{what} ({pooling})"
-            draw(figure, record)
+            figure, title = style.new_figure(*size), f"{what} ({pooling})"
+            # Of raw latents, the loss is the squared error itself.
+            left_out = "" if record["standardises_latents"] else "held_out_losses"
+            draw(figure, {key: value for key, value in record.items() if key != left_out})
             style.save_figure(figure, folder / file, title=title)
             drawn[title] = file
     return drawn
@@ -143,7 +146,8 @@ def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
     axes.set_ylim(bottom=0)
     axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("epoch (lines: kept by a layer)")
-    axes.set_ylabel("mean squared error / variance, mean over layers")
+    unit = " / variance" if record["standardises_latents"] else ""
+    axes.set_ylabel(f"mean squared error{unit}, mean over layers")
     axes.legend(fontsize=8, frameon=False)
 
 

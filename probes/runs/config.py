@@ -116,8 +116,8 @@ class RunConfig:
     pretraining: PretrainingSpec = field(default_factory=PretrainingSpec)
     """Layer-wise autoencoders, for heads that start from them."""
     protocol: Literal["icecore", "freeze-released", "look-both-ways", "magnet"] = "icecore"
-    """`icecore`: everything is chosen on validation, test is read once. `freeze-released`: the best of every tenth
-    epoch on test, as FREEZE's released notebooks choose it, which is optimistic.
+    """`icecore`: everything is chosen on validation, test is read once. `freeze-released`: FREEZE's networks as its
+    notebooks fit them, most of them with the best epoch on test, which is optimistic.
     `look-both-ways`: the splits and settings of LBW's released code. `magnet`: MAGNET's linear classifier of words.
     See docs/protocol.md."""
     calibration: Literal["linear", "isotonic"] = "linear"
@@ -150,6 +150,9 @@ class RunConfig:
         # Filled in here, so that the run's record holds what is extracted.
         values = protocol.extraction.get(self.task.kind, {})
         object.__setattr__(self, "extraction", _fill_extraction(self.extraction, values))
+        if self.pretraining.corpus and protocol.autoencoder:
+            options = {**protocol.autoencoder, **self.pretraining.autoencoder}
+            object.__setattr__(self, "pretraining", replace(self.pretraining, autoencoder=options))
         self._check_heads()
 
     def _check_heads(self) -> None:
@@ -187,10 +190,14 @@ class RunConfig:
         return values
 
 
-def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Mapping[str, Any]]) -> ExtractionSpec:
+def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Any]) -> ExtractionSpec:
     """Fill in what a protocol extracts; values that differ from the default are the user's and stay."""
     for part, found in values.items():
         own = getattr(spec, part)
+        if not isinstance(found, Mapping):
+            is_unset = own == getattr(ExtractionSpec(), part)
+            spec = replace(spec, **{part: found}) if is_unset else spec
+            continue
         unset = {name: value for name, value in found.items() if getattr(own, name) == getattr(type(own)(), name)}
         spec = replace(spec, **{part: replace(own, **unset)})
     return spec

@@ -107,7 +107,10 @@ class EncoderShelf:
 
     def describe(self, corpus: Corpus | None) -> dict[str, Any]:
         """Describe them for scores.json."""
-        keys = ("layers", "codes", "seed", "best_epochs", "seconds", "history", "held_out_losses", "n_texts")
+        keys = (
+            "layers", "codes", "seed", "best_epochs", "seconds", "history", "standardises_latents", "held_out_losses",
+            "held_out_squared_errors", "n_texts",
+        )  # fmt: skip
         return {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},

@@ -49,6 +49,15 @@ def pretrained(start: str, **options: Any) -> dict[str, Any]:
     )
 
 
+def started_as_freeze(**options: Any) -> dict[str, Any]:
+    """Configure a run of FREEZE's third or fourth rung."""
+    return pairs(
+        {"siamese-cosine": {"start": "pretrained", "batch_size": 16, "max_epochs": 20, **options}},
+        pretraining={"corpus": "class-sample", "texts": 60, "autoencoder": {"max_epochs": 3, "batch_size": 16}},
+        extraction={}, protocol="freeze-released",
+    )  # fmt: skip
+
+
 def classes(heads: Mapping[str, Any], *, data: str = "", **more: Any) -> dict[str, Any]:
     """Configure a run on the sample of classes, or on labelled pairs of texts."""
     columns = {"text": "sentence1", "text2": "sentence2", "split_column": "split"}
@@ -101,10 +110,13 @@ def _pair_cases() -> dict[str, Case]:
         "pairs-freeze-released": Case(
             pairs({
                 "layer-cosine": {},
-                "cosine-mlp": {**FEW, "hidden": 8, "max_epochs": 21},
-                "siamese-cosine": {**SIAMESE, "max_epochs": 21},
-            }, protocol="freeze-released"),
+                "cosine-mlp": {"max_epochs": 4},
+                "siamese-cosine": {"max_epochs": 4, "learning_rate": 1e-3},
+            }, extraction={}, protocol="freeze-released"),
+            scores_with=("cosine-mlp", "siamese-cosine"),
         ),
+        "freeze-autoencoder": Case(started_as_freeze(loss="mse")),
+        "freeze-log-variance": Case(started_as_freeze(), scores_with=("siamese-cosine",)),
         "pretraining": Case(pretrained("pretrained"), (("extract",), ("fit", "--head", "autoencoder")), "-autoencoder"),
     }  # fmt: skip
 

@@ -122,8 +122,9 @@ def _autoencoders(pretraining: Mapping[str, Any]) -> Numbers:
     for pooling, record in pretraining.get("autoencoders", {}).items():
         place = f"autoencoders/{pooling}"
         found |= _taken(
-            place, record, ("layers", "codes", "seed", "best_epochs", "held_out_losses", "n_texts"),
-            ("history", "seconds"),
+            place, record, ("layers", "codes", "seed", "best_epochs", "held_out_losses", "held_out_squared_errors",
+             "n_texts"),
+            ("history", "seconds", "standardises_latents"),
         )  # fmt: skip
         found |= _columns(f"{place}/history", record["history"])
     if pretraining.get("cache"):

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float32
 
 from extract.errors import ConfigError, HeadError, TaskError
 from probes.fitting.protocols import find_protocol
-from probes.fitting.trainer import FitOptions
+from probes.fitting.trainer import EpochOptions
 from probes.heads.entries import HeadEntry, Purpose
 from probes.heads.options import HeadOptions, option_defaults, try_building
 from probes.heads.pairs.fitting import FittedHead, fit_options, fit_seed
@@ -31,7 +31,7 @@ MIN_SUBSET = 30
 """Fewer rows than this have no correlation worth an interval."""
 
 
-def pair_head(name: str, network: type[PairHead], fit: FitOptions, description: str) -> HeadEntry:
+def pair_head(name: str, network: type[PairHead], fit: EpochOptions, description: str) -> HeadEntry:
     """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs."""
     return HeadEntry(
         name, "pairs", description, (network, fit) if network.is_trained else (network,),
@@ -82,19 +82,23 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
     calibrated = {split: np.asarray(np.mean([each.calibrated(split) for each in fitted], axis=0)) for split in splits}
     residuals = {split: residuals_of(setting.task, split, found) for split, found in calibrated.items()}
     chosen, curves, extras = _layer_choice(fitted)
+    has_best_epoch = network.is_trained and fit_options(resolved).keep == "best"
+    selection = "nothing to choose" if network.is_trained else "validation (layer and kind)"
+    if has_best_epoch:
+        selection = f"{setting.rules.selection} (epoch)"
     return HeadResult(
         name=resolved.name,
         pooling=data.pooling,
         layers=data.layers,
         options={**resolved.own[0], **vars(fit_options(resolved))} if network.is_trained else {},
         metric=METRIC,
-        selection=f"{setting.rules.selection} (epoch)" if network.is_trained else "validation (layer and kind)",
+        selection=selection,
         selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
         chosen=chosen,
         summary=summary,
         curves=curves,
         seeds=tuple(each.describe() for each in fitted),
-        optimistic_because=setting.rules.optimistic_because if network.is_trained else "",
+        optimistic_because=setting.rules.optimistic_because if has_best_epoch else "",
         extras={
             "subsets": _subset_scores(stacked, setting),
             "residuals": {

@@ -1,6 +1,6 @@
 """One pair head fitted with one seed, or found as it was kept under the very same circumstances."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32
 
 from extract.errors import HeadError
 from probes.fitting.saved import SavedHead, fit_or_load
-from probes.fitting.trainer import FitOptions, FitResult, fit_head, predict_pairs
+from probes.fitting.trainer import EpochOptions, FitResult, fit_head, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.setting import Setting, Watch
@@ -62,7 +62,7 @@ class SeedFit:
         return found
 
     @property
-    def options(self) -> FitOptions:
+    def options(self) -> EpochOptions:
         """How it is fitted."""
         return fit_options(self.resolved)
 
@@ -75,7 +75,7 @@ class SeedFit:
                 setting.device, setting.protocol, setting.calibration, setting.anchor_identical,
                 self.encoders.record["fit_id"] if self.encoders else "",
             ],
-            reads_test=setting.rules.selection == "test",
+            reads_test=data.selection == "test",
         )  # fmt: skip
 
     def build(self) -> PairHead:
@@ -86,7 +86,10 @@ class SeedFit:
             known = self.encoders.record["layers"]
             picks = [known.index(layer) for layer in self.data.layers]
             codes = [self.encoders.head.codes[k] for k in picks]
-            arguments |= {"encoder": self.encoders.head.kind, "bottleneck": codes}
+            arguments |= {
+                "encoder": self.encoders.head.kind, "bottleneck": codes,
+                "standardises_latents": self.encoders.head.standardises_latents,
+            }  # fmt: skip
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             head = self.network(len(self.data.layers), self.data.cache.width, **arguments)
@@ -96,19 +99,15 @@ class SeedFit:
 
     def fit(self, watch: Watch) -> tuple[PairHead, dict[str, Any]]:
         """Fit it, and give it with its record."""
-        head, rules = self.build(), self.setting.rules
+        head = self.build()
         if self.setting.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
             raise HeadError(
                 f"anchor_identical is true, but head {self.resolved.name!r} predicts no constant for a text paired "
                 "with itself; set it to false, or pair_features to 0."
             )
-        options = self.options
-        if rules.every > 1:  # no stopping early: the best of all looks counts
-            options = replace(options, patience=options.max_epochs)
         result = fit_head(
-            head, self.data, options=options, seed=self.seed, device=self.setting.device, every=rules.every,
-            report=watch(self.seed),
-        )  # fmt: skip
+            head, self.data, options=self.options, seed=self.seed, device=self.setting.device, report=watch(self.seed)
+        )
         return head, self.describe(head, result)
 
     def describe(self, head: PairHead, result: FitResult) -> dict[str, Any]:
@@ -131,9 +130,9 @@ class SeedFit:
         }
 
 
-def fit_options(resolved: HeadOptions) -> FitOptions:
+def fit_options(resolved: HeadOptions) -> EpochOptions:
     """Say how a head is fitted; one without epochs has no options of its own, and reads pairs as others do."""
-    return resolved.own[1] if len(resolved.own) > 1 else FitOptions()
+    return resolved.own[1] if len(resolved.own) > 1 else EpochOptions()
 
 
 def fit_seed(
@@ -142,9 +141,11 @@ def fit_seed(
     """Fit a head with one seed, or load it; a HeadError or a TaskError says why that cannot be."""
     task = setting.task
     n_train = len(task.splits["train"]) if "train" in task.splits else 1
+    options = fit_options(resolved)
     data = PairLatents(
         setting.cache, task, pooling=resolved.pooling_of(setting.cache.poolings), layers=resolved.layers,
-        batch_size=min(fit_options(resolved).batch_size, n_train), seed=seed, selection=setting.rules.selection,
+        batch_size=min(options.batch_size, n_train), seed=seed,
+        selection=setting.rules.selection if options.keep == "best" else "validation",
     )  # fmt: skip
     fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
     folder = setting.folder / resolved.name / f"seed_{seed}"

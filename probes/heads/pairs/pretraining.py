@@ -22,6 +22,8 @@ from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.widths import is_same_rule
 
 DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
+_SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardises_latents", operator.eq))
+"""Options of autoencoders that a head which starts from them takes over."""
 FOLDER = "autoencoders"
 AUTOENCODER = "autoencoder"
 SOURCES = (LayerAutoencoder, DEFAULTS)
@@ -38,7 +40,7 @@ def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any
 def require_same_encoders(head: str, arguments: Mapping[str, Any], autoencoder: Mapping[str, Any]) -> None:
     """Refuse with a ConfigError what a head says of its encoders where its autoencoders say otherwise."""
     defaults = inspect.signature(LayerAutoencoder).parameters
-    for option, is_same in (("encoder", operator.eq), ("bottleneck", is_same_rule)):
+    for option, is_same in _SHARED:
         theirs = autoencoder.get(option, defaults[option].default)
         if option in arguments and not is_same(arguments[option], theirs):
             raise ConfigError(
@@ -93,7 +95,9 @@ def obtain_autoencoder(
             "best_epochs": list(found.best_epochs),
             "seconds": round(found.seconds, 3),
             "history": [{key: step[key] for key in ("train_loss", "held_out_loss")} for step in found.history],
+            "standardises_latents": module.standardises_latents,
             "held_out_losses": list(found.losses),
+            "held_out_squared_errors": list(found.raw_losses),
             "n_texts": {"train": len(data.train_rows), "held_out": len(data.held_out_rows)},
         }
 
@@ -101,6 +105,6 @@ def obtain_autoencoder(
 
 
 def _build(record: dict[str, Any]) -> LayerAutoencoder:
-    if "best_epochs" not in record:
-        raise ValueError("an early version kept one epoch for all layers; fit it again")
+    if "held_out_squared_errors" not in record:
+        raise ValueError("an early version kept no errors in the units of the latents; fit it again")
     return LayerAutoencoder(**record["arguments"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
-from probes.fitting.trainer import FitOptions
+from probes.fitting.trainer import EpochOptions, FitOptions
 from probes.heads.options import option_defaults
 from probes.heads.pairs.pretraining import AUTOENCODER, SOURCES, check_autoencoder_options
 from probes.heads.registry import HEADS, head_entry, resolve_head
@@ -17,7 +17,7 @@ def test_options_are_sorted_by_who_needs_them() -> None:
     found = resolve_head(
         "siamese-cosine", {"bottleneck": 8, "patience": 3, "pooling": "last", "layers": ["block_01", "block_02"]}
     )
-    assert found.own == ({"bottleneck": 8}, FitOptions(batch_size=128, max_epochs=150, patience=3))
+    assert found.own == ({"bottleneck": 8}, EpochOptions(batch_size=128, max_epochs=150, patience=3))
     assert (found.pooling, found.layers) == ("last", ("block_01", "block_02"))
     assert resolve_head("layer-cosine", {"layers": "blocks"}).layers == ("blocks",)
 

@@ -66,7 +66,9 @@ def assert_same_layer(whole: LayerGroups, k: int, single: LayerGroups, *, atol: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "products"), [("linear", "oneDNN"), ("mlp", "oneDNN"), ("mlp", "plain")], indirect=["products"]
+    ("kind", "products"),
+    [("linear", "oneDNN"), ("mlp", "oneDNN"), ("mlp", "plain"), ("normed-mlp", "oneDNN")],
+    indirect=["products"],
 )
 @pytest.mark.usefixtures("products")
 def test_layers_trained_together_equal_each_layer_trained_alone(kind: str, corpus: LatentCache) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
+from probes.fitting.trainer import EpochOptions, fit_head, predict_pairs
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.correlation import pearson
 from probes.networks.cosine_heads import CosineLinear, CosineMLP
@@ -57,7 +57,7 @@ def test_the_linear_head_is_a_weighted_sum_of_standardised_cosines(data: PairLat
 
 def test_the_planted_layer_gets_the_largest_weight(data: PairLatents) -> None:
     head = CosineLinear(len(LAYERS), WIDTH, learning_rate=3e-2)
-    fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=20), seed=0, device="cpu")
+    fit_head(head, data, options=EpochOptions(batch_size=40, max_epochs=20), seed=0, device="cpu")
     assert int(head.weights().abs().argmax()) == LAYERS.index(PLANTED)
     gold = data.split("test").gold.numpy()
     assert float(pearson(np.asarray(predict_pairs(head, data, "test")), gold)) > 0.5

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 from extract.errors import HeadError
-from probes.fitting.trainer import FitOptions, fit_head
+from probes.fitting.trainer import EpochOptions, fit_head
 from probes.latents.pair_latents import PairLatents
 from probes.networks.layer_cosine import KINDS, LayerCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, write_latents
@@ -34,7 +34,7 @@ def test_curves_equal_scipy_on_plain_cosines(data: PairLatents, split: str) -> N
 
 def test_kind_and_layer_are_the_best_on_validation(data: PairLatents) -> None:
     head = LayerCosine(len(LAYERS), WIDTH)
-    result = fit_head(head, data, options=FitOptions())
+    result = fit_head(head, data, options=EpochOptions())
     curves = head.curves(data, "validation")["pearson"]
     kind, layer = head.chosen.tolist()
     assert curves[kind, layer] == curves.max()
@@ -48,7 +48,7 @@ def test_a_cosine_that_never_varies_is_refused(tmp_path: Path) -> None:
     latents = np.ones((len(LAYERS), len(task.texts()), WIDTH), np.float32)
     data = pair_data(write_latents(tmp_path / "c.h5", task.texts(), {"mean": latents}), task, batch_size=8)
     with pytest.raises(HeadError, match="the cosine of the 'mean' latents is the same for every validation pair"):
-        fit_head(LayerCosine(len(LAYERS), WIDTH), data, options=FitOptions())
+        fit_head(LayerCosine(len(LAYERS), WIDTH), data, options=EpochOptions())
 
 
 def test_zero_vectors_have_cosine_zero() -> None:

@@ -14,7 +14,7 @@ from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import FitOptions, fit_head, predict_pairs
+from probes.fitting.trainer import EpochOptions, fit_head, predict_pairs
 from probes.heads.pairs.evaluation import layer_contributions
 from probes.heads.pairs.fitting import FittedHead, fit_seed
 from probes.heads.registry import resolve_head
@@ -220,7 +220,7 @@ def test_similarities_computed_once_train_as_those_of_every_epoch(
         if not is_fixed:
             monkeypatch.setattr(SiameseCosine, "has_fixed_similarities", False)
         head = build_as_fitted(autoencoders, start="frozen", learning_rate=3e-3)
-        result = fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=3))
+        result = fit_head(head, data, options=EpochOptions(batch_size=40, max_epochs=3))
         assert set(data.fixed) == ({"train", "validation"} if is_fixed else set())
         predictions.append(predict_pairs(head, data, "test"))
         histories.append([step["train_loss"] for step in result.history])
@@ -238,7 +238,7 @@ def test_a_start_without_autoencoders_is_refused(setting: Setting, data: PairLat
     with pytest.raises(
         HeadError, match=rf"option start is '{start}', but no autoencoders were given; allowed: 'fresh'"
     ):
-        fit_head(head, data, options=FitOptions(batch_size=40, max_epochs=1))
+        fit_head(head, data, options=EpochOptions(batch_size=40, max_epochs=1))
 
 
 def test_an_unknown_start_is_named() -> None:

@@ -39,6 +39,7 @@ AUTOENCODERS: dict[str, Any] = {
     "mean+last": {
         "layers": ["mean/block_01", "mean/final_norm", "last/block_01"], "codes": [4, 4, 8], "seed": 0,
         "best_epochs": [2, 1, 2], "held_out_losses": [0.25, 0.75, 0.5], "seconds": 3.0,
+        "standardises_latents": True, "held_out_squared_errors": [4.0, 90.0, 8.0],
         "history": [{"train_loss": 0.9, "held_out_loss": 0.8}, {"train_loss": 0.6, "held_out_loss": 0.5}],
         "n_texts": {"train": 1900, "held_out": 100},
     },

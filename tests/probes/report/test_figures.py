@@ -100,12 +100,16 @@ def test_parts_of_a_head_have_a_panel_each() -> None:
 
 def test_autoencoders_show_losses_widths_and_epochs() -> None:
     record = AUTOENCODERS["mean+last"]
-    losses, widths = drawn(draw_parts, record).axes
+    raw, losses, widths = drawn(draw_parts, record).axes
+    assert values(raw.lines[0]) == record["held_out_squared_errors"]
     assert values(losses.lines[0]) == record["held_out_losses"]
     assert [bar.get_height() for bar in widths.patches] == record["codes"]  # type: ignore[attr-defined]
     [axes] = drawn(draw_losses, record).axes
     assert [values(line) for line in axes.lines[:2]] == [[0.9, 0.6], [0.8, 0.5]]
     assert [line.get_xdata()[0] for line in axes.lines[2:]] == [1, 2]  # type: ignore[index]
+    assert axes.get_ylabel() == "mean squared error / variance, mean over layers"
+    [axes] = drawn(draw_losses, {**record, "standardises_latents": False}).axes
+    assert axes.get_ylabel() == "mean squared error, mean over layers"
 
 
 def test_a_pooling_named_by_a_strange_cache_leads_nowhere(tmp_path: Path) -> None:
