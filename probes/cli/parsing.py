@@ -73,7 +73,7 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
 
 def _config_files(arguments: Sequence[str]) -> Iterator[str]:
     """Name the files given with --config, as `_split_free` and the parser will meet them."""
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         if argument == "--config":
             _require_file(following)
             yield following

@@ -74,7 +74,8 @@ class LayerAutoencoder(lightning.LightningModule):
 
     def raw_losses(self, latents: Float[Tensor, "L B D"]) -> Float[Tensor, " L"]:
         """Mean squared error of each layer in the units of its latents (FREEZE Figure 2)."""
-        return ((self(latents) * self.scale + self.mean - latents) ** 2).mean(dim=(1, 2))
+        found: Tensor = self(latents)
+        return ((found * self.scale + self.mean - latents) ** 2).mean(dim=(1, 2))
 
     def training_step(self, latents: Float[Tensor, "L B D"], _: int) -> Tensor:
         """Sum the losses of the layers: no gradient of one reaches another."""

@@ -206,7 +206,7 @@ def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Any]) -> Extract
 def _check_choices(spec: Any, prefix: str = "") -> None:
     """Refuse null, a value that its field's `Literal` does not list, or that is no section: Python does not ask."""
     for name, hint in get_type_hints(type(spec)).items():
-        if getattr(spec, name) is None:
+        if getattr(spec, name) is None and type(None) not in get_args(hint):
             raise ConfigError(f"{prefix}{name} is null; give a value, or leave the key out to have its default.")
         section = (
             hint if isinstance(hint, type) and is_dataclass(hint) else dict if get_origin(hint) is dict else object

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from extract.store.cache import LatentCache
 from probes.fitting.saved import SavedHead
 from probes.heads.setting import Setting
+from probes.heads.words.judging import judge_of
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
 from probes.latents.pair_latents import PairLatents
 from probes.latents.word_latents import WordLatents
 from probes.metrics.calibration import read_calibration
-from probes.metrics.spans import NO_PREDICTION
 from probes.tasks.base import Task
 from tests.probes import planted_latents as pairs
 from tests.probes.heads.words import planted_words as words
@@ -90,14 +90,15 @@ def _predict_numbers(
 def _predict_words(
     saved: Sequence[SavedHead[Any]], setting: Setting, split: str, chosen: Mapping[str, Any]
 ) -> NDArray[Any]:
-    rows = WordLatents(setting.cache, setting.task).split(split)
+    data = WordLatents(setting.cache, setting.task)
+    rows = data.split(split)
     latents = setting.cache.latents["mean"][:, rows.positions[rows.has_latent]]  # type: ignore[attr-defined]
     with torch.no_grad():
         logits = saved[0].head(latents)
     probe = words.LAYERS.index(chosen["layer"]) if len(logits) > 1 else 0
-    found = np.full(len(rows.has_latent), NO_PREDICTION)
-    found[rows.has_latent] = logits[probe].argmax(-1).numpy()
-    return found
+    found = np.full((len(rows.has_latent), logits.shape[2]), np.nan, np.float32)
+    found[rows.has_latent] = logits[probe].float().numpy()
+    return judge_of(data, split).decode(found, chosen["decoding"])
 
 
 PLANTED: dict[str, PlantedKind] = {

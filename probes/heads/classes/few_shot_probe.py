@@ -80,8 +80,8 @@ class FewShotProbe(ClassHead):
         return features.double() @ self.weight.mT + self.bias.unsqueeze(1)
 
     def forward(self, features: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
-        """Average the scores of the draws."""
-        return self.each(features).mean(0)
+        """Score raw features by the classifier of the first draw, whose predictions a run shows."""
+        return self.each(features)[0]
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values."""

@@ -23,6 +23,7 @@ from probes.heads.saved import load_head
 from probes.heads.words.description import departures
 from probes.heads.words.judging import judge_of
 from probes.latents.word_latents import WordLatents
+from probes.metrics.decoding import decode_tags
 from probes.plans.sweeping import run_sweep
 from probes.readers.conll_columns import ColumnFormat, read_columns
 from probes.runs.config import RunConfig, TaskSpec
@@ -166,7 +167,9 @@ def test_a_saved_head_predicts_what_the_run_wrote(finished: WordRun) -> None:
     with torch.no_grad():
         logits = saved.head(finished.cache.gather(places.positions, "mean"))
     layer = LAYERS.index(finished.scores["heads"]["token-classifier"]["chosen"]["layer"])
-    tags = [saved.record["classes"][k] for k in logits[layer].argmax(-1)]
+    chosen = finished.scores["heads"]["token-classifier"]["chosen"]
+    scores, classes = logits[layer].float().numpy(), saved.record["classes"]
+    tags = [classes[k] for k in decode_tags(scores, places.offsets, labels=classes, way=chosen["decoding"])]
     lines = (finished.folder / "predictions" / "test.conll").read_text(encoding="utf-8").splitlines()
     written = [line.split("\t")[2] for line in lines if line and not line.startswith("-DOCSTART-")]
     assert tags == written
@@ -278,7 +281,7 @@ def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path)
     assert found["layers"] == ["final_norm"]
     assert set(found["summary"]["test"]) == {"span-f1", "accuracy"}
     right = (tmp_path / "runs" / "w" / "predictions" / "test.conll").read_text(encoding="utf-8").splitlines()
-    tags = [line.split("\t")[-2:] for line in right if line]
+    tags = [line.split("\t")[-2:] for line in right if line and not line.startswith("-DOCSTART-")]
     assert found["summary"]["test"]["accuracy"]["values"][0] == pytest.approx(np.mean([a == b for a, b in tags]))
     assert "| token-classifier | final_norm, plain tags | accuracy |" in (
         tmp_path / "runs" / "w" / "summary.md"
