@@ -217,7 +217,7 @@ def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureF
         "pooling, layers cosine-mlp",
         "encoder_learning_rate, weight_decay, batch_size, max_epochs, patience, every, keep, pooling, layers",
         "logistic-probe classes:", "options: Cs, oversampling", "token-classifier words:",
-        "autoencoder pretraining.autoencoder: layer-wise", "options: bottleneck, encoder, dropout,",
+        "autoencoder pretraining.autoencoder: layer-wise", "options: bottleneck, encoder, ",
         "generics generic sentences: $ICECORE_DATA/genericskb; options: folder, templated, seed",
     ):  # fmt: skip
         assert part in out

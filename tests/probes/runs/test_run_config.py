@@ -41,7 +41,6 @@ def test_unknown_names_are_refused() -> None:
     ("spec", "field", "value", "sentence"),
     [
         (TaskSpec, "drop_leaked", "pair", "unknown task.drop_leaked 'pair': did you mean 'pairs'? Allowed: none, "),
-        (TaskSpec, "drop_leaked", None, "unknown task.drop_leaked None: did you mean 'none'? Allowed: none, "),
         (RunConfig, "protocol", "icecor", "unknown protocol 'icecor': did you mean 'icecore'? Allowed: icecore, "),
         (RunConfig, "protocol", ["icecore"], "unknown protocol ['icecore']: "),
         (RunConfig, "calibration", "isotone", "unknown calibration 'isotone': did you mean 'isotonic'? Allowed: "),
