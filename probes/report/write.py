@@ -77,7 +77,8 @@ def screen_table(scores: RunScores, report: KindReport) -> Table:
     title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
     table = Table(title=printable(title), box=SIMPLE, padding=(0, 1))
     for column in titles:
-        table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if column == "head" else "right")
+        is_head = column == "head"
+        table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if is_head else "right", no_wrap=is_head)
     for row in rows:
         table.add_row(*map(printable, row))
     return table
