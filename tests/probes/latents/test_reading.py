@@ -28,8 +28,9 @@ def test_every_word_with_a_latent_is_in_one_piece_of_one_chunk(
 ) -> None:
     starts = np.cumsum([0, *(n + gap for n, gap in zip(lengths, gaps, strict=False))])
     rows = [k % len(lengths) for k in shown]  # in any order, some more than once
-    n_words = sum(lengths[k] for k in rows)
-    missing = set(np.flatnonzero(np.random.default_rng(seed).random(n_words) < 0.2).tolist())
+    is_lost = np.random.default_rng(seed).random(int(starts[-1])) < 0.2  # by place: what is shown twice is lost twice
+    places = np.concatenate([np.arange(starts[k], starts[k] + lengths[k]) for k in rows])
+    missing = set(np.flatnonzero(is_lost[places]).tolist())
     found = make_rows([int(starts[k]) for k in rows], [lengths[k] for k in rows], missing)
     chunks = plan_chunks(found, chunk_words=chunk_words)
     read = [word for chunk in chunks for piece in chunk.pieces for word in piece]
