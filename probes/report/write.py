@@ -76,9 +76,11 @@ def screen_table(scores: RunScores, report: KindReport) -> Table:
     titles, rows = result_rows(scores, report, on_screen=True)
     title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
     table = Table(title=printable(title), box=SIMPLE, padding=(0, 1))
+    widest = max((len(word) for row in rows for word in row[0].split()), default=0)  # no name of a head is cut
     for column in titles:
         is_head = column == "head"
-        table.add_column("\n".join(column.rsplit(" ", 1)), justify="left" if is_head else "right", no_wrap=is_head)
+        heading = "\n".join(column.rsplit(" ", 1))
+        table.add_column(heading, justify="left" if is_head else "right", min_width=widest if is_head else None)
     for row in rows:
         table.add_row(*map(printable, row))
     return table
