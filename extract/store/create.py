@@ -17,6 +17,7 @@ from extract.store.manifest import SCHEMA, Manifest
 
 DRAFT_SECONDS = 60
 ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
+STRUCTURE_BYTES = 1 << 20  # more than HDF5 adds to the arrays
 
 
 def create_store(path: Path, manifest: Manifest) -> None:
@@ -26,7 +27,8 @@ def create_store(path: Path, manifest: Manifest) -> None:
         DiskFullError: Not enough space; nothing is left behind.
         CacheError: The folder cannot be written.
     """
-    needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in array_shapes(manifest).values())
+    shapes = array_shapes(manifest)
+    needed = sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
     draft = path.with_name(f".{path.name}.new-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,6 +36,8 @@ def create_store(path: Path, manifest: Manifest) -> None:
         if free_bytes(path.parent) < needed:  # checked first: HDF5 handles a full disk badly
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with draft.open("wb") as held, locked_file(held.fileno(), waits=True):  # a leftover has no lock
+            # Tried first, and sparse: HDF5 ends the process where it meets a limit on the size of files.
+            held.truncate(needed + 2 * ALIGNMENT * len(shapes) + STRUCTURE_BYTES)
             _lay_out(draft, manifest)
             _reserve(draft)
             try:

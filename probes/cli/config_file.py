@@ -13,7 +13,7 @@ MOST_VALUES = 20_000
 
 
 def load_config_file(name: str) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping, or nothing; `ConfigError` if it cannot be used."""
+    """Read a YAML file that holds a mapping; `ConfigError` if it cannot be used."""
     path = Path(name)
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -22,9 +22,17 @@ def load_config_file(name: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"config file {name!r} cannot be read ({error}); give a YAML file in UTF-8.") from error
     values = load_yaml(text, where=f"config file {name!r}")
-    if values is not None and not isinstance(values, dict):
-        raise ConfigError(f"config file {name!r} holds {str(values)[:60]!r}; allowed: a mapping of keys to values.")
-    return values or {}
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"config file {name!r} holds {shorten(values)}; allowed: keys with values, as in configs/demo.yaml."
+        )
+    return values
+
+
+def shorten(value: Any) -> str:
+    """Write a value in at most 60 characters."""
+    text = "empty" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def load_yaml(text: str, *, where: str) -> Any:

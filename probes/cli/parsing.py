@@ -11,7 +11,7 @@ from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from extract.errors import ConfigError, IcecoreError, first_line, unknown_name
 from probes.cli.config_file import load_config_file, load_yaml
-from probes.cli.sections import check_files, refuse_trust_from_files
+from probes.cli.sections import check_sections, refuse_trust_from_files
 from probes.runs.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
@@ -53,12 +53,13 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
     if arguments and not arguments[0].startswith("-"):
         arguments[:1] = ["--config", arguments[0]]
     parser = _build_parser(command, description, flags)
-    files = [load_config_file(name) for name in _config_files(arguments)]
+    files = {name: load_config_file(name) for name in _config_files(arguments)}
+    for name, values in files.items():
+        check_sections(values, name)
     try:
-        check_files(arguments)
         arguments, free = _split_free(arguments)
         found = parser.parse_args(arguments)
-        _refuse_unknown_empty(files, parser)
+        _refuse_unknown_empty(files.values(), parser)
         values = found.as_dict()
         _merge_free(values, free)
         made = parser.instantiate(parser.parse_object(values))

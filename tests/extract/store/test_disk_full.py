@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,6 +200,17 @@ def test_a_file_system_without_locks_or_maps_is_one_sentence(
     monkeypatch.setattr("numpy.memmap", fail)
     with pytest.raises(CacheError, match="cannot be mapped into memory"):
         LatentCache(whole)
+
+
+def test_a_file_size_limit_is_one_sentence(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(CacheError, match=r"exceeds the file-size limit"):
+            extract_latents(decoder, texts, spec=SPEC, folder=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_may_not_be_written_is_one_sentence(

@@ -180,11 +180,11 @@ def test_what_the_system_refuses_is_one_sentence(
         (b"\xff\xfe", "cannot be read ('utf-8' codec"),
         (b"name: \"a\\0b\"", "the run name is 'a\\x00b'; allowed: a folder name"),
         (b"name: " + b"x" * 300, "of at most 150 bytes"),
-        (b"[1]", "holds '[1]'; allowed: a mapping of keys to values"),
+        (b"[1]", "holds [1]; allowed: keys with values, as in configs/demo.yaml"),
         (b"a: &a [*a]", "or an anchor holds itself"),
         (b"[" * 5000, "is nested too deeply"),
         (b"a: &a [1,1,1]\n" + b"".join(b"%c: &%c [%s]\n" % (98 + k, 98 + k, b",".join([b"*%c" % (97 + k)] * 9))
-         for k in range(12)), "values with its anchors"),
+         for k in range(12)), "values with its anchors written out; allowed: 20,000"),
         (b"task: {name: pair-files, options: {files: 3}}", "option `files` of 'pair-files' is 3, but a path"),
         (b"task: {name: pair-files, options: {files: {train: 3}}}", "option `files` of 'pair-files' is {'train': 3}"),
         (b"task: {name: pair-files, options: {files: x, columns: 3}}", "`columns` of 'pair-files' is 3, but a list of"),
@@ -217,7 +217,8 @@ def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureF
         "pooling, layers cosine-mlp",
         "encoder_learning_rate, weight_decay, batch_size, max_epochs, patience, every, keep, pooling, layers",
         "logistic-probe classes:", "options: Cs, oversampling", "token-classifier words:",
-        "autoencoder pretraining.autoencoder: layer-wise", "options: bottleneck, encoder, ",
+        "autoencoder pretraining.autoencoder: layer-wise",
+        "options: bottleneck, encoder, standardises_latents, dropout,",
         "generics generic sentences: $ICECORE_DATA/genericskb; options: folder, templated, seed",
     ):  # fmt: skip
         assert part in out

@@ -57,6 +57,13 @@ def test_a_choice_that_stands_in_no_table_is_refused_in_python_too(
     assert str(caught.value).startswith(sentence)
 
 
+def test_nothing_in_the_place_of_a_choice_is_refused_in_python_too() -> None:
+    made = TaskSpec()
+    object.__setattr__(made, "drop_leaked", None)
+    with pytest.raises(ConfigError, match=r"task.drop_leaked is null; give a value, or leave the key out"):
+        made.__post_init__()
+
+
 def test_plain_values_hold_every_field() -> None:
     config = RunConfig(seeds=(1, 2), extraction=ExtractionSpec(poolings=("last",)), heads={"cosine-mlp": None})
     values = config.to_dict()

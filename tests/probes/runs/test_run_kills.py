@@ -13,8 +13,9 @@ import pytest
 
 from extract.errors import HeadError
 from probes.heads.saved import load_head
+from probes.runs.scorer import load_scorer
 from tests.import_graph import ROOT
-from tests.probes.finished_run import without_times
+from tests.probes.finished_run import Finished, without_times
 
 CHILD = [sys.executable, "-m", "tests.probes.child_run"]
 N_KILLS = 12
@@ -59,3 +60,23 @@ def content(folder: Path) -> dict[str, Any]:
         "weights": {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.safetensors")},
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
     }
+
+
+def test_a_killed_run_goes_on_to_the_same_files(finished: Finished, tmp_path: Path) -> None:
+    argv = [str(finished.config), f"--runs={tmp_path / 'runs'}", f"--caches={finished.cache.parent}"]
+    folder = tmp_path / "runs" / "tiny"
+    drawn, n_killed = random.Random(1), 0
+    for _ in range(N_KILLS):
+        with subprocess.Popen([*CHILD, "fit", *argv], cwd=ROOT, stderr=subprocess.DEVNULL) as child:
+            waited = time.monotonic()
+            while not folder.is_dir() and child.poll() is None and time.monotonic() - waited < 120:
+                time.sleep(0.01)
+            time.sleep(drawn.uniform(0, 6) if n_killed else 0.2)
+            n_killed += child.poll() is None
+            child.kill()
+        if (folder / "scores.json").is_file():
+            json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+            assert len(load_scorer(folder).score(PAIRS)) == 1
+    assert n_killed > 0
+    subprocess.run([*CHILD, "fit", *argv], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+    assert content(folder) == content(finished.folder)
