@@ -1,9 +1,23 @@
-"""Fixtures that the examples in docstrings use."""
+"""Fixtures that the examples in docstrings use, and which functions have their shapes checked."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
+
+_jaxtyped: Any = jaxtyping.jaxtyped
+
+
+def _check_shapes(function: Any = None, **typechecker: Any) -> Any:
+    """Check the shapes of a function, but not of one made inside another, which would be decorated at every call."""
+    if function is None:
+        return partial(_check_shapes, **typechecker)
+    return function if "<locals>" in function.__qualname__ else _jaxtyped(function, **typechecker)
+
+
+jaxtyping.jaxtyped = _check_shapes
 
 
 @pytest.fixture
