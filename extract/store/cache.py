@@ -1,5 +1,6 @@
 """Reading a cache: no decoder, no tokenizer, no dataset; a layer costs one layer's bytes."""
 
+import copy
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -18,7 +19,7 @@ from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText
 from extract.store.checksums import require_sound
 from extract.store.layout import STORAGE_DTYPES, latent_path
-from extract.store.manifest import require_same
+from extract.store.manifest import Manifest, require_same
 from extract.store.reader import RowLookup, StoreReader, WordPlaces
 
 
@@ -58,6 +59,12 @@ class LatentCache:
                 f"cache {str(path)!r} is half done: {self.n_done} of {len(self)} rows, {state}. "
                 "Run the extraction again to go on where it stopped."
             )
+
+    def shown_as(self, identity: dict[str, Any]) -> "LatentCache":
+        """Return this cache as one of another identity, which differs in layers and poolings that it leaves out."""
+        shown = copy.copy(self)
+        shown.manifest = Manifest(identity, self.manifest.provenance)
+        return shown
 
     def __len__(self) -> int:
         """Number of rows: one a text, or several for a text that was read in windows."""

@@ -22,14 +22,15 @@ def cache_path(folder: Path, manifest: Manifest) -> Path:
 def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
     """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
 
-    It may hold further poolings, word poolings or layers. It is compared with its checksums before it is returned.
+    It may hold further poolings, word poolings or layers, which are left out of what is returned. It is compared with
+    its checksums before that.
     """
     wanted = Manifest(identity)
     for cache in whole_caches(folder, first=wanted.short_id):
         if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
             with passing_over(cache.path):
                 cache.verify()
-                return cache
+                return cache.shown_as(identity)
     return None
 
 

@@ -309,7 +309,9 @@ def test_further_poolings_and_layers_cover_fewer(
     decoder: Decoder, words: list[JoinedText], whole: LatentCache, less: tuple[str, ...]
 ) -> None:
     spec = ExtractionSpec(words=WordSpec(poolings=less), layers=("block_02",))
-    assert extract_latents(decoder, words, spec=spec, folder=whole.path.parent).path == whole.path
+    found = extract_latents(decoder, words, spec=spec, folder=whole.path.parent)
+    assert found.path == whole.path
+    assert (found.layers, len(found.poolings)) == (("block_02",), len(less))
 
 
 @pytest.mark.parametrize(

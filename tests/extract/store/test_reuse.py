@@ -6,10 +6,12 @@ from typing import Any
 
 import h5py
 import pytest
+import torch
 
-from extract.errors import CacheWarning
+from extract.errors import CacheWarning, UnknownNameError
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import ExtractionSpec
+from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
 from extract.store.reuse import find_cache
 from tests.extract.tiny_decoders import make_decoder, make_manifest, make_texts, write_cache
@@ -44,6 +46,14 @@ def test_more_covers_less(tmp_path: Path, less: dict[str, list[str]]) -> None:
     found = find_cache(tmp_path, wanted(**less))
     assert found is not None
     assert found.path == tmp_path / "a.h5"
+    identity = wanted(**less)
+    assert (found.layers, found.poolings) == (tuple(identity["layers"]), tuple(identity["poolings"]))
+    assert (found.identity, found.manifest.id) == (identity, Manifest(identity).id), "a fit on it would be another one"
+    pooling, layer, whole = found.poolings[0], found.layers[0], LatentCache(found.path)
+    assert torch.equal(found.gather([3, 0], pooling)[0], whole.gather([3, 0], pooling, layers=[layer])[0])
+    for name in set(whole.layers) - set(found.layers):
+        with pytest.raises(UnknownNameError, match="unknown layer"):
+            found.layer(name, pooling)
 
 
 @pytest.mark.parametrize(
