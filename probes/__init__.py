@@ -10,20 +10,27 @@ if TYPE_CHECKING:
     from probes.heads.saved import load_head
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.config import RunConfig
+    from probes.runs.loaded import LoadedRun, load_run
+    from probes.runs.results import results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
     from probes.tasks import load_task
 
 _HOMES = {
+    "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
     "load_head": "probes.heads.saved",
+    "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks",
+    "results": "probes.runs.results",
     "run": "probes.runs.run",
 }
 
-__all__ = ["LogisticProbe", "RunConfig", "load_head", "load_scorer", "load_task", "run"]
+__all__ = [
+    "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task", "results", "run",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -101,10 +101,11 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     texts = source.texts()
     found = []
     for cache in whole_caches(Path(config.caches)):
-        if _is_from(cache, config.decoder) and _holds(cache, config.extraction) and _has_texts(cache, texts):
+        shown = _show_as(cache, config.extraction) if _is_from(cache, config.decoder) else None
+        if shown is not None and _has_texts(shown, texts):
             with passing_over(cache.path):
-                cache.verify()
-                found.append(cache)
+                shown.verify()
+                found.append(shown)
     if len(found) != 1:
         names = ", ".join(cache.path.name for cache in found) or "none"
         raise CacheError(
@@ -143,8 +144,8 @@ def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
     return decoder["name"] in names and decoder["adapter"] in adapters and spec.dtype in ("auto", decoder["dtype"])
 
 
-def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
-    """Whether a cache holds what a configuration extracts, or more."""
+def _show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
+    """Return of a cache what a configuration extracts; None where it does not hold all of it."""
     identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
     template = {**spec.template.to_dict(), "window": identity["template"]["window"]}
     found = [identity["plan"], identity["template"], identity["storage_dtype"]]
@@ -155,7 +156,12 @@ def _holds(cache: LatentCache, spec: ExtractionSpec) -> bool:
         wanted += [spec.words.shift, spec.words.on_lost]
         poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
     layers = select_layers(spec.layers, n_blocks)
-    return found == wanted and set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)
+    if found != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
+        return None
+    part = (
+        {"words": {**identity["words"], "poolings": list(poolings)}} if cache.is_words else {"poolings": list(poolings)}
+    )
+    return cache.shown_as({**identity, "layers": list(layers), **part})
 
 
 def _show(result: RunResult) -> None:

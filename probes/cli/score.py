@@ -39,7 +39,7 @@ def score_command(argv: Sequence[str]) -> int:
     scorer = load_scorer(
         found.run, head=found.head or None, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code
     )
-    rows = _read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
+    rows = read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
     screen_watcher(Console(stderr=True)).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds")
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = rows[start : start + CHUNK_ROWS]
@@ -85,7 +85,8 @@ def read_lines(name: str) -> list[str]:
     return text.split("\n")  # splitlines would also break inside a text
 
 
-def _read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Any]:
+def read_rows(lines: Sequence[str], name: str, scorer: Scorer) -> list[Any]:
+    """Read rows out of the lines of a file, of which `.conll` holds a word each."""
     if name.endswith(".conll") and scorer.reads_words:
         return list(_sentences(lines))
     return [_read_row(line, number, name, scorer.n_texts) for number, line in enumerate(lines, start=1) if line]

@@ -58,7 +58,7 @@ class Scorer:
             >>> load_scorer("runs/words-sample").score(["Oslo is cold ."])  # doctest: +SKIP
             [['B-LOC', 'O', 'O', 'O']]
         """
-        self._require_rows(rows)
+        self.require_rows(rows)
         return KINDS[self.kind].scoring.score(self.seeds, rows, self.decoder, self.spec)
 
     def probabilities(self, rows: Sequence[Any]) -> Any:
@@ -70,14 +70,15 @@ class Scorer:
             InputError: As by `score`.
             HeadError: A head without probabilities.
         """
-        self._require_rows(rows)
+        self.require_rows(rows)
         return class_probabilities(self.seeds, rows, self.decoder, self.spec)
 
     def fields(self, row: Any, prediction: Any) -> dict[str, Any]:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""
         return KINDS[self.kind].scoring.fields(row, prediction)
 
-    def _require_rows(self, rows: Sequence[Any]) -> None:
+    def require_rows(self, rows: Sequence[Any]) -> None:
+        """Refuse no rows at all, with an InputError."""
         if not len(rows):
             raise InputError(f"there are no {self.kind} to score; give at least one row.")
 

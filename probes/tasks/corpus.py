@@ -68,9 +68,12 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
 def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
     """Read texts of a file in their order: one per line of .txt, or a column of CSV, TSV, JSON Lines or Parquet."""
     path = Path(file).expanduser()
-    if path.suffix.lower() == ".txt":
-        return _corpus(path.stem, str(path), read_lines(path))
-    return _corpus(path.stem, str(path), _column(read_raw(path), column))
+    return _corpus(path.stem, str(path), read_texts(path, column=column))
+
+
+def read_texts(path: Path, *, column: str = "text") -> list[str]:
+    """Read the texts of a file in their order, with repeats, as `load_text_file`."""
+    return read_lines(path) if path.suffix.lower() == ".txt" else _column(read_raw(path), column)
 
 
 def load_hub_texts(

@@ -1,0 +1,55 @@
+"""icecore: the public names of `extract` and `probes` in one place, loaded when they are used.
+
+Example:
+    >>> import icecore
+    >>> icecore.ExtractionSpec(plan="backward").plan
+    'backward'
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import extract
+import probes
+
+if TYPE_CHECKING:
+    from extract import (
+        Decoder,
+        DecoderSpec,
+        ExtractionSpec,
+        IcecoreError,
+        InputTemplate,
+        JoinedText,
+        LatentCache,
+        WordSpec,
+        extract_latents,
+        join_words,
+        load_decoder,
+    )  # fmt: skip
+    from probes import (
+        LoadedRun,
+        LogisticProbe,
+        RunConfig,
+        load_head,
+        load_run,
+        load_scorer,
+        load_task,
+        results,
+        run,
+    )  # fmt: skip
+
+__all__ = [
+    "Decoder", "DecoderSpec", "ExtractionSpec", "IcecoreError", "InputTemplate", "JoinedText", "LatentCache",
+    "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "extract_latents", "join_words", "load_decoder",
+    "load_head", "load_run", "load_scorer", "load_task", "results", "run",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = extract if name in extract.__all__ else probes if name in probes.__all__ else None
+    if home is None:
+        raise AttributeError(f"module 'icecore' has no attribute {name!r}; allowed: {', '.join(sorted(__all__))}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,184 @@
+"""`icecore predict`: files through a finished run, to CSV or JSON Lines, or line by line for a service."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from extract.errors import IcecoreError, InputError, printable, unknown_name
+from extract.files import write_file
+from probes.cli.parsing import make_parser, parse_command
+from probes.cli.score import read_lines, read_rows
+from probes.cli.screen import screen_watcher
+from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
+from probes.readers.text_files import inner_suffix
+from probes.runs.loaded import LoadedRun, load_run
+from probes.runs.scorer import Scorer
+
+TABLES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
+FORMATS = ("csv", "jsonl")
+OBJECT = 'give an object, as {"text": ...}'
+GUESSES = {1: (("text",), ("sentence",), ("words",), ("tokens",)), 2: (("text1", "text2"), ("sentence1", "sentence2"))}
+"""Columns that are read when none are named, by the texts of a row."""
+
+
+def predict_command(argv: Sequence[str]) -> int:
+    """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
+    parser = make_parser("predict", predict_command.__doc__)
+    parser.add_argument("run", type=str, help="run folder, as runs/demo")
+    parser.add_argument(
+        "file", type=str, nargs="?", default="-",
+        help=f"a table ({', '.join(TABLES)}), a text file of rows as `icecore score` reads it, or '-' for such rows on "
+        "standard input",
+    )  # fmt: skip
+    parser.add_argument(
+        "--columns", type=str, default="", help="columns of the texts, parted by commas: two for pairs, else one"
+    )
+    parser.add_argument("--out", type=str, default="", help="file to write; standard output when absent")
+    parser.add_argument("--format", type=str, default="", help="csv or jsonl; by the suffix of --out, else csv")
+    parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
+    parser.add_argument("--decoder", type=str, default="", help="where the run's decoder is; as recorded when absent")
+    parser.add_argument("--probabilities", action="store_true", help="add the probability of every class")
+    parser.add_argument(
+        "--serve", action="store_true",
+        help="stay: read a JSON object with the texts per line on standard input, answer each with a line of JSON",
+    )  # fmt: skip
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run code that comes with the decoder; a run folder cannot"
+    )
+    found = parse_command(parser, argv, usage="RUN [FILE]")
+    form = _format(found.format, found.out)
+    loaded = load_run(found.run, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code)
+    columns = tuple(filter(None, (name.strip() for name in found.columns.split(","))))
+    if found.serve:
+        loaded.scorer(found.head)
+        _say(loaded, found.head, "ready: a JSON object per line")
+        return _serve(loaded, found.head, columns)
+    given, rows = _read(found.file, loaded, found.head, columns)
+    _say(loaded, found.head, f"{len(rows):,} rows")
+    text = _write(_predict(loaded, found.head, given, rows, with_shares=found.probabilities), form)
+    if found.out:
+        write_file(Path(found.out), text)
+    else:
+        sys.stdout.write(printable(text))
+    return 0
+
+
+def _say(loaded: LoadedRun, head: str, what: str) -> None:
+    scorer = loaded.scorer(head)
+    screen_watcher(Console(stderr=True)).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds; {what}")
+
+
+def _format(named: str, out: str) -> str:
+    form = named or ("jsonl" if out.endswith((".jsonl", ".ndjson")) else "csv")
+    if form not in FORMATS:
+        raise unknown_name("format", form, FORMATS)
+    return form
+
+
+def _read(
+    name: str, loaded: LoadedRun, head: str, columns: tuple[str, ...]
+) -> tuple[list[Mapping[str, Any]], list[Any]]:
+    """Read the rows of a file: all columns of a table, or none, and what is predicted."""
+    if inner_suffix(Path(name)) not in TABLES:
+        if columns:
+            raise InputError(f"--columns names columns of a table, but {name!r} is none; allowed: {', '.join(TABLES)}.")
+        rows = read_rows(read_lines(name), name, loaded.scorer(head))
+        return [{} for _ in rows], rows
+    table = read_raw(Path(name))
+    names = _find_columns(table.columns, columns, loaded.scorer(head).n_texts, where=name)
+    for row in table.rows:
+        if row.problem:
+            raise InputError(f"{table.place(row)}: {row.problem}.")
+    return [row.values for row in table.rows], [_row(row.values, names, table.place(row)) for row in table.rows]
+
+
+def _find_columns(found: Sequence[str], named: tuple[str, ...], n_texts: int, *, where: str) -> tuple[str, ...]:
+    for name in named:
+        if name not in found:
+            raise unknown_name("column", name, found, hint=f"They are those of {where}.")
+    if named and len(named) != n_texts:
+        raise InputError(f"--columns names {len(named)} columns; this run takes {n_texts} texts per row.")
+    guess = next((each for each in GUESSES[n_texts] if set(each) <= set(found)), ())
+    if not (named or guess):
+        tried = " or ".join(", ".join(each) for each in GUESSES[n_texts])
+        own = ", ".join(found)
+        raise InputError(f"{where} has no columns {tried}; name {n_texts} of its own with --columns: {own}.")
+    return named or guess
+
+
+def _row(values: Mapping[str, Any], names: Sequence[str], place: str) -> Any:
+    """Take the texts out of a row; a list of words stays one."""
+    for name in names:
+        text = values.get(name)
+        is_words = isinstance(text, list) and text and all(isinstance(word, str) for word in text)
+        if not is_words and not (isinstance(text, str) and text.strip()):
+            raise InputError(f"{place}, column {name!r}: {text!r} is no text; allowed: a text that is not empty.")
+    return values[names[0]] if len(names) == 1 else tuple(values[name] for name in names)
+
+
+def _predict(
+    loaded: LoadedRun, head: str, given: Sequence[Mapping[str, Any]], rows: Sequence[Any], *, with_shares: bool
+) -> Iterator[dict[str, Any]]:
+    scorer = loaded.scorer(head)
+    shares = loaded.predict_proba(rows, head=head).to_dict("records") if with_shares else [{}] * len(rows)
+    for values, row, prediction, share in zip(given, rows, loaded.predict(rows, head=head), shares, strict=True):
+        found = _fields(scorer, row, prediction, beside=values)
+        yield {**values, **found, **{f"p_{name}": value for name, value in share.items()}}
+
+
+def _fields(scorer: Scorer, row: Any, prediction: Any, *, beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Name what was predicted; the texts of a row are left out beside its own columns."""
+    fields = scorer.fields(row, prediction)
+    return {name: value for name, value in fields.items() if not (beside and name.startswith(("text", "word")))}
+
+
+def _write(rows: Iterable[Mapping[str, Any]], form: str) -> str:
+    """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
+    if form == "jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    out = io.StringIO()
+    writer: Any = None
+    for row in rows:
+        if writer is None:
+            writer = csv.DictWriter(out, list(row), lineterminator="\n", restval="")
+            writer.writeheader()
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return " ".join("-" if each is None else str(each) for each in value) if isinstance(value, list) else value
+
+
+def _serve(loaded: LoadedRun, head: str, columns: tuple[str, ...]) -> int:
+    """Answer every line of standard input with one line; a line that cannot be read is answered with its error."""
+    for number, line in enumerate(sys.stdin, start=1):
+        if line.strip():
+            try:
+                answer = _answer(line, number, loaded, head, columns)
+            except IcecoreError as error:
+                answer = {"error": str(error)}
+            sys.stdout.write(json.dumps(answer, ensure_ascii=True) + "\n")
+            sys.stdout.flush()
+    return 0
+
+
+def _answer(line: str, number: int, loaded: LoadedRun, head: str, columns: tuple[str, ...]) -> dict[str, Any]:
+    place = f"line {number}"
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is no JSON ({error}); {OBJECT}.") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{place} is {line.strip()[:40]!r}; {OBJECT}.")
+    scorer = loaded.scorer(head)
+    names = _find_columns(list(values), columns, scorer.n_texts, where=place)
+    row = _row(values, names, place)
+    [prediction] = loaded.predict([row], head=head)
+    return {**values, **_fields(scorer, row, prediction, beside=values)}

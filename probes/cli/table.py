@@ -1,0 +1,72 @@
+"""`icecore table`: the results of finished runs, sweeps and searches as one table for a paper or a spreadsheet."""
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from extract.errors import printable, unknown_name
+from extract.files import write_file
+from probes.cli.parsing import make_parser, parse_command
+from probes.heads.result import HeadResult
+from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, spread
+from probes.runs.results import read_scores, results, results_by_plan
+
+TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "test", "95 % interval")
+LATEX = str.maketrans(
+    {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
+)
+
+
+def table_command(argv: Sequence[str]) -> int:
+    """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
+    parser = make_parser("table", table_command.__doc__)
+    parser.add_argument("runs", type=str, nargs="+", help="run folders, as runs/demo")
+    parser.add_argument("--format", type=str, default="markdown", help=f"{', '.join(FORMATS)}, or tidy (CSV of all)")
+    parser.add_argument("--out", type=str, default="", help="file to write; standard output when absent")
+    found = parse_command(parser, argv, usage="RUN [RUN...] [--format FORMAT]")
+    if found.format not in (*FORMATS, "tidy"):
+        raise unknown_name("format", found.format, (*FORMATS, "tidy"))
+    if found.format == "tidy":
+        text = results(found.runs).to_csv(index=False)
+    else:
+        text = FORMATS[found.format]([row for folder in found.runs for row in _rows(Path(folder))])
+    if found.out:
+        write_file(Path(found.out), text)
+    else:
+        sys.stdout.write(printable(text))
+    return 0
+
+
+def _rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    values = read_scores(folder)
+    for plan, result in results_by_plan(values):
+        yield (values["name"], plan, *_scores(result))
+
+
+def _scores(result: HeadResult) -> tuple[str, ...]:
+    here = {split: result.summary.get(split, {}).get(result.metric) for split in ("validation", "test")}
+    name = result.name + " (optimistic)" * result.is_optimistic
+    numbers = spread(here["validation"]), spread(here["test"]), interval(here["test"])
+    return (name, result.pooling, describe_point(result.chosen), metric_label(result.metric), *numbers)
+
+
+def _csv(rows: Sequence[Sequence[str]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([TITLES, *rows])
+    return out.getvalue()
+
+
+def _latex(rows: Sequence[Sequence[str]]) -> str:
+    """Write a table for the package booktabs."""
+    lines = [" & ".join(text.translate(LATEX) for text in row) + r" \\" for row in [TITLES, *rows]]
+    begin = [rf"\begin{{tabular}}{{{'l' * 6}rrr}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    return markdown_table([[cell(text) for text in row] for row in rows], TITLES) + "\n"
+
+
+FORMATS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}

@@ -1,0 +1,101 @@
+"""Results of finished runs, sweeps and searches as one tidy table: a number per row, and what it is of."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extract.errors import HeadError, first_line
+from extract.files import read_file
+from probes.heads.result import HeadResult, read_result
+from probes.report.scores import SCORES_SCHEMA
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    "run", "what", "kind", "task", "protocol", "decoder", "plan", "head", "pooling", "record", "layer", "curve",
+    "split", "metric", "seed", "value", "std", "low", "high",
+)  # fmt: skip
+SCORES = "scores.json"
+
+
+def results(runs: Iterable[str | Path] | str | Path) -> "pd.DataFrame":
+    """Read the results of finished runs, sweeps and searches into one tidy table.
+
+    Args:
+        runs: Run folders, or one.
+
+    Returns:
+        A row per number, with the columns `COLUMNS`. `record` says what the number is: `score`, the mean over seeds of
+        a metric on a split, with standard deviation and interval; `seed`, that of one seed; `curve`, the score of one
+        layer, of the mean over seeds; `baseline`, named in `curve`. Scores are fractions; what does not apply is
+        missing.
+
+    Raises:
+        HeadError: A folder without the results of this version; names it.
+
+    Example:
+        >>> table = results("runs/demo")  # doctest: +SKIP
+        >>> table.query("record == 'curve' and split == 'test'").pivot_table(
+        ...     "value", "layer", "head")  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    folders = [runs] if isinstance(runs, str | Path) else list(runs)
+    rows = [row for folder in folders for row in _rows(read_scores(Path(folder)))]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def read_scores(folder: Path) -> dict[str, Any]:
+    """Read scores.json of a finished run, sweep or search; HeadError where there is none of this version."""
+    try:
+        values: dict[str, Any] = json.loads(read_file(folder / SCORES))
+        if values["schema"] == SCORES_SCHEMA and values["what"] in ("run", "sweep", "search"):
+            return values
+        found = f"schema {values['schema']} of a {values.get('what', 'run')}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = first_line(error)
+    raise HeadError(
+        f"folder {str(folder)!r} holds no finished results ({found}); allowed: a folder made by `icecore run` or "
+        f"`icecore sweep` with schema {SCORES_SCHEMA}, as runs/demo."
+    )
+
+
+def results_by_plan(values: Mapping[str, Any]) -> Iterator[tuple[str, HeadResult]]:
+    """Give the plan and the result of every head of a run, or of every plan of a sweep or search."""
+    parts = values["plans"] if "plans" in values else [{"plan": values["cache"]["plan"], "heads": values["heads"]}]
+    for part in parts:
+        for name, each in part["heads"].items():
+            yield part["plan"], read_result(name, each)
+
+
+def _rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    common = {
+        "run": values["name"], "task": values["task"]["name"], "decoder": values["decoder"]["name"],
+        **{key: values[key] for key in ("what", "kind", "protocol")},
+    }  # fmt: skip
+    for plan, result in results_by_plan(values):
+        head = {**common, "plan": plan, "head": result.name, "pooling": result.pooling}
+        yield from ({**head, **row} for row in _result_rows(result))
+
+
+def _result_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+    layer = result.chosen.get("layer")
+    numbers = [seed["seed"] for seed in result.seeds]
+    for split, metrics in result.summary.items():
+        for metric, found in metrics.items():
+            here = {"layer": layer, "split": split, "metric": metric}
+            intervals = {"value": found.mean, "std": found.std, "low": found.low, "high": found.high}
+            yield {"record": "score", **here, **intervals}
+            if len(found.values) == len(numbers) > 1:
+                for seed, value in zip(numbers, found.values, strict=True):
+                    yield {"record": "seed", **here, "seed": seed, "value": value}
+    for curve in result.curves:
+        spread = curve.spread or (None,) * len(curve.values)
+        for name, value, std in zip(result.layers, curve.values, spread, strict=True):
+            here = {"layer": name, "curve": curve.name, "split": curve.split, "metric": curve.metric}
+            yield {"record": "curve", **here, "value": value, "std": std}
+    for name, by_split in result.baselines.items():
+        for split, value in by_split.items():
+            yield {"record": "baseline", "curve": name, "split": split, "metric": result.metric, "value": value}

@@ -1,0 +1,169 @@
+"""`icecore predict`, `table` and `embed`: files of every format, a service on standard input, and what is refused."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from extract.store.cache import LatentCache
+from probes.cli.main import main
+from tests.probes.finished_run import Finished
+from tests.probes.scored_runs import predicted, run_classes, run_words
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)
+
+
+def write_pairs(folder: Path, suffix: str) -> Path:
+    rows = [{"id": i, "left": f"Ice {i} melts.", "right": "Snow falls, slowly."} for i in range(5)]
+    path, table = folder / f"pairs{suffix}", pd.DataFrame(rows)
+    if suffix == ".parquet":
+        table.to_parquet(path)
+    elif suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        table.to_csv(path, index=False, sep="\t" if suffix == ".tsv" else ",")
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_table_keeps_its_columns(finished: Finished, suffix: str, tmp_path: Path) -> None:
+    file, out = write_pairs(tmp_path, suffix), tmp_path / "out.csv"
+    assert main(["predict", str(finished.folder), str(file), "--columns", "left,right", "--out", str(out)]) == 0
+    rows = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"))))
+    assert [list(row) for row in rows[:1]] == [["id", "left", "right", "score"]]
+    assert [row["left"] for row in rows] == [f"Ice {i} melts." for i in range(5)]
+    assert all(0 <= float(row["score"]) <= 5 for row in rows)
+
+
+def test_probabilities_stand_beside_the_class(classes: Path, tmp_path: Path) -> None:
+    text = predicted(classes)[0]["text"]
+    (tmp_path / "texts.csv").write_text(f"text\n{text}\n", encoding="utf-8")
+    out = tmp_path / "out.jsonl"
+    argv = ["predict", str(classes), str(tmp_path / "texts.csv"), "--probabilities", "--out", str(out)]
+    assert main(argv) == 0
+    row = json.loads(out.read_text(encoding="utf-8"))
+    shares = {name.removeprefix("p_"): value for name, value in row.items() if name.startswith("p_")}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert max(shares, key=shares.__getitem__) == row["class"]
+
+
+def test_words_come_as_lists(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.jsonl").write_text('{"words": ["Oslo", "is", "cold"]}\n', encoding="utf-8")
+    assert main(["predict", str(words), str(tmp_path / "s.jsonl"), "--format", "jsonl"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["words"], len(row["tag"])) == (["Oslo", "is", "cold"], 3)
+
+
+def test_lines_of_standard_input(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Ice.\tSnow.\n"))
+    assert main(["predict", str(finished.folder)]) == 0
+    [row] = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["text1"], row["text2"]) == ("Ice.", "Snow.")
+
+
+def test_a_service_answers_line_by_line_and_outlives_bad_lines(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        '{"id": 1, "text1": "Ice.", "text2": "Snow."}',
+        "no json",
+        "[1]",
+        '{"text1": "Ice."}',
+        '{"text1": "", "text2": "b"}',
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, lines[0]])))
+    assert main(["predict", str(finished.folder), "--serve"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert answers[0] == answers[-1]
+    assert (answers[0]["id"], 0 <= answers[0]["score"] <= 5) == (1, True)
+    assert [sorted(answer) for answer in answers[1:-1]] == [["error"]] * 4
+    assert answers[1]["error"].startswith("line 2 is no JSON")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--columns", "left,rigth"], "unknown column 'rigth': did you mean 'right'?"),
+        (["--columns", "left"], "--columns names 1 columns; this run takes 2 texts per row"),
+        ([], "has no columns text1, text2 or sentence1, sentence2; name 2 of its own with --columns: id, left, right"),
+        (["--columns", "id,left"], "line 1, column 'id': 0 is no text; allowed: a text that is not empty"),
+        (["--format", "xml"], "unknown format 'xml'"),
+        (["--columns", "left,right", "--out", "/dev/null/x.csv"], "cannot be written"),
+    ],
+)
+def test_what_cannot_be_predicted(
+    finished: Finished, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(finished.folder), str(write_pairs(tmp_path, ".jsonl")), *options]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert message in error
+
+
+def test_tables_of_runs(finished: Finished, classes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(finished.folder), str(classes)]
+    texts = {}
+    for form in ("markdown", "csv", "latex", "tidy"):
+        assert main(["table", *runs, "--format", form]) == 0
+        texts[form] = capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(texts["csv"])))
+    assert [row["head"] for row in rows] == ["cosine-mlp", "layer-cosine", "siamese-cosine", "logistic-probe"]
+    test = finished.scores["heads"]["siamese-cosine"]["summary"]["test"]["pearson"]["mean"]
+    assert rows[2]["test"].startswith(f"{100 * test:.1f} ± ")
+    assert texts["markdown"].count("\n") == 2 + len(rows)
+    assert "$\\pm$" in texts["latex"]
+    assert texts["latex"].count(r"\\") == 1 + len(rows)
+    assert "\\%" in texts["latex"]
+    assert len(texts["tidy"].splitlines()) > 50
+    assert main(["table", *runs, "--format", "word"]) == 1
+    assert "unknown format 'word'" in capsys.readouterr().err
+
+
+def test_texts_are_embedded_without_a_task(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["Ice melts.", "Snow falls.", "Ice melts."]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    options = [
+        "--decoder.name", str(decoder_folder), "--caches", str(tmp_path / "c"),
+        "--extraction.layers", "[block_01, block_02]",
+    ]  # fmt: skip
+    assert main(["embed", str(tmp_path / "texts.txt"), *options, "--out", str(tmp_path / "x.npy")]) == 0
+    cache = LatentCache(capsys.readouterr().out.splitlines()[0])
+    array = np.load(tmp_path / "x.npy")
+    assert (len(cache), array.shape) == (2, (3, 2, len(cache.poolings), cache.width))
+    np.testing.assert_array_equal(array[0], array[2])
+    np.testing.assert_array_equal(array[1, 1, 0], cache.gather(cache.rows_of([texts[1]]), cache.poolings[0])[1, 0])
+    assert main(["embed", str(tmp_path / "texts.txt"), *options, "--out", str(tmp_path / "x.parquet")]) == 0
+    table = pd.read_parquet(tmp_path / "x.parquet")
+    assert list(table["text"]) == texts
+    np.testing.assert_array_equal(table[f"{cache.poolings[0]}/block_02"][1], array[1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--decoder.name", "x"], "embed begins with '--decoder.name'"),
+        (["t.txt", "--out", "x.csv"], "unknown suffix of --out '.csv'"),
+        (["none.txt"], "none.txt"),
+    ],
+)
+def test_what_cannot_be_embedded(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", *argv]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

@@ -1,0 +1,28 @@
+"""`import icecore`: every public name, quickly and without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+import extract
+import icecore
+import probes
+
+
+def test_it_has_every_public_name() -> None:
+    assert sorted(icecore.__all__) == sorted([*extract.__all__, *probes.__all__]) == dir(icecore)
+    for name in icecore.__all__:
+        home = extract if name in extract.__all__ else probes
+        assert getattr(icecore, name) is getattr(home, name)
+    with pytest.raises(AttributeError, match="no attribute 'load_runs'; allowed: Decoder"):
+        icecore.load_runs  # noqa: B018
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    heavy = "torch", "transformers", "pandas", "h5py", "numpy", "lightning"
+    found = subprocess.run(
+        [sys.executable, "-c", f"import icecore, sys; print([name for name in {heavy} if name in sys.modules])"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout == "[]\n"
