@@ -57,6 +57,11 @@ class Decoder:
     tokenizer: PreTrainedTokenizerBase
     description: DecoderDescription
 
+    def __repr__(self) -> str:
+        found = self.description
+        what = f"{found.family}, {found.n_layers} blocks, width {found.width}"
+        return f"<decoder {found.name}: {what}, {found.dtype} on {self.device}>"
+
     @property
     def device(self) -> torch.device:
         """Device of the parameters."""

@@ -66,6 +66,11 @@ class LatentCache:
         shown.manifest = Manifest(identity, self.manifest.provenance)
         return shown
 
+    def __repr__(self) -> str:
+        rows = f"{self.n_words:,} words" if self.is_words else f"{len(self):,} texts"
+        poolings = "+".join(self.poolings)
+        return f"<cache {self.path.name}: {rows}, {len(self.layers)} layers, {poolings}, {self.storage_dtype}>"
+
     def __len__(self) -> int:
         """Number of rows: one a text, or several for a text that was read in windows."""
         return int(self.manifest.identity["n_rows"])

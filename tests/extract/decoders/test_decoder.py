@@ -27,6 +27,12 @@ def test_it_is_frozen_and_described(family: str) -> None:
     assert not any("lm_head" in name for name, _ in decoder.module.named_parameters())
 
 
+def test_it_says_what_it_is() -> None:
+    found = make_decoder("llama")
+    what = f"llama, {len(found.blocks)} blocks, width {found.description.width}, float32 on cpu"
+    assert repr(found) == f"<decoder {found.description.name}: {what}>"
+
+
 def test_equal_weights_equal_digests() -> None:
     digests = [make_decoder(seed=seed).description.weight_digest for seed in (0, 0, 1)]
     assert digests[0] == digests[1] != digests[2]
