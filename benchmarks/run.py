@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.agreement import describe_agreement
+from benchmarks.checksums import compare_checksums
 from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
 from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
@@ -26,7 +27,7 @@ from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program
 
-SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory"]
+SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums"]
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=None, help="of the section checksums; all when absent")
     parser.add_argument("--only", nargs="*", default=SECTIONS, choices=SECTIONS)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
@@ -69,6 +71,11 @@ def main() -> None:
     found, of_words = measure_words(decoder, asked.only, repeats=asked.repeats)
     comparisons += found
     results |= of_words
+    if "checksums" in asked.only:
+        results["checksums"] = {}
+        for what, (_, rows) in (("texts", choose_sentences()), ("words", choose_word_texts())):
+            each, results["checksums"][what] = compare_checksums(decoder, rows[: asked.rows], repeats=asked.repeats)
+            comparisons.append(each)
     if "memory" in asked.only:
         results["memory"] = memory_growth(asked.decoder)
         results["memory_of_words"] = memory_growth(asked.decoder, of="words")
@@ -138,6 +145,10 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
     if "probes" in results:
         probes = results["probes"]
         print(f"probes: {f'skipped, {why}' if (why := probes.get('skipped')) else describe_agreement(probes)}")
+    for what, shares in results.get("checksums", {}).items():
+        for side, share in shares.items():
+            title = f"checksums of {what}, {side}: share of the extraction's time"
+            print(f"{title:58} {share:6.2%} {'':13} {'<= 2%':>8}")
     if "tokens" in results:
         print(describe_streaming(results["tokens"]["streaming"]))
     for key, what in (("memory", "rows"), ("memory_of_words", "rows of words")):

@@ -61,7 +61,7 @@ def results(folder: Path) -> dict[str, Any]:
 def without_times(value: Any) -> Any:
     """Leave out what differs between two runs that agree."""
     if isinstance(value, dict):
-        unequal = ("seconds", "command", "commit", "source", "fit_id")
+        unequal = ("seconds", "command", "commit", "source", "fit_id", "sha256", "config_sha256")
         return {key: without_times(item) for key, item in value.items() if key not in unequal}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
