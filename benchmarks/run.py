@@ -28,6 +28,8 @@ from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program
 
 SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums"]
+N_CHECKED = 128
+"""Sentences of the section `checksums`."""
 
 
 def main() -> None:
@@ -36,7 +38,6 @@ def main() -> None:
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=None, help="of the section checksums; all when absent")
     parser.add_argument("--only", nargs="*", default=SECTIONS, choices=SECTIONS)
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
@@ -71,11 +72,6 @@ def main() -> None:
     found, of_words = measure_words(decoder, asked.only, repeats=asked.repeats)
     comparisons += found
     results |= of_words
-    if "checksums" in asked.only:
-        results["checksums"] = {}
-        for what, (_, rows) in (("texts", choose_sentences()), ("words", choose_word_texts())):
-            each, results["checksums"][what] = compare_checksums(decoder, rows[: asked.rows], repeats=asked.repeats)
-            comparisons.append(each)
     if "memory" in asked.only:
         results["memory"] = memory_growth(asked.decoder)
         results["memory_of_words"] = memory_growth(asked.decoder, of="words")
@@ -98,7 +94,7 @@ def main() -> None:
 
 
 def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
-    """Measure the extraction of words and the heads that read them.
+    """Measure the extraction of words, the heads that read them, and what checksums take of extractions.
 
     Args:
         decoder: The decoder.
@@ -117,6 +113,11 @@ def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[l
             each, facts = compare_layers(Path(name), Sizes(), device=decoder.device.type, repeats=repeats)
             results["tokens"] = {**facts, "streaming": time_streaming(Path(name), Sizes())}
         comparisons.append(each)
+    if "checksums" in only:
+        results["checksums"] = {}
+        for what, texts in (("texts", choose_sentences(N_CHECKED)[1]), ("words", choose_word_texts(N_CHECKED)[1])):
+            each, results["checksums"][what] = compare_checksums(decoder, texts, repeats=repeats)
+            comparisons.append(each)
     return comparisons, results
 
 

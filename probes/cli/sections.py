@@ -1,12 +1,11 @@
 """What a YAML file may hold before its keys are looked at: sections that are mappings, and no leave to run code."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import is_dataclass
 from typing import Any, get_origin, get_type_hints
 
 from extract.errors import ConfigError
-from probes.cli.config_file import load_config_file, load_yaml, shorten
+from probes.cli.config_file import is_file, load_config_file, load_yaml, shorten
 from probes.runs.config import RunConfig
 
 TRUST = "decoder.trust_remote_code"
@@ -22,7 +21,7 @@ def _list_sections(spec: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
 
 
 SECTIONS = dict(_list_sections(RunConfig))
-"""Sections by dotted name, and whether their keys are those of a head or task; the parser reads others from files, too."""
+"""Sections by dotted name, and whether their keys are those of a head or task; others may be files."""
 
 
 def check_sections(values: dict[Any, Any], file: str) -> None:
@@ -41,13 +40,12 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Refuse a section on the command line that is neither a mapping nor, where the parser reads one, a file."""
     for argument, following in zip(arguments, [*arguments, "--"][1:], strict=True):
         key, equals, text = argument.removeprefix("--").partition("=")
-        parents, _, last = key.rpartition(".")
-        if not argument.startswith("--") or not (key in SECTIONS or parents == "heads"):
+        if not argument.startswith("--") or not (key in SECTIONS or key.rpartition(".")[0] == "heads"):
             continue
         if not equals and following.startswith("--"):
             continue  # the parser says that there is no value
         text = text if equals else following
-        if not SECTIONS.get(key, True) and os.path.isfile(text):  # false, too, for what is no name of a file
+        if not SECTIONS.get(key, True) and is_file(text):
             check_sections(_nest(key, load_config_file(text)), text)
             continue
         for section, value in _unfit_sections(_nest(key, load_yaml(text, where=f"--{key}"))):

@@ -17,15 +17,13 @@ WORDS = [join_words(["ice", "is", word], [True] * 3) for word in ("cold", "old")
 
 
 @pytest.mark.parametrize("texts", [["ice", "cold ice"], WORDS])
-def test_shares_are_of_the_time_of_the_extraction(
-    texts: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_are_of_the_time_of_the_extraction(texts: list[Any], tmp_path: Path) -> None:
     decoder = load_decoder(str(save_decoder(tmp_path / "tiny-llama")))
     found, shares = checksums.compare_checksums(decoder, texts, repeats=1)
     assert set(found.seconds) == {"with", "without"}
     assert 0 < shares["writing"] < 0.5
     assert shares["reading"] > 0
-    assert extract.store.writer.zlib is zlib
+    assert vars(extract.store.writer)["zlib"] is zlib
 
 
 def test_the_time_of_a_checksum_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ WORDS = replace(OTHER, poolings=("mean",), words=WordSpec(("first",), shift=True
 
 
 def extract(decoder: Path, spec: ExtractionSpec, folder: Path) -> LatentCache:
-    texts = ["ice", join_words(["cold", "ice"], [True, True])][spec is WORDS]
-    return extract_latents(load_decoder(str(decoder)), [texts], spec=spec, folder=folder)
+    text = join_words(["cold", "ice"], [True, True]) if spec is WORDS else "ice"
+    return extract_latents(load_decoder(str(decoder)), [text], spec=spec, folder=folder)
 
 
 @pytest.mark.parametrize(("spec", "task"), [(OTHER, "sts-sample"), (WORDS, "words-sample")])
@@ -34,8 +34,8 @@ def test_plan_template_poolings_and_layers_are_those_of_the_cache(
     spec: ExtractionSpec, task: str, decoder_folder: Path, tmp_path: Path
 ) -> None:
     cache = extract(decoder_folder, spec, tmp_path)
-    head = {"layer-cosine": {}} if task == "sts-sample" else {"token-classifier": {}}
-    config = RunConfig(decoder=DecoderSpec(str(decoder_folder)), task=TaskSpec(task), heads={**head})
+    head = "layer-cosine" if task == "sts-sample" else "token-classifier"
+    config = RunConfig(decoder=DecoderSpec(str(decoder_folder)), task=TaskSpec(task), heads={head: {}})
     found = config_of(config, cache)
     assert replace(found, extraction=config.extraction) == config
     assert found.extraction == spec

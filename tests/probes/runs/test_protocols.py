@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import probes.heads.pairs.fitting
-from extract.errors import TaskError
+from extract.errors import ConfigError, TaskError
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.protocols import PROTOCOLS
