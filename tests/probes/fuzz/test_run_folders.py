@@ -31,20 +31,23 @@ def expected(finished: Finished, decoder: Decoder) -> float:
     return float(load_scorer(finished.folder, head=HEAD, decoder=decoder).score([PAIR])[0])
 
 
+@pytest.fixture(scope="module")
+def copy(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the run folder, of which one file at a time is damaged."""
+    return Path(shutil.copytree(finished.folder, tmp_path_factory.mktemp("damaged") / "run"))
+
+
 @bounded(60)
 @given(data=st.data())
-def test_damaged_files_of_a_run(
-    data: st.DataObject, finished: Finished, decoder: Decoder, expected: float,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
-    folder = tmp_path_factory.getbasetemp() / "damaged"
-    shutil.copytree(finished.folder, folder, dirs_exist_ok=True)
-    name = data.draw(st.sampled_from(FILES))
-    content = (finished.folder / name).read_bytes()
-    (folder / name).write_bytes(data.draw(damaged(content)))
+def test_damaged_files_of_a_run(data: st.DataObject, copy: Path, decoder: Decoder, expected: float) -> None:
+    path = copy / data.draw(st.sampled_from(FILES))
+    content = path.read_bytes()
+    path.write_bytes(data.draw(damaged(content)))
     try:
-        scorer = load_scorer(folder, head=HEAD, decoder=decoder)
+        scorer = load_scorer(copy, head=HEAD, decoder=decoder)
     except IcecoreError as error:
         assert str(error)
-        return
-    assert float(scorer.score([PAIR])[0]) == expected
+    else:
+        assert float(scorer.score([PAIR])[0]) == expected
+    finally:
+        path.write_bytes(content)
