@@ -28,7 +28,7 @@ from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program
 
 SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums"]
-N_CHECKED = 128
+N_CHECKED = 96
 """Sentences of the section `checksums`."""
 
 
