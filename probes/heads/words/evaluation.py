@@ -29,9 +29,12 @@ MIX = "mix"
 
 def token_head(
     name: str, network: type[TokenHead], description: str, *, options: type[ReadingOptions] = TokenOptions,
-    fit: Callable[..., TokenFit] = fit_token_head,
+    fit: Callable[..., TokenFit] | None = None,
 ) -> HeadEntry:  # fmt: skip
-    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs."""
+    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
+
+    `fit` fits it in place of `fit_token_head`.
+    """
     return HeadEntry(
         name, "words", description, (options,), evaluate=partial(evaluate_token_head, network, fit),
         check=check_words, build=network,
@@ -53,7 +56,7 @@ def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
 
 
 def evaluate_token_head(
-    network: type[TokenHead], fit: Callable[..., TokenFit], resolved: HeadOptions, setting: Setting, watch: Watch
+    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
 ) -> HeadResult:
     """Fit a head for every seed, or find it fitted, choose layer and decoding on validation, and read test once.
 
@@ -163,7 +166,7 @@ def _judge(
 
 
 def _fit_seed(
-    network: type[TokenHead], fit: Callable[..., TokenFit], resolved: HeadOptions, setting: Setting, *,
+    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, *,
     data: WordLatents, seed: int, watch: Watch,
 ) -> SavedHead[TokenHead]:  # fmt: skip
     """Fit a head with one seed, or load it."""
@@ -175,7 +178,7 @@ def _fit_seed(
     def fitted() -> tuple[TokenHead, dict[str, Any]]:
         sizes = len(data.layers), data.cache.width, len(data.classes)
         head = network(*sizes, seed=seed, **options.head_arguments())
-        found = fit(head, data, options, device=setting.device, report=watch(seed))
+        found = (fit or fit_token_head)(head, data, options, device=setting.device, report=watch(seed))
         return head, {
             "name": name,
             "classes": list(data.classes),
