@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.agreement import describe_agreement
+from benchmarks.checksums import compare_checksums
 from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
 from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
@@ -26,7 +27,9 @@ from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program
 
-SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory"]
+SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums"]
+N_CHECKED = 96
+"""Sentences of the section `checksums`."""
 
 
 def main() -> None:
@@ -91,7 +94,7 @@ def main() -> None:
 
 
 def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
-    """Measure the extraction of words and the heads that read them.
+    """Measure the extraction of words, the heads that read them, and what checksums take of extractions.
 
     Args:
         decoder: The decoder.
@@ -110,6 +113,11 @@ def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[l
             each, facts = compare_layers(Path(name), Sizes(), device=decoder.device.type, repeats=repeats)
             results["tokens"] = {**facts, "streaming": time_streaming(Path(name), Sizes())}
         comparisons.append(each)
+    if "checksums" in only:
+        results["checksums"] = {}
+        for what, texts in (("texts", choose_sentences(N_CHECKED)[1]), ("words", choose_word_texts(N_CHECKED)[1])):
+            each, results["checksums"][what] = compare_checksums(decoder, texts, repeats=repeats)
+            comparisons.append(each)
     return comparisons, results
 
 
@@ -138,6 +146,10 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
     if "probes" in results:
         probes = results["probes"]
         print(f"probes: {f'skipped, {why}' if (why := probes.get('skipped')) else describe_agreement(probes)}")
+    for what, shares in results.get("checksums", {}).items():
+        for side, share in shares.items():
+            title = f"checksums of {what}, {side}: share of the extraction's time"
+            print(f"{title:58} {share:6.2%} {'':13} {'<= 2%':>8}")
     if "tokens" in results:
         print(describe_streaming(results["tokens"]["streaming"]))
     for key, what in (("memory", "rows"), ("memory_of_words", "rows of words")):

@@ -23,7 +23,12 @@ def digest_json(value: object) -> str:
 
 def digest_text(text: str) -> str:
     """Digest a text by its UTF-8 bytes."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return digest_bytes(text.encode())
+
+
+def digest_bytes(content: bytes) -> str:
+    """Digest the content of a file."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def canonical_json(value: object) -> str:

@@ -29,6 +29,14 @@ def load_config_file(name: str) -> dict[str, Any]:
     return values
 
 
+def is_file(name: str) -> bool:
+    """Whether there is such a file; not for a text that is no name of a file."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
 def shorten(value: Any) -> str:
     """Write a value in at most 60 characters."""
     text = "empty" if value is None else repr(value)

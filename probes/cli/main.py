@@ -10,23 +10,23 @@ from extract.errors import CacheWarning, IcecoreError, first_line, printable, un
 from probes.cli.stopping import INTERRUPTED, MESSAGE, interrupt, leave_at_once, stop_signals
 
 COMMANDS = {
-    "run": ("probes.cli.configured", "run_command", "extract what is missing, fit the heads, report"),
-    "extract": ("probes.cli.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
-    "sweep": ("probes.cli.sweep", "sweep_command", "one config under many mask plans, shared blocks computed once"),
+    "run": ("probes.cli.commands.configured", "run_command", "extract what is missing, fit the heads, report"),
+    "extract": ("probes.cli.commands.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
+    "sweep": ("probes.cli.commands.sweep", "sweep_command", "one config under many mask plans, shared blocks computed once"),
     "verify": (
-        "probes.cli.verify",
+        "probes.cli.commands.verify",
         "verify_command",
         "prove a mask plan on a decoder: the mask of every block",
     ),
-    "attention": ("probes.cli.verify", "attention_command", "attention maps and sink mass under a plan"),
-    "fit": ("probes.cli.configured", "fit_command", "fit and report on a cache that is already there"),
-    "score": ("probes.cli.score", "score_command", "score new pairs, texts or words with a finished run"),
-    "predict": ("probes.cli.predict", "predict_command", "predict a file with a finished run, or serve it (--serve)"),
-    "table": ("probes.cli.table", "table_command", "results of runs and sweeps as one table (CSV, LaTeX, Markdown)"),
-    "embed": ("probes.cli.embed", "embed_command", "latents of the texts of a file, to a cache or a table"),
-    "inspect": ("probes.cli.inspect", "inspect_command", "say what a cache is and how complete"),
-    "list": ("probes.cli.listing", "list_command", "list decoders, plans, tasks, heads and all else that can be named"),
-    "fetch": ("probes.cli.fetch", "fetch_command", "obtain a known decoder"),
+    "attention": ("probes.cli.commands.verify", "attention_command", "attention maps and sink mass under a plan"),
+    "fit": ("probes.cli.commands.configured", "fit_command", "fit and report on a cache that is already there"),
+    "score": ("probes.cli.commands.score", "score_command", "score new pairs, texts or words with a finished run"),
+    "predict": ("probes.cli.commands.predict", "predict_command", "predict a file with a finished run, or serve it (--serve)"),
+    "table": ("probes.cli.commands.table", "table_command", "results of runs and sweeps as one table (CSV, LaTeX, Markdown)"),
+    "embed": ("probes.cli.commands.embed", "embed_command", "latents of the texts of a file, to a cache or a table"),
+    "inspect": ("probes.cli.commands.inspect", "inspect_command", "say what a cache is and how complete"),
+    "list": ("probes.cli.commands.listing", "list_command", "list decoders, plans, tasks, heads and all else that can be named"),
+    "fetch": ("probes.cli.commands.fetch", "fetch_command", "obtain a known decoder"),
 }
 USAGE_ERROR, FAILURE = 2, 1
 

@@ -10,8 +10,8 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser, set_parsing_settings
 
 from extract.errors import ConfigError, IcecoreError, first_line, unknown_name
-from probes.cli.config_file import load_config_file, load_yaml
-from probes.cli.sections import check_sections, refuse_trust_from_files
+from probes.cli.config_file import is_file, load_config_file, load_yaml
+from probes.cli.sections import check_arguments, check_sections, refuse_trust_from_files
 from probes.runs.config import RunConfig
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
@@ -56,6 +56,7 @@ def read_arguments(command: str, argv: Sequence[str], *, description: str, flags
     files = {name: load_config_file(name) for name in _config_files(arguments)}
     for name, values in files.items():
         check_sections(values, name)
+    check_arguments(arguments)
     try:
         arguments, free = _split_free(arguments)
         found = parser.parse_args(arguments)
@@ -86,7 +87,7 @@ def _config_files(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _require_file(name: str) -> None:
-    if not Path(name).is_file():
+    if not is_file(name):
         known = sorted(str(path) for path in Path("configs").rglob("*.yaml")) if Path("configs").is_dir() else []
         near = get_close_matches(name, known, n=1, cutoff=0.5)
         guess = f" Did you mean {near[0]!r}?" if near else ""

@@ -5,10 +5,23 @@ from dataclasses import is_dataclass
 from typing import Any, get_origin, get_type_hints
 
 from extract.errors import ConfigError
-from probes.cli.config_file import shorten
+from probes.cli.config_file import is_file, load_config_file, load_yaml, shorten
 from probes.runs.config import RunConfig
 
 TRUST = "decoder.trust_remote_code"
+
+
+def _list_sections(spec: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    for name, hint in get_type_hints(spec).items():
+        if get_origin(hint) is dict:
+            yield f"{prefix}{name}", True
+        elif isinstance(hint, type) and is_dataclass(hint):
+            yield f"{prefix}{name}", False
+            yield from _list_sections(hint, f"{prefix}{name}.")
+
+
+SECTIONS = dict(_list_sections(RunConfig))
+"""Sections by dotted name, and whether their keys are those of a head or task; others may be files."""
 
 
 def check_sections(values: dict[Any, Any], file: str) -> None:
@@ -16,15 +29,54 @@ def check_sections(values: dict[Any, Any], file: str) -> None:
 
     The parser would drop some of them for the defaults, without a word. Empty options are defaults.
     """
-    heads = values.get("heads")
-    named = [(f"heads.{key}", value, True) for key, value in heads.items()] if isinstance(heads, dict) else []
-    for key, value, may_be_empty in (*_sections(RunConfig, values), *named):
-        if isinstance(value, dict) or (value is None and may_be_empty):
-            continue
+    for key, value in _unfit_sections(values):
         raise ConfigError(
             f"section {key!r} of {file!r} is {shorten(value)}; allowed: `key: value` a line, indented below "
             f"`{key.rpartition('.')[2]}:`, or leave the section out for its defaults."
         )
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse a section on the command line that is neither a mapping nor, where the parser reads one, a file."""
+    for argument, following in zip(arguments, [*arguments, "--"][1:], strict=True):
+        key, equals, text = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--") or not (key in SECTIONS or key.rpartition(".")[0] == "heads"):
+            continue
+        if not equals and following.startswith("--"):
+            continue  # the parser says that there is no value
+        text = text if equals else following
+        if not SECTIONS.get(key, True) and is_file(text):
+            check_sections(_nest(key, load_config_file(text)), text)
+            continue
+        for section, value in _unfit_sections(_nest(key, load_yaml(text, where=f"--{key}"))):
+            raise ConfigError(
+                f"section {section!r} is {shorten(value)} on the command line; allowed: its keys one by one, as "
+                f"--{section}.KEY VALUE, or together, as --{section} '{{KEY: VALUE}}'."
+            )
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def _unfit_sections(values: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for key, is_free in SECTIONS.items():
+        place: Any = values
+        *parents, last = key.split(".")
+        for part in parents:
+            place = place.get(part) if isinstance(place, dict) else None
+        if isinstance(place, dict) and last in place and not _is_section(place[last], is_free and bool(parents)):
+            yield key, place[last]
+    heads = values.get("heads")
+    named = heads.items() if isinstance(heads, dict) else ()
+    yield from ((f"heads.{name}", options) for name, options in named if not _is_section(options, True))
+
+
+def _is_section(value: Any, may_be_empty: bool) -> bool:
+    return isinstance(value, dict) or (value is None and may_be_empty)
 
 
 def refuse_trust_from_files(config: RunConfig, arguments: Sequence[str]) -> None:
@@ -40,16 +92,3 @@ def refuse_trust_from_files(config: RunConfig, arguments: Sequence[str]) -> None
             f"{TRUST} is true in a file; allowed: on the command line alone. If you trust the authors of "
             f"{config.decoder.name!r}, add: {option} true."
         )
-
-
-def _sections(spec: type, values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """List the sections that are there: dotted name, value, and whether it may be empty."""
-    for name, hint in get_type_hints(spec).items():
-        if name not in values:
-            continue
-        if is_dataclass(hint) and isinstance(hint, type):
-            yield f"{prefix}{name}", values[name], False
-            if isinstance(values[name], dict):
-                yield from _sections(hint, values[name], f"{prefix}{name}.")
-        elif get_origin(hint) is dict:
-            yield f"{prefix}{name}", values[name], bool(prefix)

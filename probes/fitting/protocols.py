@@ -109,6 +109,10 @@ PROTOCOLS: dict[str, Protocol] = {
             },
             "token-classifier": _LBW_TOKENS,
             "token-mix": _LBW_TOKENS,
+            "token-logistic": {
+                "is_standardised": False, "max_iterations": 100, "decoding": "plain", "layers": "final_norm",
+                "leaves_out_cut": True,
+            },
         },
         task={"rare": "drop"},
         extraction={

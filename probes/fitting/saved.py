@@ -1,6 +1,5 @@
 """Fitted heads on disk, each fitted once: weights as safetensors, everything else as JSON. No pickle."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from extract.digest import digest_json
+from extract.digest import digest_bytes, digest_json
 from extract.errors import HeadError, IcecoreError
 from extract.files import read_file, refuse_links, remove_file, write_file
 from extract.store.cache import LatentCache
@@ -68,7 +67,7 @@ def save_fitted(folder: Path, head: M, record: dict[str, Any]) -> SavedHead[M]:
     refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({key: value.contiguous() for key, value in head.state_dict().items()})
-    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": _sha256(weights)}
+    whole = {"schema": SCHEMA, "arguments": head.arguments(), **record, "weights_sha256": digest_bytes(weights)}
     whole["record_sha256"] = _seal(whole)
     remove_file(folder / RECORD)
     write_file(folder / WEIGHTS, weights)
@@ -143,13 +142,9 @@ def _read_record(folder: Path) -> dict[str, Any]:
 
 def _read_weights(folder: Path, record: dict[str, Any]) -> dict[str, torch.Tensor]:
     weights = read_file(folder / WEIGHTS)
-    if record["schema"] >= SEALED_FROM and record["weights_sha256"] != _sha256(weights):
+    if record["schema"] >= SEALED_FROM and record["weights_sha256"] != digest_bytes(weights):
         raise ValueError(f"{WEIGHTS} is not the one that {RECORD} was written with; fit it again")
     return load(weights)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _seal(record: dict[str, Any]) -> str:

@@ -21,6 +21,8 @@ from probes.heads.numbers.ridge_probe import RidgeOptions, RidgeProbe, check_rid
 from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
 from probes.heads.pairs.evaluation import pair_head
 from probes.heads.words.evaluation import token_head
+from probes.heads.words.logistic import fit_token_logistic
+from probes.heads.words.options import LogisticOptions
 from probes.networks.cosine_heads import CosineLinear, CosineMLP
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.siamese_cosine import SiameseCosine
@@ -68,6 +70,10 @@ _ENTRIES = (
     token_head(
         "token-classifier", TokenClassifier,
         "dropout and linear on each layer, all layers at once; the best on validation",
+    ),
+    token_head(
+        "token-logistic", TokenClassifier, "L2 logistic regression by L-BFGS on each layer; the best on validation",
+        options=LogisticOptions, fit=fit_token_logistic,
     ),
     token_head("token-normed", TokenNormed, "the same on layer-normed latents"),
     token_head(

@@ -1,9 +1,11 @@
 """scores.json as typed records: of a run, a sweep, a search and a pretraining. The format is docs/scores_format.md."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from extract.digest import digest_text
 from extract.masks.plan import MaskPlan
 from probes.heads.result import HeadResult, read_result
 
@@ -34,6 +36,8 @@ class Header:
     task: Mapping[str, Any]
     products: Mapping[str, str] = field(default_factory=dict)
     """What computed float32 products, and the CPU capability it was chosen by."""
+    config_sha256: str = ""
+    """Of the config.yaml beside it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
@@ -163,6 +167,17 @@ class PretrainingScores:
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
         return {**self.header.to_dict(), "cache": dict(self.cache), "pretraining": dict(self.pretraining)}
+
+
+def seal_scores(values: Mapping[str, Any]) -> str:
+    """Digest the content of scores.json, without the digest that it holds: SHA-256 in hexadecimal digits.
+
+    Example:
+        >>> seal_scores({"a": 1, "sha256": "anything"}) == seal_scores({"a": 1})
+        True
+    """
+    rest = json.loads(json.dumps({key: value for key, value in values.items() if key != "sha256"}))
+    return digest_text(json.dumps(rest, sort_keys=True))
 
 
 def read_run(values: Mapping[str, Any]) -> RunScores:

@@ -14,7 +14,7 @@ from extract.files import write_file
 from probes.report.document import Context, KindReport, pretraining_text, result_rows, summary_text
 from probes.report.figures import draw_autoencoders, draw_figures
 from probes.report.predictions import write_predictions
-from probes.report.scores import PlansScores, PretrainingScores, RunScores
+from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.style import new_figure, save_figure
 from probes.report.sweeps import curve_label, draw_search, draw_sweep, points_of, search_summary, sweep_summary
 from probes.tasks.base import Task
@@ -57,7 +57,8 @@ def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
 
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
     """Write scores.json (docs/scores_format.md)."""
-    text = json.dumps(without_nan(scores.to_dict()), indent=1, allow_nan=False)
+    values = without_nan(scores.to_dict())
+    text = json.dumps({**values, "sha256": seal_scores(values)}, indent=1, allow_nan=False)
     write_file(folder / "scores.json", text + "\n")
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from extract.decoders.decoder import Decoder
 from extract.decoders.spec import DecoderSpec
+from extract.digest import digest_bytes
 from extract.errors import CacheIdentityError, HeadError
 from extract.files import read_file
 from extract.inputs.template import InputTemplate
@@ -20,7 +21,7 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.registry import HEADS
-from probes.report.scores import SCORES_SCHEMA, RunScores, read_run
+from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
 from probes.runs.kinds import KINDS
 from probes.runs.record import CONFIG
 
@@ -91,9 +92,11 @@ def read_finished(folder: Path) -> FinishedRun:
     """
     try:
         values = json.loads(read_file(folder / "scores.json"))
-        config = yaml.safe_load(read_file(folder / CONFIG))
+        settings = read_file(folder / CONFIG)
+        config = yaml.safe_load(settings)
         schema = values["schema"]
         if schema == SCORES_SCHEMA:
+            _require_unchanged(values, settings)
             scores = read_run(values)
             heads = {name: _head_folders(folder, name, result.seeds) for name, result in scores.heads.items()}
             spec, decoder = read_spec(config["extraction"]), _read_decoder(config["decoder"])
@@ -110,6 +113,16 @@ def read_finished(folder: Path) -> FinishedRun:
         f"folder {str(folder)!r} holds a run of another version (schema {schema}, this one reads {SCORES_SCHEMA}); run "
         f"it again: icecore run {folder / CONFIG}."
     )
+
+
+def _require_unchanged(values: Mapping[str, Any], settings: bytes) -> None:
+    """Refuse scores or settings of which a byte that counts is not as the run wrote it."""
+    for name, is_sealed in (
+        ("scores.json", values.get("sha256") == seal_scores(values)),
+        (CONFIG, values.get("config_sha256") == digest_bytes(settings)),
+    ):
+        if not is_sealed:
+            raise ValueError(f"{name} was changed after the run had ended, or is older than its seal; run it again")
 
 
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from extract.decoders.loading import choose_device
+from extract.digest import digest_bytes
+from extract.files import read_file
 from extract.store.cache import LatentCache
 from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.heads.registry import HEADS
@@ -17,9 +19,10 @@ from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig
+from probes.runs.existing import config_of, show_as
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, EncoderShelf, Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus
-from probes.runs.record import describe_cache, describe_program, open_folder
+from probes.runs.record import CONFIG, describe_cache, describe_program, open_folder
 from probes.tasks.base import Task
 
 
@@ -50,7 +53,8 @@ def run(
 
     Args:
         config: The run.
-        cache: Latents to use instead of extracting; must hold every text of the task.
+        cache: Latents to use instead of extracting; must hold every text of the task. What they were extracted with is
+            recorded in place of what the configuration says.
         corpus_cache: The same for the pretraining corpus.
         watcher: Receives what happens.
         command: The command line, for the record.
@@ -67,6 +71,9 @@ def run(
         >>> result.record.heads["layer-cosine"].chosen  # doctest: +SKIP
     """
     started = time.monotonic()
+    if cache:
+        config = config_of(config, cache)
+        cache = show_as(cache, config.extraction) or cache
     task = load_run_task(config)
     check_heads(config, task)  # before anything is extracted
     corpus = obtain_corpus(config)
@@ -122,12 +129,13 @@ def make_header(
     return Header(
         what=what, kind=config.task.kind if task else "", protocol=config.protocol, name=folder.name, command=command,
         device=str(choose_device(config.decoder.device)), n_resamples=config.bootstrap, decoder=decoder, task=task,
-        **describe_program(),
+        config_sha256=digest_bytes(read_file(folder / CONFIG)), **describe_program(),
     )  # fmt: skip
 
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
     """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
+    config = config_of(config, cache)
     folder = open_folder(config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache)
     pretrained = EncoderShelf(config, cache, watcher)
     for pooling in cache.poolings:

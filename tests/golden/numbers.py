@@ -41,7 +41,10 @@ TOP_TURNED = (
     "what", "kind", "task", "cache", "heads", "pretraining", "plans", "chosen", "search", "cost", "test_read",
     "protocol", "n_resamples",
 )  # fmt: skip
-TOP_LEFT = ("schema", "name", "command", "commit", "versions", "products", "device", "decoder", "seconds")
+TOP_LEFT = (
+    "schema", "name", "command", "commit", "versions", "products", "device", "decoder", "seconds",
+    "config_sha256", "sha256",
+)  # fmt: skip
 
 
 def numbers_of(folder: Path) -> Numbers:

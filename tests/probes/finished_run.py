@@ -1,5 +1,7 @@
 """A run that the command line has finished on a tiny random decoder, for tests to look at."""
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from extract.digest import digest_bytes
+from probes.report.scores import seal_scores
 from probes.tasks import load_task
 
 SIZES = {"train": 64, "validation": 32, "test": 32}
@@ -66,7 +70,25 @@ def forbid(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
 
 
 def without_times(scores: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in scores.items() if key not in ("seconds", "command", "commit")}
+    times = ("seconds", "command", "commit", "sha256")
+    return {key: value for key, value in scores.items() if key not in times}
+
+
+def edit_config(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the config.yaml of a run folder, and seal the folder again, as whoever made it can."""
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    change(config)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    edit_scores(folder, lambda _: None)
+
+
+def edit_scores(folder: Path, change: Callable[[Any], object]) -> None:
+    """Change the scores.json of a run folder, and seal the folder again."""
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    change(scores)
+    scores["config_sha256"] = digest_bytes((folder / "config.yaml").read_bytes())
+    text = json.dumps({**scores, "sha256": seal_scores(scores)})
+    (folder / "scores.json").write_text(text, encoding="utf-8")
 
 
 def stamps(folder: Path) -> dict[str, int]:

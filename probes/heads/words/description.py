@@ -14,15 +14,15 @@ from extract.store.cache import LatentCache
 from probes.fitting.protocols import LBW, LBW_TOKENS, MAGNET
 from probes.heads.result import Curve
 from probes.heads.words.judging import Judge
-from probes.heads.words.options import TokenOptions
+from probes.heads.words.options import ReadingOptions
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
 from probes.networks.token_heads import TokenMix
 
 
-def selection(options: TokenOptions, *, n_layers: int, n_ways: int) -> str:
+def selection(options: ReadingOptions, *, n_layers: int, n_ways: int) -> str:
     """Say what is chosen, and on which split."""
-    chosen = ["epoch"] * (options.keep == "best") + ["layer"] * (n_layers > 1) + ["decoding"] * (n_ways > 1)
+    chosen = ["epoch"] * options.chooses_epoch + ["layer"] * (n_layers > 1) + ["decoding"] * (n_ways > 1)
     listed = " and ".join(filter(None, [", ".join(chosen[:-1]), *chosen[-1:]]))
     return f"validation ({listed})" if chosen else "nothing to choose"
 

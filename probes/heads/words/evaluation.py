@@ -1,5 +1,6 @@
 """Token heads: what they refuse, and how they are scored over seeds: layer chosen on validation, test read once."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,9 +16,9 @@ from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
 from probes.heads.words.description import coverage, departures, describe_mix, describe_seed, selection, token_curves
-from probes.heads.words.fitting import fit_token_head, predict_logits
+from probes.heads.words.fitting import TokenFit, fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids
-from probes.heads.words.options import TokenOptions, token_options
+from probes.heads.words.options import ReadingOptions, TokenOptions, token_options
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
 from probes.networks.token_heads import TokenHead, TokenMix
@@ -26,11 +27,17 @@ MIX = "mix"
 """What stands for the layer of a head that reads a mix of all of them."""
 
 
-def token_head(name: str, network: type[TokenHead], description: str) -> HeadEntry:
-    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs."""
+def token_head(
+    name: str, network: type[TokenHead], description: str, *, options: type[ReadingOptions] = TokenOptions,
+    fit: Callable[..., TokenFit] | None = None,
+) -> HeadEntry:  # fmt: skip
+    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
+
+    `fit` fits it in place of `fit_token_head`.
+    """
     return HeadEntry(
-        name, "words", description, (TokenOptions,), evaluate=partial(evaluate_token_head, network), check=check_words,
-        build=network,
+        name, "words", description, (options,), evaluate=partial(evaluate_token_head, network, fit),
+        check=check_words, build=network,
     )  # fmt: skip
 
 
@@ -40,7 +47,7 @@ def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
         raise TaskError(f"task {task.name!r} has no split 'train', which every head needs; add rows to it.")
     if set(task.splits) == {"train"}:
         raise TaskError(f"task {task.name!r} has only the split train; add validation or test rows.")
-    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).keep == "best"):
+    if "validation" not in task.splits and (purpose.chooses_plan or token_options(resolved).chooses_epoch):
         what, instead = ("its plan", "") if purpose.chooses_plan else ("its epoch", ", or set keep: last")
         raise TaskError(
             f"task {task.name!r} has no split 'validation', on which head {resolved.name!r} chooses {what}; add "
@@ -48,7 +55,9 @@ def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
         )
 
 
-def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
+def evaluate_token_head(
+    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
+) -> HeadResult:
     """Fit a head for every seed, or find it fitted, choose layer and decoding on validation, and read test once.
 
     Predictions are the classes of the chosen layer with the first seed. Extras: per split `by_type`, `decoding` (spans
@@ -56,10 +65,12 @@ def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting
     """
     options, task = token_options(resolved), setting.task
     data = WordLatents(
-        setting.cache, task, pooling=resolved.pooling, layers=resolved.layers, batch_size=options.batch_size,
-        streaming=options.streaming(),
+        setting.cache, task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
     )  # fmt: skip
-    fitted = [_fit_seed(network, resolved, setting, data=data, seed=seed, watch=watch) for seed in setting.seeds]
+    fitted = [
+        _fit_seed(network, fit, resolved, setting, data=data, seed=seed, watch=watch)
+        for seed in options.seeds(setting.seeds)
+    ]
     is_mix = isinstance(fitted[0].head, TokenMix)
     names = (MIX,) if is_mix else data.layers
     ways = options.decodings(task.metric)
@@ -115,7 +126,7 @@ def evaluate_token_head(network: type[TokenHead], resolved: HeadOptions, setting
     )
 
 
-def _why_optimistic(options: TokenOptions, data: WordLatents) -> str:
+def _why_optimistic(options: ReadingOptions, data: WordLatents) -> str:
     is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
     return "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
 
@@ -135,7 +146,7 @@ class _Judged:
 
 
 def _judge(
-    heads: list[TokenHead], data: WordLatents, split: str, options: TokenOptions, *, channel: int | None,
+    heads: list[TokenHead], data: WordLatents, split: str, options: ReadingOptions, *, channel: int | None,
     decoding: str, n_resamples: int, with_accuracy: bool,
 ) -> _Judged:  # fmt: skip
     """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
@@ -155,18 +166,19 @@ def _judge(
 
 
 def _fit_seed(
-    network: type[TokenHead], resolved: HeadOptions, setting: Setting, *, data: WordLatents, seed: int, watch: Watch
-) -> SavedHead[TokenHead]:
+    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, *,
+    data: WordLatents, seed: int, watch: Watch,
+) -> SavedHead[TokenHead]:  # fmt: skip
     """Fit a head with one seed, or load it."""
     name, options = resolved.name, token_options(resolved)
     fit_id = setting.identify(
         name, asdict(options), data.channels.pooling, list(data.layers), seed, more=[setting.device]
     )
 
-    def fit() -> tuple[TokenHead, dict[str, Any]]:
+    def fitted() -> tuple[TokenHead, dict[str, Any]]:
         sizes = len(data.layers), data.cache.width, len(data.classes)
         head = network(*sizes, seed=seed, **options.head_arguments())
-        found = fit_token_head(head, data, options, device=setting.device, report=watch(seed))
+        found = (fit or fit_token_head)(head, data, options, device=setting.device, report=watch(seed))
         return head, {
             "name": name,
             "classes": list(data.classes),
@@ -183,10 +195,10 @@ def _fit_seed(
         }
 
     folder = setting.folder / name / f"seed_{seed}"
-    return fit_or_load(folder, fit_id, fit, lambda record: network(**record["arguments"]), cache=setting.cache)
+    return fit_or_load(folder, fit_id, fitted, lambda record: network(**record["arguments"]), cache=setting.cache)
 
 
-def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options: TokenOptions) -> dict[str, Any]:
+def _describe_mix(fitted: list[SavedHead[TokenHead]], data: WordLatents, options: ReadingOptions) -> dict[str, Any]:
     heads = [each.head for each in fitted if isinstance(each.head, TokenMix)]
     if not heads:
         return {}

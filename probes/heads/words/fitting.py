@@ -18,7 +18,7 @@ from probes.fitting.keep_best import EpochReport, KeepBest, Look, Part, ignore_e
 from probes.fitting.trainer import run_trainer
 from probes.heads.words.judging import Judge, judge_of
 from probes.heads.words.offsets import ChosenOffsets, choose_offsets
-from probes.heads.words.options import TokenOptions
+from probes.heads.words.options import ReadingOptions, TokenOptions
 from probes.latents.word_latents import WordLatents
 from probes.metrics.spans import NO_PREDICTION
 from probes.networks.token_heads import TokenHead
@@ -141,7 +141,7 @@ def fit_token_head(
 
 
 def score_decodings(
-    head: TokenHead, data: WordLatents, judge: Judge, options: TokenOptions, *, plain: Float[np.ndarray, " P"]
+    head: TokenHead, data: WordLatents, judge: Judge, options: ReadingOptions, *, plain: Float[np.ndarray, " P"]
 ) -> dict[str, tuple[float, ...]]:
     """Score validation by every probe in every way of decoding that there is to choose from, plain ones being known."""
     ways = options.decodings(judge.metric)

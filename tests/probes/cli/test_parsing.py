@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from extract.errors import ConfigError, IcecoreError, UnknownNameError
-from probes.cli.configured import DRY_RUN
+from probes.cli.commands.configured import DRY_RUN
 from probes.cli.parsing import Parsed, read_arguments
 from probes.runs.config import RunConfig
 

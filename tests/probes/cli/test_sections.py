@@ -46,6 +46,42 @@ def test_an_empty_section(section: str, tmp_path: Path) -> None:
             read(tmp_path, nest(section, None))
 
 
+@pytest.mark.parametrize("text", ["[1, 2]", "5", "true", "causal", "", "null"])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_of_a_wrong_kind_on_the_command_line(section: str, text: str) -> None:
+    if text in ("", "null") and section in MAY_BE_EMPTY:
+        return
+    value = "empty" if text in ("", "null") else repr(yaml.safe_load(text))
+    for argv in ([f"--{section}", text], [f"--{section}={text}"]):
+        with pytest.raises(ConfigError) as error:
+            read_arguments("run", argv, description="", flags={})
+        assert str(error.value) == (
+            f"section {section!r} is {value} on the command line; allowed: its keys one by one, as --{section}.KEY "
+            f"VALUE, or together, as --{section} '{{KEY: VALUE}}'."
+        )
+
+
+def test_a_section_inside_a_section_on_the_command_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"section 'extraction\.template' is 5 on the command line"):
+        read_arguments("run", ["--extraction", "{template: 5}"], description="", flags={})
+    (tmp_path / "part.yaml").write_text("template: [1]", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"section 'extraction\.template' of '.*part\.yaml' is \[1\]"):
+        read_arguments("run", ["--extraction", str(tmp_path / "part.yaml")], description="", flags={})
+
+
+def test_sections_may_be_given_whole(tmp_path: Path) -> None:
+    (tmp_path / "part.yaml").write_text("plan: backward", encoding="utf-8")
+    argv = [
+        "--extraction", str(tmp_path / "part.yaml"), "--heads={layer-cosine: }", "--heads.layer-cosine.pooling", "mean",
+        "--task", "{name: sts-sample}", "--pretraining.options",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"--pretraining\.options: expected one argument"):
+        read_arguments("run", argv, description="", flags={})
+    found = read_arguments("run", argv[:-1], description="", flags={}).config
+    assert found.extraction.plan == "backward"
+    assert found.heads == {"layer-cosine": {"pooling": "mean"}}
+
+
 def test_every_section_is_checked() -> None:
     """A section that is added to the configuration is in the list above."""
     found, rest = set(), [("", RunConfig().to_dict())]

@@ -9,7 +9,7 @@ import yaml
 from extract.errors import ConfigError
 from extract.masks.plan import parse_plan
 from probes.cli.main import main
-from probes.cli.sweep import choose_plans
+from probes.cli.commands.sweep import choose_plans
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder

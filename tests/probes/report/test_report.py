@@ -14,7 +14,7 @@ from rich.console import Console
 
 from probes.report.document import Context, reported_split, result_rows, summary_text
 from probes.report.kinds.words import without_latent
-from probes.report.scores import read_run
+from probes.report.scores import read_run, seal_scores
 from probes.report.table import describe_point, interval, markdown_table, number, spread
 from probes.report.write import screen_table, without_nan, write_pretraining, write_run
 from tests.probes.report.made_runs import (
@@ -313,6 +313,7 @@ def test_a_run_folder_is_whole(
             assert min(image.size) > 300
             assert np.ptp(np.asarray(image.convert("L"))) > 100
     written = read_json(tmp_path / "scores.json")
+    assert written.pop("sha256") == seal_scores(written)
     assert written == without_nan(made.scores.to_dict())
     assert without_nan(read_run(written).to_dict()) == written
     assert {key: written[key] for key in ("schema", "what", "kind")} == {

@@ -121,6 +121,7 @@ def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callabl
     ]  # fmt: skip
     assert main(["run", str(base / "pairs.yaml"), *arguments]) == 0
     scores = read_json(base / "runs" / "lbw" / "scores.json")
+    assert scores["cache"]["template"]["max_tokens"] == 512
     assert scores["task"]["n_rows"] == {"train": 96, "test": 24}
     probe, threshold = scores["heads"]["logistic-probe"], scores["heads"]["cosine-threshold"]
     assert probe["options"]["oversampling"] == "times-5"

@@ -17,7 +17,7 @@ from probes.cli.main import main
 from probes.heads.saved import load_head
 from probes.runs.finished import read_finished
 from probes.runs.scorer import load_scorer
-from tests.probes.finished_run import Finished
+from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times
 
 PAIRS = [("Ice is cold.", "Snow is white.")]
 
@@ -26,18 +26,6 @@ PAIRS = [("Ice is cold.", "Snow is white.")]
 def copy(finished: Finished, tmp_path: Path) -> Path:
     """A run folder to spoil."""
     return Path(shutil.copytree(finished.folder, tmp_path / "copy"))
-
-
-def edit_config(folder: Path, change: Callable[[Any], object]) -> None:
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    change(config)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-
-
-def edit_scores(folder: Path, change: Callable[[Any], object]) -> None:
-    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    change(scores)
-    (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
 
 
 def write_malicious(decoder: Path, folder: Path) -> Path:
@@ -116,6 +104,33 @@ def test_what_is_damaged_is_one_sentence(spoil: str, copy: Path) -> None:
     SPOILS[spoil](copy)
     with pytest.raises(IcecoreError, match=r"holds no finished run|unknown|allowed"):
         read_finished(copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("scores.json", '"n_resamples": 100', '"n_resamples": 101'),
+        ("scores.json", '"pooling": "last"', '"pooling": "mean"'),
+        ("scores.json", '"sha256": "', '"sha257": "'),
+        ("config.yaml", "shift: false", "shift: true"),
+        ("config.yaml", "storage_dtype: float32", "storage_dtype: float16"),
+    ],
+)
+def test_a_changed_byte_is_noticed(copy: Path, name: str, old: str, new: str) -> None:
+    text = (copy / name).read_text(encoding="utf-8")
+    assert old in text
+    (copy / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(HeadError, match=f"{name} was changed after the run had ended, .*; run it again"):
+        load_scorer(copy)
+
+
+def test_running_again_repairs_a_changed_folder(finished: Finished) -> None:
+    path = finished.folder / "scores.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"pooling": "last"', '"pooling": "mean"', 1), encoding="utf-8")
+    assert main(["run", str(finished.config)]) == 0
+    assert without_times(json.loads(path.read_text(encoding="utf-8"))) == without_times(json.loads(text))
+    load_scorer(finished.folder)
 
 
 def test_a_pipe_in_a_run_folder_hangs_nothing(copy: Path) -> None:

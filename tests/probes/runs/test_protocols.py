@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import probes.heads.pairs.fitting
-from extract.errors import TaskError
+from extract.errors import ConfigError, TaskError
+from extract.inputs.template import TextEncoder
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.protocols import PROTOCOLS
@@ -19,6 +20,7 @@ from probes.heads.setting import Setting
 from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
 from probes.runs.run import run
 from probes.tasks import PairTask
+from tests.extract.tiny_decoders import make_tokenizer
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import make_task, plant
 
@@ -187,6 +189,9 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
         bootstrap=100,
         protocol="freeze-released", runs=str(tmp_path),
     )  # fmt: skip
+    with pytest.raises(ConfigError, match="does not hold what protocol 'freeze-released' extracts"):
+        run(config, cache=cache)
+    monkeypatch.setitem(cache.identity["template"], "bos", "force")
     folder = run(config, cache=cache).folder
     text = (folder / "summary.md").read_text(encoding="utf-8")
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
@@ -200,3 +205,18 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     assert "| layer-cosine (optimistic)" not in text
     assert "> `cosine-mlp` is **optimistic**: the epoch is chosen on the test split that is reported" in text
     assert "nothing was chosen on test" not in text
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "n_tokens"), [("class-sample", "logistic-probe", 512), ("words-sample", "token-classifier", 32)]
+)
+def test_texts_are_cut_as_look_both_ways_cuts_them(task: str, head: str, n_tokens: int) -> None:
+    values: dict[str, Any] = {"task": TaskSpec(task), "heads": {head: {}}}
+    lengths = []
+    for protocol in ("look-both-ways", "icecore"):
+        template = RunConfig(**values, protocol=protocol).extraction.template
+        [found] = TextEncoder(make_tokenizer(), template, window=4096)(["ice " * 600])
+        lengths.append(len(found.ids))
+        assert found.is_truncated == (protocol == "look-both-ways")
+    assert lengths[0] == n_tokens
+    assert lengths[1] >= 600

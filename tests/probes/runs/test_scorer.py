@@ -19,7 +19,7 @@ from probes.runs.config import TaskSpec
 from probes.runs.finished import read_spec
 from probes.runs.scorer import load_scorer
 from tests.extract.tiny_decoders import make_decoder
-from tests.probes.finished_run import Finished
+from tests.probes.finished_run import Finished, edit_scores
 from tests.probes.scored_runs import QUICK, by_sentence, predicted, run_class_pairs, run_classes, run_words
 
 LAYERS = ("embedding", "block_01", "block_02", "block_03", "final_norm")
@@ -205,6 +205,7 @@ def test_a_config_that_was_edited_is_refused(copy: Path, old: str, new: str, mes
     text = (copy / "config.yaml").read_text(encoding="utf-8")
     assert old in text
     (copy / "config.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    edit_scores(copy, lambda _: None)  # by somebody who knows the seal
     with pytest.raises(CacheIdentityError, match=message):
         load_scorer(copy)
 

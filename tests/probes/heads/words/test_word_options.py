@@ -8,7 +8,7 @@ from extract.errors import ConfigError, HeadError, UnknownNameError
 from probes.fitting.protocols import PROTOCOLS
 from probes.heads.registry import HEADS, resolve_head
 from probes.heads.saved import BUILDS
-from probes.heads.words.options import TokenOptions, token_options
+from probes.heads.words.options import token_options
 
 NAMES = [name for name, entry in HEADS.items() if entry.kind == "words"]
 
@@ -22,7 +22,8 @@ def test_every_head_can_be_saved(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_options_are_the_defaults(name: str) -> None:
     resolved = resolve_head(name, {})
-    assert (token_options(resolved), resolved.pooling, resolved.layers) == (TokenOptions(), "", ("all",))
+    [options] = HEADS[name].sources
+    assert (token_options(resolved), resolved.pooling, resolved.layers) == (options(), "", ("all",))
 
 
 def test_magnet_is_what_its_appendix_says() -> None:

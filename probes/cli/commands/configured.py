@@ -2,28 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rich.console import Console
 
-from extract.decoders.known import DECODER_ALIASES
-from extract.decoders.layers import select_layers
 from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
-from extract.errors import CacheError, ConfigError
-from extract.inputs.joined import JoinedText
-from extract.poolings.word_pooling import select_word_poolings
+from extract.errors import ConfigError
 from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
-from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
-from extract.store.reuse import passing_over, whole_caches
 from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher, show
 from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.report.write import screen_table
 from probes.runs.config import RunConfig
+from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import command_line
@@ -96,72 +89,10 @@ def _sources(config: RunConfig) -> list[Task | Corpus]:
     return [task] if corpus is None else [task, corpus]
 
 
-def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
-    """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
-    texts = source.texts()
-    found = []
-    for cache in whole_caches(Path(config.caches)):
-        shown = _show_as(cache, config.extraction) if _is_from(cache, config.decoder) else None
-        if shown is not None and _has_texts(shown, texts):
-            with passing_over(cache.path):
-                shown.verify()
-                found.append(shown)
-    if len(found) != 1:
-        names = ", ".join(cache.path.name for cache in found) or "none"
-        raise CacheError(
-            f"{len(found)} caches in {config.caches!r} fit {source.name!r} in this configuration ({names}); "
-            "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
-        )
-    return found[0]
-
-
-def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
-    """Whether a cache holds all of these texts, with their words where they come with them."""
-    try:
-        if isinstance(texts[0], JoinedText):
-            cache.words_of([text for text in texts if isinstance(text, JoinedText)])
-        else:
-            cache.rows_of([text for text in texts if isinstance(text, str)])
-    except CacheError:
-        return False
-    return True
-
-
 def _open_named(name: str) -> LatentCache:
     cache = LatentCache(name)
     cache.verify()
     return cache
-
-
-def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
-    """Whether a cache names the decoder of a configuration; its weights are not at hand to compare."""
-    decoder = cache.manifest.provenance.get("decoder")
-    if decoder is None:
-        return False
-    folder = Path(spec.name).expanduser()
-    names = {spec.name, folder.name, folder.resolve().name, DECODER_ALIASES.get(spec.name.lower(), spec.name.lower())}
-    adapters = {spec.adapter, Path(spec.adapter).name} if spec.adapter else {""}
-    return decoder["name"] in names and decoder["adapter"] in adapters and spec.dtype in ("auto", decoder["dtype"])
-
-
-def _show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
-    """Return of a cache what a configuration extracts; None where it does not hold all of it."""
-    identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
-    template = {**spec.template.to_dict(), "window": identity["template"]["window"]}
-    found = [identity["plan"], identity["template"], identity["storage_dtype"]]
-    wanted: list[object] = [spec.mask_plan.text, template, spec.storage_dtype]
-    poolings = spec.poolings
-    if cache.is_words:
-        found += [identity["words"]["shift"], identity["words"]["on_lost"]]
-        wanted += [spec.words.shift, spec.words.on_lost]
-        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
-    layers = select_layers(spec.layers, n_blocks)
-    if found != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
-        return None
-    part = (
-        {"words": {**identity["words"], "poolings": list(poolings)}} if cache.is_words else {"poolings": list(poolings)}
-    )
-    return cache.shown_as({**identity, "layers": list(layers), **part})
 
 
 def _show(result: RunResult) -> None:

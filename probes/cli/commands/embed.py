@@ -11,7 +11,7 @@ from extract.errors import ConfigError, InputError, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache
 from probes.cli.parsing import Flags, read_arguments
-from probes.cli.score import read_lines
+from probes.cli.commands.score import read_lines
 from probes.cli.screen import screen_watcher, show
 from probes.runs.obtain import obtain_cache
 from probes.tasks.corpus import Corpus, read_texts

@@ -1,0 +1,1 @@
+"""The commands, one function each; `probes.cli.main` has the table of them."""

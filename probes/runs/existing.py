@@ -1,0 +1,118 @@
+"""Caches that are there already: finding that of a configuration, and making a configuration say what one holds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from extract.decoders.known import DECODER_ALIASES
+from extract.decoders.layers import select_layers
+from extract.decoders.spec import DecoderSpec
+from extract.errors import CacheError, ConfigError
+from extract.inputs.joined import JoinedText
+from extract.inputs.template import InputTemplate
+from extract.poolings.word_pooling import select_word_poolings
+from extract.run.spec import ExtractionSpec, WordSpec
+from extract.store.cache import LatentCache
+from extract.store.reuse import passing_over, whole_caches
+from probes.runs.config import RunConfig
+from probes.tasks.base import Task
+from probes.tasks.corpus import Corpus
+
+
+def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
+    """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
+    texts = source.texts()
+    found = []
+    for cache in whole_caches(Path(config.caches)):
+        shown = show_as(cache, config.extraction) if _is_from(cache, config.decoder) else None
+        if shown is not None and _has_texts(shown, texts):
+            with passing_over(cache.path):
+                shown.verify()
+                found.append(shown)
+    if len(found) != 1:
+        names = ", ".join(cache.path.name for cache in found) or "none"
+        raise CacheError(
+            f"{len(found)} caches in {config.caches!r} fit {source.name!r} in this configuration ({names}); "
+            "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
+        )
+    return found[0]
+
+
+def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:
+    """Whether a cache holds all of these texts, with their words where they come with them."""
+    try:
+        if isinstance(texts[0], JoinedText):
+            cache.words_of([text for text in texts if isinstance(text, JoinedText)])
+        else:
+            cache.rows_of([text for text in texts if isinstance(text, str)])
+    except CacheError:
+        return False
+    return True
+
+
+def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
+    """Return a configuration that says of decoder and extraction what a cache holds; as it is where it says so already.
+
+    Raises:
+        ConfigError: The protocol extracts something else.
+    """
+    if _is_from(cache, config.decoder) and show_as(cache, config.extraction) is not None:
+        return config
+    identity, decoder = cache.identity, config.decoder
+    if not _is_from(cache, decoder):
+        found = cache.manifest.provenance["decoder"]
+        decoder = replace(
+            decoder, name=found["name"], adapter=found["adapter"] or None, dtype=found["dtype"], revision=None
+        )
+    template, own = _template_of(cache), config.extraction.template
+    if own.to_dict()["spans"] == template["spans"]:
+        template["spans"] = own.spans  # a file, which the cache holds a digest of
+    words = {} if cache.is_words else {"poolings": cache.poolings}
+    spec = ExtractionSpec(
+        plan=identity["plan"], template=InputTemplate(**template), layers=tuple(cache.layers),
+        storage_dtype=identity["storage_dtype"], batch_tokens=config.extraction.batch_tokens, **words,
+        words=WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"])
+        if cache.is_words else config.extraction.words,
+    )  # fmt: skip
+    made = replace(config, decoder=decoder, extraction=spec)
+    if show_as(cache, made.extraction) is None:
+        raise ConfigError(
+            f"cache {cache.path.name!r} does not hold what protocol {config.protocol!r} extracts; extract it under the "
+            "protocol: icecore extract CONFIG."
+        )
+    return made
+
+
+def _is_from(cache: LatentCache, spec: DecoderSpec) -> bool:
+    """Whether a cache names the decoder of a configuration; its weights are not at hand to compare."""
+    decoder = cache.manifest.provenance.get("decoder")
+    if decoder is None:
+        return False
+    folder = Path(spec.name).expanduser()
+    names = {spec.name, folder.name, folder.resolve().name, DECODER_ALIASES.get(spec.name.lower(), spec.name.lower())}
+    adapters = {spec.adapter, Path(spec.adapter).name} if spec.adapter else {""}
+    return decoder["name"] in names and decoder["adapter"] in adapters and spec.dtype in ("auto", decoder["dtype"])
+
+
+def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
+    """Return what a configuration extracts of a cache that may hold more; None where it does not hold all of it."""
+    identity, n_blocks = cache.identity, cache.manifest.provenance["decoder"]["n_layers"]
+    found = [identity["plan"], _template_of(cache), identity["storage_dtype"]]
+    wanted: list[object] = [spec.mask_plan.text, spec.template.to_dict(), spec.storage_dtype]
+    poolings = spec.poolings
+    if cache.is_words:
+        found += [identity["words"]["shift"], identity["words"]["on_lost"]]
+        wanted += [spec.words.shift, spec.words.on_lost]
+        poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
+    layers = select_layers(spec.layers, n_blocks)
+    if found != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
+        return None
+    part: dict[str, Any] = {"poolings": list(poolings)}
+    words = {"words": {**identity["words"], **part}} if cache.is_words else part
+    return cache.shown_as({**identity, "layers": list(layers), **words})
+
+
+def _template_of(cache: LatentCache) -> dict[str, Any]:
+    """Return the template of a cache; the window beside it is the decoder's."""
+    return {"spans": "", **{key: value for key, value in cache.identity["template"].items() if key != "window"}}

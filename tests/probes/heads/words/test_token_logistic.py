@@ -1,0 +1,54 @@
+"""The head `token-logistic` solves scikit-learn's problem on every layer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from extract.errors import HeadError
+from probes.heads.registry import resolve_head
+from probes.heads.saved import load_head
+from probes.heads.words.logistic import fit_token_logistic
+from probes.heads.words.options import LogisticOptions
+from probes.latents.word_latents import WordLatents
+from probes.networks.token_heads import TokenClassifier
+from tests.probes.heads.evaluating import evaluate, make_setting
+from tests.probes.heads.words.planted_words import PLANTED, make_task, plant
+
+
+def test_weights_are_those_of_scikit_learn() -> None:
+    task = make_task(n_documents=3)
+    data = WordLatents(plant(task), task, layers=[PLANTED, "final_norm"])
+    head = TokenClassifier(2, data.cache.width, len(data.classes))
+    found = fit_token_logistic(head, data, LogisticOptions(is_standardised=False, C=0.5))
+    for layer in range(2):
+        batches = [(batch.latents[0].clone(), batch.words) for batch in data.loader("train", channel=layer)]
+        latents, words = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
+        theirs = LogisticRegression(C=0.5, max_iter=5000, tol=1e-6).fit(latents, data.gold("train").ids[words])
+        np.testing.assert_allclose(head.weight[layer].detach().numpy(), theirs.coef_, atol=0.01)
+    assert found.scores[0] > found.scores[1] + 0.2
+
+
+def test_it_reads_the_planted_layer_and_is_fitted_once(tmp_path: Path) -> None:
+    task = make_task(n_documents=3)
+    result = evaluate("token-logistic", {}, make_setting(plant(task), task, tmp_path, seeds=(3, 4)))
+    assert result.chosen["layer"] == PLANTED
+    assert [seed["seed"] for seed in result.seeds] == [3]
+    saved = load_head(tmp_path / "token-logistic" / "seed_3")
+    assert isinstance(saved.head, TokenClassifier)
+
+
+def test_under_look_both_ways_it_is_as_released() -> None:
+    found = resolve_head("token-logistic", {}, protocol="look-both-ways")
+    expected = LogisticOptions(
+        C=1.0, max_iterations=100, is_standardised=False, decoding="plain", leaves_out_cut=True
+    )  # fmt: skip
+    assert (found.own[0], found.layers) == (expected, ("final_norm",))
+
+
+@pytest.mark.parametrize("options", [{"C": 0}, {"max_iterations": 0}])
+def test_what_the_solver_refuses_is_refused_before(options: dict[str, float]) -> None:
+    with pytest.raises(HeadError, match=r"0"):
+        resolve_head("token-logistic", options)
