@@ -53,7 +53,7 @@ def prove_blocks(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: in
         calls = look_at_blocks(decoder, wiring)
         held = look_at_blocks(decoder, wiring, holds_attention=True)
         for call, still in zip(calls, held, strict=True):
-            _require_only_attention(call, still, decoder)
+            (_require_only_attention if call.attention else require_causal)(call, still, decoder)
         worst = max(_check_call(call, decoder, wiring, plan, (n_rows, n_tokens)) for call in calls)
     return {"n_calls": len(calls), "shape": [n_rows, n_tokens], "largest_error": worst}
 
@@ -68,7 +68,7 @@ def _check_call(call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPla
         if float(error.max()) > allowed_error:
             head = int(error.argmax())
             moved = moved_tokens(attention.mixed, decoder.description.dtype)[:, :, head]
-            raise _refuse(call, kind, decoder, plan, f"head {head + 1} {_say_difference(moved, allowed, error[head])}")
+            raise refuse(call, kind, decoder, plan, f"head {head + 1} {_say_difference(moved, allowed, error[head])}")
         errors.append(float(error.max()))
         proved = (call.block, kind, call.is_again, shape)
         if proved in wiring.proved:  # by an earlier plan of a sweep
@@ -77,12 +77,13 @@ def _check_call(call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPla
             errors.append(_error_at(shape, call, attention, kind=kind, wiring=wiring, is_padded=is_padded))
             if errors[-1] > allowed_error:
                 rows = f"{shape[0]} {'padded' if is_padded else 'unpadded'} rows of {shape[1]} tokens"
-                raise _refuse(call, kind, decoder, plan, f"in {rows} its attention differs by {errors[-1]:.2g}")
+                raise refuse(call, kind, decoder, plan, f"in {rows} its attention differs by {errors[-1]:.2g}")
         wiring.proved.add(proved)
     return max(errors)
 
 
-def _refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+def refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+    """Build the error for a block whose mask is not the plan's."""
     return CertificateError(
         f"the plan {plan.text!r} did not take effect in block {call.block + 1}, planned as {kind!r}: {what}. "
         f"The family {decoder.description.family!r} cannot be extracted under this plan."
@@ -111,6 +112,14 @@ def _require_only_attention(call: BlockCall, held: BlockCall, decoder: Decoder) 
                 f"mixes tokens {what} its attention (block {call.block + 1}: token {i} depends on token {j}), where no "
                 "mask plan reaches",
             )
+
+
+def require_causal(call: BlockCall, _: BlockCall, decoder: Decoder) -> None:
+    """Check that a recurrent block lets no token see a later one."""
+    if len(places := call.moved.triu(1).nonzero()):
+        i, j = places[0].tolist()
+        why = f"lets token {i} depend on the later token {j} in block {call.block + 1}, which has no attention to mask"
+        raise only_causal(decoder.description.family, why)
 
 
 def _error_at(

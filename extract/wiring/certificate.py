@@ -14,8 +14,9 @@ from extract.masks.plan import MaskPlan
 from extract.masks.reach import expected_reach
 from extract.wiring.block_proof import prove_blocks
 from extract.wiring.capture import pool_batch, run_batch
-from extract.wiring.interface import only_causal, require_obedient, wiring_of
+from extract.wiring.interface import only_causal, require_attention, wiring_of
 from extract.wiring.probe_rows import encode_ids, plain_batch, probe_ids, probe_spans, vocabulary_size
+from extract.wiring.score_proof import prove_scores
 
 PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
 INFLUENCE_TOKENS = 6
@@ -69,18 +70,20 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     windows: list[int | None] = [None] * n_blocks
     blocks: dict[str, Any] = {}
     if wiring is not None:
-        require_obedient(wiring, family=decoder.description.family)
-        blocks = prove_blocks(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
-        windows = [wiring.windows[block] for block in range(n_blocks)]
+        require_attention(wiring, plan, family=decoder.description.family)
+        prove = prove_scores if wiring.by_argument else prove_blocks
+        blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
+        windows = [wiring.windows.get(block) for block in range(n_blocks)]
     expected = expected_reach(plan, n_blocks, n_probed, windows=windows, spans=probe_spans(n_probed))
     for position, layer in enumerate(decoder.layers):
         # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
-        # weak to see in rounding: its own token and its neighbours must show, and nine in ten of all.
+        # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
-        # The untouched causal path does not reveal its windows, so only neighbours can be required there.
-        if wiring is None or int(deaf.sum()) * 10 <= int(expected[position].sum()):
+        if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
             deaf = deaf.triu(-1).tril(1)
+        elif wiring.silent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
+            deaf = deaf.triu().tril()
         for wrong, verb in ((leak.nonzero(), "depends on"), (deaf.nonzero(), "ignores")):
             if len(wrong):
                 i, j = wrong[0].tolist()
