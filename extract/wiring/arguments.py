@@ -1,7 +1,7 @@
 """Masks for families past the attention interface: the plan's mask replaces the one their attention modules get.
 
 With the implementation `eager`, transformers builds causal masks per batch, and a decoder passes them down to its
-attention modules as `attention_mask`. Hooks on these modules replace them; biases such as ALiBi, added beside them, stay.
+attention modules as `attention_mask`. Hooks there replace them; biases that are added beside them, as ALiBi, stay.
 A causal triangle that a module keeps as a buffer (GPT-Neo) is open while the module runs.
 """
 

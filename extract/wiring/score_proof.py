@@ -22,6 +22,7 @@ from extract.masks.plan import CAUSAL, MaskPlan
 from extract.wiring.block_proof import TOLERANCE, WHERE, expected_mask, refuse, require_causal
 from extract.wiring.interface import Wiring, only_causal
 from extract.wiring.isolation import MOVED, N_TOKENS, BlockCall, look_at_blocks, run_apart, short_windows
+from extract.wiring.precision import in_float32
 from extract.wiring.probe_rows import encode_ids, probe_ids, probe_spans
 
 HIDDEN = -6e4  # scores below are minus infinity, in float16 too
@@ -32,16 +33,17 @@ def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: in
     """Certify the mask of every block, alone and in every head; arguments, result and errors of `prove_blocks`."""
     shape = (n_rows, n_tokens)
     with short_windows(decoder), wiring.windows_apart():
-        calls = look_at_blocks(decoder, wiring)
-        with wiring.all_as(CAUSAL):
-            causal = look_at_blocks(decoder, wiring, instead=[call.entered for call in calls])
-        with wiring.all_as(ITSELF):
-            alone = look_at_blocks(decoder, wiring)
+        with in_float32(decoder) as wide:
+            calls = look_at_blocks(wide, wiring)
+            with wiring.all_as(CAUSAL):
+                causal = look_at_blocks(wide, wiring, instead=[call.entered for call in calls])
+            with wiring.all_as(ITSELF):
+                alone = look_at_blocks(wide, wiring)
         n_probed = calls[0].entered.shape[1]
         everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
         for call, single in zip(calls, alone, strict=True):
-            (_require_apart if call.scores else require_causal)(call, single, decoder)
-        errors = [0.0, *_compare(calls, causal, everywhere, decoder, wiring, plan, "")]
+            (_require_apart if call.scores else require_causal)(call, single, wide)
+        errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
         proved = {(call.block, call.kind(plan, len(decoder.blocks)), call.is_again, shape) for call in calls}
         for is_padded in (False, True) if proved - wiring.proved else ():
             errors += _errors_at(shape, decoder, wiring, plan, is_padded=is_padded)
