@@ -39,8 +39,8 @@ def digest_rows(rows: NDArray[np.uint8]) -> str:
 def digest_module(module: "nn.Module") -> str:
     """Digest names, shapes, dtypes and bytes of every parameter and buffer, non-persistent buffers included.
 
-    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU. Rotary frequencies that a decoder
-    swaps with the length of its batch (longrope) are no weights: those it began with are hashed.
+    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU. Rotary frequencies that change
+    with the length of a batch (longrope) are no weights: those that a decoder began with are hashed.
     """
     import torch
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,6 +23,7 @@ MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}  # smallest change,
 WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
 
 
+@runtime_checkable
 class Enter(Protocol):
     """Receives what a block is about to be given."""
 

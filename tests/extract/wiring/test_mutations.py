@@ -9,6 +9,11 @@ from tests.extract.mask_families import family_decoder
 from tests.extract.wiring.mutations import FAMILIES, MUTATIONS, Mutation, certify, change_of, is_caught, outcome, table
 
 QUICK = ("gemma2", "gpt_oss")  # between them: windows, a soft cap, learned sinks, shared key heads, experts
+BY_ARGUMENT = (
+    "mask argument of one block not replaced", "ALiBi dropped in masked calls", "mask argument faded, not hidden",
+    "triangle of a buffer left closed", "one head of one block left causal", "causal in batches of more than nine rows",
+    "padding attended to", "window lost in one block", "tokens mixed beside attention",
+)  # fmt: skip
 NAMES = [mutation.what for mutation in MUTATIONS]
 ROOT = Path(__file__).parents[3]
 
@@ -25,6 +30,12 @@ def fast(unchecked_shapes: None) -> None:
 @pytest.mark.parametrize("family", QUICK)
 @pytest.mark.parametrize("what", NAMES)
 def test_what_changes_latents_is_caught(what: str, family: str) -> None:
+    assert outcome(named(what), family) != "MISSED"
+
+
+@pytest.mark.parametrize("family", ["bloom", "gpt_neo"])
+@pytest.mark.parametrize("what", BY_ARGUMENT)
+def test_what_changes_latents_by_a_mask_argument_is_caught(what: str, family: str) -> None:
     assert outcome(named(what), family) != "MISSED"
 
 

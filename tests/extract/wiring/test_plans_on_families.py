@@ -1,22 +1,25 @@
 """Theorems of the mask plans, on every family they work for."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
+from extract.masks.kinds import kind_matrix, parse_kind
 from extract.masks.plan import parse_plan
 from extract.masks.reach import expected_reach
-from extract.wiring.applied import plan_in_force
+from extract.wiring.applied import masks_in_force, plan_in_force
+from extract.wiring.arguments import ScoreWatch
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
-from extract.wiring.interface import wired, wiring_of
+from extract.wiring.interface import wiring_of
 from extract.wiring.probe_rows import probe_spans
 from tests.extract.mask_families import (
     ALSO_WORKING,
-    REFUSED,
+    BY_ARGUMENT,
+    HYBRIDS,
     SIDES,
     WORKING,
     Side,
@@ -32,6 +35,7 @@ from tests.extract.mask_families import (
 from tests.extract.tiny_decoders import make_decoder
 
 TOLERANCE = 1e-5
+ALL = (*WORKING, *ALSO_WORKING, *BY_ARGUMENT)
 KINDS = (
     "causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid",
 )  # fmt: skip
@@ -65,7 +69,7 @@ def assert_reach(decoder: Decoder, plan: str, *, sides: tuple[Side | None, ...] 
     n_blocks = len(decoder.blocks)
     kinds = parse_plan(plan).kinds(n_blocks)
     in_force = plan_in_force(decoder, parse_plan(plan))
-    with in_force if not parse_plan(plan).is_untouched else wired_by(decoder, kinds):
+    with in_force if not parse_plan(plan).is_untouched else masks_in_force(decoder, kinds):
         for side in sides:
             moved = measured_reach(decoder, side=side)
             wiring = wiring_of(decoder.blocks)
@@ -77,12 +81,7 @@ def assert_reach(decoder: Decoder, plan: str, *, sides: tuple[Side | None, ...] 
             assert torch.equal(moved, expected), (plan, side, (moved != expected).nonzero()[:3].tolist())
 
 
-def wired_by(decoder: Decoder, kinds: tuple[str, ...]) -> Any:
-    """Wire a decoder though its plan be causal."""
-    return wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family)
-
-
-@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+@pytest.mark.parametrize("name", ALL)
 def test_the_causal_plan_equals_the_untouched_model(name: str) -> None:
     decoder = family_decoder(name)
     batches = [id_batch(ROWS, side=side) for side in SIDES] + [id_batch(ROWS[:1])]
@@ -100,13 +99,13 @@ def test_influence_is_exactly_what_the_masks_allow(name: str) -> None:
         assert_reach(decoder, plan)
 
 
-@pytest.mark.parametrize("name", ALSO_WORKING)
+@pytest.mark.parametrize("name", [*ALSO_WORKING, *BY_ARGUMENT])
 def test_influence_in_other_families(name: str) -> None:
     for plan in ("backward", "nosink-bidirectional:2", "hybrid", "extra/bidirectional:1"):
         assert_reach(family_decoder(name), plan, sides=(None, "left"))
 
 
-@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+@pytest.mark.parametrize("name", ALL)
 def test_latents_do_not_depend_on_the_batch(name: str) -> None:
     decoder = family_decoder(name)
     for plan in (*KINDS, *ARCHITECTURES) if name in WORKING else ("backward", "nosink-bidirectional"):
@@ -125,7 +124,7 @@ def test_latents_do_not_depend_on_the_batch(name: str) -> None:
                 assert drift(one, other) <= TOLERANCE, (plan, side)
 
 
-@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+@pytest.mark.parametrize("name", ALL)
 def test_the_certificates_agree(name: str) -> None:
     decoder = family_decoder(name)
     for plan in map(parse_plan, ("nosink-bidirectional:2", "backward")):
@@ -183,10 +182,35 @@ def test_backward_is_causal_on_the_reversed_text() -> None:
         assert drift(backward[0].flip(1), causal[:, 0]) <= TOLERANCE
 
 
-def test_a_family_without_its_window_in_use_is_not_refused() -> None:
-    family, config, _ = REFUSED["phimoe"]
-    decoder = make_decoder(family, **{**config, "sliding_window": None})
-    assert_reach(decoder, "nosink-bidirectional:2")
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrid_converts_its_attention_blocks_alone(name: str) -> None:
+    decoder, plan = family_decoder(name), parse_plan(HYBRIDS[name][2])
+    batch = id_batch(ROWS)
+    causal, converted = hidden_under(decoder, batch, "causal"), hidden_under(decoder, batch, plan.text)
+    assert torch.equal(converted[1], causal[1])  # the first block is recurrent, as it was trained
+    assert drift(converted[2], causal[2]) > 1e-2
+    with plan_in_force(decoder, plan):
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
+        check_batch_invariance(decoder)
+        # Whatever the plan hides stays hidden, and what moves moves nothing before it in recurrent blocks.
+        assert not bool((influence(decoder)[1] & ~torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).tril()).any())
+
+
+def test_alibi_stays_what_it_is_under_a_plan() -> None:
+    """With queries and keys of zero, scores are the bias alone: the family's own, above the diagonal too."""
+    decoder = make_decoder("falcon", alibi=True)
+    for block in decoder.blocks:
+        block.self_attention.query_key_value.weight.data.zero_()  # type: ignore[union-attr, operator]
+    batch, seen = id_batch(ROWS[:1]), list[Tensor]()
+    with plan_in_force(decoder, parse_plan("nosink-bidirectional")) as wiring:
+        assert wiring is not None
+        with ScoreWatch(wiring, lambda _block, scores, _weights: seen.append(scores)):
+            run_layers(decoder, batch)
+    bias = build_alibi_tensor(torch.ones(1, 9), 4, torch.float32).reshape(1, 4, 1, 9) * 8**-0.5
+    hidden = ~kind_matrix(parse_kind("nosink-bidirectional"), 9)
+    assert len(seen) == 3
+    for scores in seen:
+        assert torch.allclose(scores, bias.expand_as(scores).masked_fill(hidden, -torch.inf))
 
 
 def test_spans_belong_to_the_batch() -> None:
