@@ -67,7 +67,7 @@ class Wiring:
             takes the place of the result.
         by_argument: Whether masks go into the mask argument of the attention modules, not through the interface.
         attending: Position of the block whose attention module runs, where masks go into its argument.
-        forced: A kind that stands in for that of every block while a plan is proved.
+        is_forced: Whether every run of a block attends under its kind from `kinds`, whatever the plan says.
         proved: Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens.
         around: Runs a block that an architecture runs again: receives its position, its input and the run.
     """
@@ -80,7 +80,7 @@ class Wiring:
     around: Callable[[int, Tensor, Callable[[Tensor], Tensor]], Tensor] = lambda _, hidden, run: run(hidden)
     by_argument: bool = False
     attending: int | None = None
-    forced: MaskKind | None = None
+    is_forced: bool = False
     proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
@@ -95,7 +95,7 @@ class Wiring:
     def converted(self, block: int, kind: str) -> Iterator[None]:
         """Set another kind for one block until the `with` block ends."""
         before = self.kinds[block]
-        self.kinds[block] = parse_kind(kind)
+        self.kinds[block] = before if self.is_forced else parse_kind(kind)
         try:
             yield
         finally:
@@ -104,11 +104,11 @@ class Wiring:
     @contextmanager
     def all_as(self, kind: str) -> Iterator[None]:
         """Let every run of every block attend under one kind until the `with` block ends."""
-        self.forced = parse_kind(kind)
+        before, self.kinds, self.is_forced = self.kinds, [parse_kind(kind)] * len(self.kinds), True
         try:
             yield
         finally:
-            self.forced = None
+            self.kinds, self.is_forced = before, False
 
     @contextmanager
     def observed(
@@ -159,7 +159,7 @@ class Wiring:
             raise DecoderError("a wired decoder was called on its own; run it through icecore, which begins a batch.")
         self.calls[block] += 1
         self.windows[block] = window
-        kind = self.forced or self.kinds[block]
+        kind = self.kinds[block]
         window = None if window is None or window >= self._is_real.shape[1] else window
         key = (kind, window)
         if key not in self._masks:

@@ -157,7 +157,7 @@ def _certify(decoder: Decoder, text: str) -> Outcome:
 
 
 def _first(error: Exception) -> str:
-    return " ".join(str(error).split()).replace("|", "/")[:420]
+    return " ".join(str(error).split()).replace("|", "/")[:300]
 
 
 def main() -> None:
