@@ -20,6 +20,7 @@ from extract.wiring.attention import written_out
 from extract.wiring.interface import MARK, Mark, Wiring, choose_attention
 
 ARGUMENT = "attention_mask"
+HIDDEN = -6e4  # scores below are minus infinity, in float16 too
 SOFTMAXES = (torch.nn.functional.softmax, torch.softmax, Tensor.softmax)
 
 
@@ -88,13 +89,14 @@ def _triangles(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def mask_argument(
-    wiring: Wiring, block: int, own: Shaped[Tensor, "b 1 T T"], triangles: Sequence[Tensor], *, family: str
+    wiring: Wiring, block: int, own: Shaped[Tensor, "b Q T T"], triangles: Sequence[Tensor], *, family: str
 ) -> Shaped[Tensor, "b 1 T T"]:
     """Write the mask of a block in the form of the family's own: 0 and minus infinity, or true where hidden (MPT).
 
-    The window is read off the family's own mask and kept. `DecoderError` where that is not causal, or holds biases.
+    The window is read off the family's own mask and kept. Biases in it are dropped: Falcon adds its ALiBi once more by
+    itself, and where nobody does, the decoder differs from the untouched one. `DecoderError` where it is not causal.
     """
-    shown = ~own if own.dtype == torch.bool else own == 0
+    shown = ~own if own.dtype == torch.bool else own > HIDDEN
     for triangle in triangles:
         shown = shown & triangle[..., : own.shape[-2], : own.shape[-1]]
     allowed = written_out(wiring.mask(block, wiring.window_within(shown, family=family)), own)

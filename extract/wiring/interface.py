@@ -171,7 +171,7 @@ class Wiring:
         """Rows and tokens of the current batch."""
         return () if self._is_real is None else tuple(self._is_real.shape)
 
-    def window_within(self, shown: Bool[Tensor, "b 1 T T"], *, family: str) -> int | None:
+    def window_within(self, shown: Bool[Tensor, "b Q T T"], *, family: str) -> int | None:
         """Read the window off a family's own mask for the current batch, in tokens; None for none.
 
         `DecoderError` where it is not causal with a window or without.
@@ -179,13 +179,13 @@ class Wiring:
         if self._is_real is None:
             return None
         order = self._is_real.long().cumsum(1) - 1
-        distance = order.unsqueeze(2) - order.unsqueeze(1)
-        pairs = self._is_real.unsqueeze(2) & self._is_real.unsqueeze(1)
-        outside = distance[pairs & (distance >= 0) & ~shown[:, 0]]
+        distance = (order.unsqueeze(2) - order.unsqueeze(1)).unsqueeze(1)
+        pairs = (self._is_real.unsqueeze(2) & self._is_real.unsqueeze(1)).unsqueeze(1)
+        outside = distance[pairs & (distance >= 0) & ~shown.any(1, keepdim=True)]
         window = int(outside.min()) if len(outside) else None
-        causal = (distance >= 0) & (distance < (window or len(order[0])))
-        if not torch.equal(shown[:, 0] & pairs, causal & pairs):
-            raise only_causal(family, "gives its blocks masks that are not causal, or hold values beside them")
+        causal = (distance >= 0) & (distance < (window or order.shape[1]))
+        if bool(((shown ^ causal) & pairs).any()):
+            raise only_causal(family, "gives its blocks masks that are not causal")
         return window
 
     def _build(self, kind: MaskKind, is_real: Tensor, window: int | None) -> Tensor | str:
