@@ -31,20 +31,20 @@ ITSELF = f"nosink{N_TOKENS}-causal"  # of at most so many tokens, each sees itse
 
 def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
     """Certify the mask of every block, alone and in every head; arguments, result and errors of `prove_blocks`."""
-    shape = (n_rows, n_tokens)
-    with short_windows(decoder), wiring.windows_apart():
-        with in_float32(decoder) as wide:
+    shape, n_blocks = (n_rows, n_tokens), len(decoder.blocks)
+    with wiring.windows_apart():
+        with short_windows(decoder), in_float32(decoder) as wide:
             calls = look_at_blocks(wide, wiring)
             with wiring.all_as(CAUSAL):
                 causal = look_at_blocks(wide, wiring, instead=[call.entered for call in calls])
             with wiring.all_as(ITSELF):
                 alone = look_at_blocks(wide, wiring)
-        n_probed = calls[0].entered.shape[1]
-        everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
-        for call, single in zip(calls, alone, strict=True):
-            (_require_apart if call.scores else require_causal)(call, single, wide)
-        errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
-        proved = {(call.block, call.kind(plan, len(decoder.blocks)), call.is_again, shape) for call in calls}
+            for call, single in zip(calls, alone, strict=True):
+                (_require_apart if call.scores else require_causal)(call, single, wide)
+            n_probed = calls[0].entered.shape[1]
+            everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
+            errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
+        proved = {(call.block, call.kind(plan, n_blocks), call.is_again, shape) for call in calls}
         for is_padded in (False, True) if proved - wiring.proved else ():
             errors += _errors_at(shape, decoder, wiring, plan, is_padded=is_padded)
         wiring.proved |= proved
