@@ -166,7 +166,8 @@ def main() -> None:
     for model_type in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         found = outcomes(model_type)
         whys = dict.fromkeys(each.why for each in found if each.why)
-        sys.stdout.write(f"| `{model_type}` | {' | '.join(each.state for each in found)} | {'; '.join(whys)} |\n")
+        states = [*(each.state for each in found), ""][: len(PLANS) + 1]
+        sys.stdout.write(f"| `{model_type}` | {' | '.join(states)} | {'; '.join(whys)} |\n")
         sys.stdout.flush()
 
 
