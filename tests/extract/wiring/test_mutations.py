@@ -7,9 +7,7 @@ import pytest
 from extract.errors import CertificateError, DecoderError
 from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
-from extract.wiring.block_proof import prove_blocks
 from extract.wiring.certificate import check_influence
-from extract.wiring.interface import wiring_of
 from tests.extract.mask_families import HYBRIDS, family_decoder
 from tests.extract.wiring.mutations import (
     FAMILIES,
@@ -111,11 +109,7 @@ def test_a_recurrent_block_that_looks_ahead_is_caught() -> None:
         mlp = decoder.blocks[0].feed_forward
         hook = mlp.register_forward_hook(lambda *call: call[2] + 0.1 * call[2].roll(-1, 1))  # type: ignore[union-attr]
         try:
-            with pytest.raises(CertificateError, match="output 0 of layer block_01 depends on input 1"):
-                check_influence(decoder, plan)
-            wiring = wiring_of(decoder.blocks)
-            assert wiring is not None
             with pytest.raises(DecoderError, match=r"lets token 0 depend on the later token 1 in block 1"):
-                prove_blocks(decoder, wiring, plan, n_rows=4, n_tokens=12)
+                check_influence(decoder, plan)
         finally:
             hook.remove()

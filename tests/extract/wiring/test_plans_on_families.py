@@ -151,7 +151,7 @@ def test_the_certificates_agree(name: str) -> None:
     for plan in map(parse_plan, ("nosink-bidirectional:2", "backward")):
         with plan_in_force(decoder, plan) as chosen:
             assert chosen is not None
-            assert check_influence(decoder, plan)["is_as_planned"]
+            assert check_influence(decoder, plan, n_rows=8, n_tokens=16)["is_as_planned"]
             assert max(check_batch_invariance(decoder)[side] for side in SIDES) <= TOLERANCE
             windows = [chosen.windows[block] for block in range(3)]
             expected = expected_reach(plan, 3, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS))
