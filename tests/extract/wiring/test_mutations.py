@@ -10,8 +10,10 @@ from extract.wiring.applied import plan_in_force
 from extract.wiring.certificate import check_influence
 from tests.extract.mask_families import HYBRIDS, family_decoder
 from tests.extract.wiring.mutations import (
+    ARGUMENT_MUTATIONS,
     FAMILIES,
     MUTATIONS,
+    PAST_INTERFACE,
     Mutation,
     certify,
     change_of,
@@ -32,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def named(what: str) -> Mutation:
-    return next(mutation for mutation in MUTATIONS if mutation.what == what)
+    return next(mutation for mutation in (*MUTATIONS, *ARGUMENT_MUTATIONS) if mutation.what == what)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,7 +48,7 @@ def test_what_changes_latents_is_caught(what: str, family: str) -> None:
     assert outcome(named(what), family) != "MISSED"
 
 
-@pytest.mark.parametrize("family", ["bloom", "gpt_neo"])
+@pytest.mark.parametrize("family", PAST_INTERFACE)
 @pytest.mark.parametrize("what", BY_ARGUMENT)
 def test_what_changes_latents_by_a_mask_argument_is_caught(what: str, family: str) -> None:
     assert outcome(named(what), family) != "MISSED"
