@@ -44,7 +44,8 @@ def digest_rows(rows: NDArray[np.uint8]) -> str:
 def digest_module(module: "nn.Module") -> str:
     """Digest names, shapes, dtypes and bytes of every parameter and buffer, non-persistent buffers included.
 
-    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU.
+    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU. Rotary frequencies that change
+    with the length of a batch (longrope) are no weights: those that a decoder began with are hashed.
     """
     import torch
 
@@ -54,7 +55,13 @@ def digest_module(module: "nn.Module") -> str:
         head = f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode()
         return hashlib.sha256(head + hashlib.sha256(flat.numpy().data).digest()).digest()
 
-    tensors: Iterable[tuple[str, torch.Tensor]] = [*module.named_parameters(), *module.named_buffers()]
+    buffers = dict(module.named_buffers())
+    for name in buffers:
+        path, _, last = name.rpartition(".")
+        owner, before = module.get_submodule(path), last.replace("inv_freq", "original_inv_freq")
+        if "longrope" in str(getattr(owner, "rope_type", "")) and last.endswith("inv_freq") and hasattr(owner, before):
+            buffers[name] = getattr(owner, before)
+    tensors: Iterable[tuple[str, torch.Tensor]] = [*module.named_parameters(), *buffers.items()]
     with ThreadPoolExecutor(max_workers=2) as pool:
         parts = list(pool.map(one, tensors))
     return hashlib.sha256(b"".join(parts)).hexdigest()

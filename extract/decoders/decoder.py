@@ -73,6 +73,16 @@ class Decoder:
         return layer_names(len(self.blocks))
 
     @cached_property
+    def split_length(self) -> int | None:
+        """Longest row, in tokens, before rotary frequencies change for the whole batch (longrope); None without.
+
+        Rows on both sides of it must not share a batch: their latents would depend on their neighbours.
+        """
+        config: Any = self.module.config
+        rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+        return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
+
+    @cached_property
     def takes_position_ids(self) -> bool:
         """Whether the forward call accepts `position_ids`."""
         return "position_ids" in inspect.signature(self.module.forward).parameters

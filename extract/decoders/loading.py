@@ -6,7 +6,17 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 
 from extract.decoders.decoder import Decoder, body_of, wrap_decoder
 from extract.decoders.locate import Located, locate_decoder
@@ -32,7 +42,7 @@ def load_decoder(spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[st
     device = choose_device(spec.device)
     with _loading(located, spec):
         tokenizer = _read_tokenizer(located, spec)
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        found: Any = _auto_class(located, spec).from_pretrained(
             located.path, dtype=_load_dtype(spec, device), output_loading_info=True, **_options(located, spec)
         )
         model, loaded = found
@@ -100,6 +110,14 @@ def _read_tokenizer(located: Located, spec: DecoderSpec) -> PreTrainedTokenizerB
 def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
     revision = {"revision": located.revision} if located.source == "hub" and located.revision else {}
     return {"trust_remote_code": spec.trust_remote_code, **revision}
+
+
+def _auto_class(located: Located, spec: DecoderSpec) -> Any:
+    """Choose what loads a checkpoint: one of images and text is loaded whole, and its text decoder taken."""
+    model_type = AutoConfig.from_pretrained(located.path, **_options(located, spec)).model_type
+    is_of_images = model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    is_of_text = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
 
 
 @contextmanager

@@ -47,8 +47,9 @@ class Batch:
 
 
 def group_by_length(
-    lengths: Sequence[int], *, batch_tokens: int, min_tokens: int = 0, max_padding: float = 0.1
-) -> list[list[int]]:
+    lengths: Sequence[int], *, batch_tokens: int, min_tokens: int = 0, max_padding: float = 0.1,
+    split_length: int | None = None,
+) -> list[list[int]]:  # fmt: skip
     """Group texts into batches of equal or nearly equal length.
 
     Batches hold one exact length. A length with too few tokens to keep the machine busy is joined with the next
@@ -60,6 +61,7 @@ def group_by_length(
         batch_tokens: Most tokens per batch, padding included; a single longer text is a batch of its own.
         min_tokens: Batches of fewer tokens are joined with the next longer length where the bounds allow it.
         max_padding: Largest share of padding in a batch, 0 to 1.
+        split_length: Texts longer than this never share a batch with others (`Decoder.split_length`).
 
     Returns:
         Positions in `lengths`. Longest texts come first, so that the batch that needs the most memory fails early.
@@ -71,7 +73,8 @@ def group_by_length(
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     batches: list[list[int]] = []
     for i in order:
-        if batches and _fits(batches[-1], lengths, i, (batch_tokens, min_tokens, max_padding)):
+        is_apart = bool(split_length and batches and lengths[batches[-1][-1]] <= split_length < lengths[i])
+        if batches and not is_apart and _fits(batches[-1], lengths, i, (batch_tokens, min_tokens, max_padding)):
             batches[-1].append(i)
         else:
             batches.append([i])

@@ -14,6 +14,7 @@ The text form, blocks counted from the top down unless it says otherwise:
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -145,6 +146,14 @@ class MaskPlan:
             for block in span:
                 kinds[block] = segment.kind
         return tuple(kinds)
+
+    def converted_blocks(self, n_blocks: int) -> dict[int, str]:
+        """Return the kinds of the blocks that ever run under another kind than causal, by position from 0."""
+        kind, count = self.converted
+        again: dict[str, Iterable[int]] = {"inplace": (), "extend": (n_blocks - 1,), "extra": range(count)}
+        places = again.get(self.architecture, range(n_blocks - count, n_blocks))
+        kinds = [*enumerate(self.kinds(n_blocks)), *((block, kind) for block in places)]
+        return {block: text for block, text in kinds if text != CAUSAL}
 
     def _misfit(self, what: str, n_blocks: int, most: int) -> UnknownNameError:
         return UnknownNameError(

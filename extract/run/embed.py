@@ -80,7 +80,10 @@ def _embed(
     width = decoder.description.width
     token_bytes = len(layers) * len(poolings) * width * 4 if has_words else 0
     most, fewest = batch_limits(spec, decoder.device, token_bytes=token_bytes)
-    groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+    groups = group_by_length(
+        [len(item.ids) for item in encoded],
+        batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length,
+    )  # fmt: skip
     latents = torch.empty(len(layers), len(poolings), int(starts[-1]), width)
     with plan_in_force(decoder, spec.mask_plan):
         for group in groups:

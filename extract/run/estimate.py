@@ -80,7 +80,10 @@ def estimate_extraction(
         lengths += [len(item.ids) for item in encoded]
         n_truncated += sum(item.is_truncated for item in encoded)
         if not timed:  # batches spread over the lengths of the first window, after one to warm up
-            groups = group_by_length([len(item.ids) for item in encoded], batch_tokens=most, min_tokens=fewest)
+            groups = group_by_length(
+                [len(item.ids) for item in encoded],
+                batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length,
+            )  # fmt: skip
             picks = np.linspace(0, len(groups) - 1, min(N_TIMED, len(groups))).round().astype(int)
             for k in (picks[len(picks) // 2], *picks):
                 rows = _beginnings([encoded[i] for i in groups[k]], most=most_timed)

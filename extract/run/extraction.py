@@ -167,6 +167,7 @@ class Extraction:
             groups = group_by_length(
                 [len(item.ids) for item in encoded],
                 batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"],
+                split_length=self.decoder.split_length,
             )  # fmt: skip
             for group in groups:
                 items = [encoded[i] for i in group]

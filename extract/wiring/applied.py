@@ -12,9 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
+from extract.errors import DecoderError
 from extract.masks.plan import CAUSAL, MaskPlan
+from extract.wiring.arguments import wired_by_argument
 from extract.wiring.certificate import probe_layers, require_equal
-from extract.wiring.interface import Wiring, wired
+from extract.wiring.interface import Wiring, only_causal, require_attention, require_windows, wired
 from extract.wiring.isolation import short_windows
 
 Blocks = tuple[nn.Module, ...]
@@ -180,18 +182,33 @@ def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator
 def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
     """Wire a decoder with a mask kind per block, bottom up, after checking that wired causal masks change nothing.
 
+    The library's attention interface is tried first, then the mask argument of its attention modules.
+
     Raises:
         DecoderError: The family does not let its attention be chosen, or computes something else through ours.
     """
+    refusals: list[DecoderError] = []
     family = decoder.description.family
     with short_windows(decoder):
         untouched = probe_layers(decoder)
-    with wired(decoder.module, decoder.blocks, [CAUSAL] * len(decoder.blocks), family=family) as wiring:
-        with short_windows(decoder), wiring.windows_apart():
-            require_equal(untouched, probe_layers(decoder), decoder)
-        wiring.end()
-        wiring.set_kinds(kinds)
-        yield wiring
+    for wire in (wired, wired_by_argument):
+        with ExitStack() as stack:
+            try:
+                causal = [CAUSAL] * len(decoder.blocks)
+                wiring = stack.enter_context(wire(decoder.module, decoder.blocks, causal, family=family))
+                with short_windows(decoder), wiring.windows_apart():
+                    require_equal(untouched, probe_layers(decoder), decoder)
+                    require_windows(wiring, family=family)
+                if wiring.by_argument and len(wiring.silent) == len(causal):
+                    raise only_causal(family, "gives its attention no mask to replace")
+            except DecoderError as error:
+                refusals.append(error)
+                continue
+            wiring.end()
+            wiring.set_kinds(kinds)
+            yield wiring
+            return
+    raise refusals[-1]
 
 
 @contextmanager
@@ -210,6 +227,7 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
         return
     with ExitStack() as stack:
         wiring = stack.enter_context(masks_in_force(decoder, kinds))
+        require_attention(wiring, plan, family=decoder.description.family)
         skip = Skip.of(plan)
         if plan.architecture != "inplace":
             stack.enter_context(architecture_in_force(decoder.blocks, wiring, plan, skip))

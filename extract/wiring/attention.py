@@ -1,7 +1,7 @@
 """Attention under a given mask: one function for every family that goes through the library's attention interface."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -76,11 +76,16 @@ def attention_weights(
     scores = (query @ _repeat_heads(key, query.shape[1]).transpose(2, 3) * factor).float()
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    if isinstance(mask, str):
-        table = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
-        mask = {"none": table, "causal": table.tril(), "backward": table.triu()}[mask]
-    scores = scores.masked_fill(~mask, float("-inf"))
+    scores = scores.masked_fill(~written_out(mask, scores), float("-inf"))
     if sinks is None:
         return scores.softmax(-1)
     column = sinks.float().reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
     return torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
+
+
+def written_out(mask: Tensor | str, like: Float[Tensor, "*B T T"]) -> Bool[Tensor, "*b T T"]:
+    """Write a shortcut out as a mask for scores such as these."""
+    if isinstance(mask, Tensor):
+        return mask
+    table = torch.ones(1, 1, *like.shape[-2:], dtype=torch.bool, device=like.device)
+    return {"none": table, "causal": table.tril(), "backward": table.triu()}[mask]

@@ -13,6 +13,7 @@ from extract.inputs.batching import collate
 from extract.inputs.template import InputTemplate, TextEncoder
 from extract.masks.plan import MaskPlan
 from extract.wiring.applied import Skip, masks_in_force, skip_in_force
+from extract.wiring.arguments import ScoreWatch
 from extract.wiring.capture import run_batch
 from extract.wiring.interface import AttentionCall
 
@@ -63,7 +64,10 @@ def attention_maps(
     sink, n_queries = torch.zeros(n_blocks, SINK_POSITIONS), torch.zeros(SINK_POSITIONS)
 
     def watch(block: int, call: AttentionCall) -> None:
-        mean = call.weights()[0].mean(0).cpu()
+        add(block, call.weights())
+
+    def add(block: int, weights: Tensor) -> None:
+        mean = weights[0].float().mean(0).cpu()
         maps[block] += mean[:n_tokens, :n_tokens]
         seen = mean.tril(-1).sum(0)[:SINK_POSITIONS]
         sink[block, : len(seen)] += seen
@@ -73,7 +77,8 @@ def attention_maps(
         wiring.watch = watch
         for item in encoded:
             n_queries += (len(item.ids) - 1 - torch.arange(SINK_POSITIONS)).clamp(min=0)
-            run_batch(decoder, collate([item], [0]), lambda _position, _hidden: None)
+            with ScoreWatch(wiring, lambda block, _scores, weights: add(block, weights)):
+                run_batch(decoder, collate([item], [0]), lambda _position, _hidden: None)
     names = tuple(decoder.layers[1:-1])
     tokens = tuple(decoder.tokenizer.convert_ids_to_tokens(encoded[0].ids[:n_tokens].tolist()))
     return AttentionMaps(names, sink / n_queries.clamp(min=1), maps / len(texts), tokens)

@@ -26,6 +26,7 @@ from extract.masks.kinds import kind_matrix, parse_kind
 from extract.masks.plan import MaskPlan
 from extract.wiring.interface import AttentionCall, Wiring, only_causal, wired_attention
 from extract.wiring.isolation import BlockCall, look_at_blocks, moved_tokens, short_windows
+from extract.wiring.precision import in_float32
 from extract.wiring.probe_rows import probe_spans
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}  # of attention, relative to a head's largest value
@@ -50,39 +51,42 @@ def prove_blocks(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: in
         DecoderError: A block mixes tokens beside its attention, so that a plan would convert half of it.
     """
     with short_windows(decoder), wiring.windows_apart():
-        calls = look_at_blocks(decoder, wiring)
-        held = look_at_blocks(decoder, wiring, holds_attention=True)
+        with in_float32(decoder) as wide:
+            calls = look_at_blocks(wide, wiring)
+            held = look_at_blocks(wide, wiring, holds_attention=True)
         for call, still in zip(calls, held, strict=True):
-            _require_only_attention(call, still, decoder)
+            (_require_only_attention if call.attention else require_causal)(call, still, wide)
         worst = max(_check_call(call, decoder, wiring, plan, (n_rows, n_tokens)) for call in calls)
     return {"n_calls": len(calls), "shape": [n_rows, n_tokens], "largest_error": worst}
 
 
 def _check_call(call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPlan, shape: tuple[int, int]) -> float:
     """Compare the attention of one call with the formula, as it was and at another shape; return the largest error."""
-    allowed_error, kind = TOLERANCE[decoder.description.dtype], call.kind(plan, len(decoder.blocks))
+    dtype, kind = decoder.description.dtype, call.kind(plan, len(decoder.blocks))
     errors = [0.0]
     for attention in call.attention:
         allowed = expected_mask(kind, attention.query.shape[2], window=attention.options.get("sliding_window"))
         error = _errors(attention.mixed, textbook_attention(attention, allowed))
-        if float(error.max()) > allowed_error:
+        if float(error.max()) > TOLERANCE["float32"]:
             head = int(error.argmax())
-            moved = moved_tokens(attention.mixed, decoder.description.dtype)[:, :, head]
-            raise _refuse(call, kind, decoder, plan, f"head {head + 1} {_say_difference(moved, allowed, error[head])}")
+            moved = moved_tokens(attention.mixed, "float32")[:, :, head]
+            raise refuse(call, kind, decoder, plan, f"head {head + 1} {_say_difference(moved, allowed, error[head])}")
         errors.append(float(error.max()))
         proved = (call.block, kind, call.is_again, shape)
         if proved in wiring.proved:  # by an earlier plan of a sweep
             continue
         for is_padded in (False, True):
-            errors.append(_error_at(shape, call, attention, kind=kind, wiring=wiring, is_padded=is_padded))
-            if errors[-1] > allowed_error:
+            narrow = replace(attention, query=attention.query.to(getattr(torch, dtype)))
+            errors.append(_error_at(shape, call, narrow, kind=kind, wiring=wiring, is_padded=is_padded))
+            if errors[-1] > TOLERANCE[dtype]:
                 rows = f"{shape[0]} {'padded' if is_padded else 'unpadded'} rows of {shape[1]} tokens"
-                raise _refuse(call, kind, decoder, plan, f"in {rows} its attention differs by {errors[-1]:.2g}")
+                raise refuse(call, kind, decoder, plan, f"in {rows} its attention differs by {errors[-1]:.2g}")
         wiring.proved.add(proved)
     return max(errors)
 
 
-def _refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+def refuse(call: BlockCall, kind: str, decoder: Decoder, plan: MaskPlan, what: str) -> CertificateError:
+    """Build the error for a block whose mask is not the plan's."""
     return CertificateError(
         f"the plan {plan.text!r} did not take effect in block {call.block + 1}, planned as {kind!r}: {what}. "
         f"The family {decoder.description.family!r} cannot be extracted under this plan."
@@ -111,6 +115,14 @@ def _require_only_attention(call: BlockCall, held: BlockCall, decoder: Decoder) 
                 f"mixes tokens {what} its attention (block {call.block + 1}: token {i} depends on token {j}), where no "
                 "mask plan reaches",
             )
+
+
+def require_causal(call: BlockCall, _: BlockCall, decoder: Decoder) -> None:
+    """Check that a recurrent block lets no token see a later one."""
+    if len(places := call.moved.triu(1).nonzero()):
+        i, j = places[0].tolist()
+        why = f"lets token {i} depend on the later token {j} in block {call.block + 1}, which has no attention to mask"
+        raise only_causal(decoder.description.family, why)
 
 
 def _error_at(

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from extract.errors import DecoderError
 from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import MaskKind, batch_mask, parse_kind
+from extract.masks.plan import MaskPlan, parse_plan
 from extract.wiring.attention import DECIDING, attend, attention_weights
 
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
-_MARK = "_icecore_wiring"  # attribute of a wired decoder's configuration, and of every module of its blocks
+MARK = "_icecore_wiring"  # attribute of a wired decoder's configuration, and of every module of its blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,9 @@ class Wiring:
         asked_windows: Windows for which the decoder asked transformers to build a mask, in tokens.
         watch: Receives every block's position and what its attention was called with; what it returns, unless None,
             takes the place of the result.
+        by_argument: Whether masks go into the mask argument of the attention modules, not through the interface.
+        attending: Position of the block whose attention module runs, where masks go into its argument.
+        is_forced: Whether every run of a block attends under its kind from `kinds`, whatever the plan says.
         proved: Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens.
         around: Runs a block that an architecture runs again: receives its position, its input and the run.
     """
@@ -74,6 +78,9 @@ class Wiring:
     asked_windows: set[int] = field(default_factory=set)
     watch: Callable[[int, AttentionCall], Tensor | None] | None = None
     around: Callable[[int, Tensor, Callable[[Tensor], Tensor]], Tensor] = lambda _, hidden, run: run(hidden)
+    by_argument: bool = False
+    attending: int | None = None
+    is_forced: bool = False
     proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
@@ -88,11 +95,20 @@ class Wiring:
     def converted(self, block: int, kind: str) -> Iterator[None]:
         """Set another kind for one block until the `with` block ends."""
         before = self.kinds[block]
-        self.kinds[block] = parse_kind(kind)
+        self.kinds[block] = before if self.is_forced else parse_kind(kind)
         try:
             yield
         finally:
             self.kinds[block] = before
+
+    @contextmanager
+    def all_as(self, kind: str) -> Iterator[None]:
+        """Let every run of every block attend under one kind until the `with` block ends."""
+        before, self.kinds, self.is_forced = self.kinds, [parse_kind(kind)] * len(self.kinds), True
+        try:
+            yield
+        finally:
+            self.kinds, self.is_forced = before, False
 
     @contextmanager
     def observed(
@@ -107,6 +123,11 @@ class Wiring:
             yield
         finally:
             self.watch, self.around = before
+
+    @property
+    def silent(self) -> list[int]:
+        """Positions of the blocks that have not asked for a mask in the last batch: recurrent ones."""
+        return [block for block, n_calls in enumerate(self.calls) if n_calls == 0]
 
     @contextmanager
     def windows_apart(self) -> Iterator[None]:
@@ -145,6 +166,28 @@ class Wiring:
             self._masks[key] = self._build(kind, self._is_real, window)
         return self._masks[key]
 
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Rows and tokens of the current batch."""
+        return () if self._is_real is None else tuple(self._is_real.shape)
+
+    def window_within(self, shown: Bool[Tensor, "b Q T T"], *, family: str) -> int | None:
+        """Read the window off a family's own mask for the current batch, in tokens; None for none.
+
+        `DecoderError` where it is not causal with a window or without.
+        """
+        if self._is_real is None:
+            return None
+        order = self._is_real.long().cumsum(1) - 1
+        distance = (order.unsqueeze(2) - order.unsqueeze(1)).unsqueeze(1)
+        pairs = (self._is_real.unsqueeze(2) & self._is_real.unsqueeze(1)).unsqueeze(1)
+        outside = distance[pairs & (distance >= 0) & ~shown.any(1, keepdim=True)]
+        window = int(outside.min()) if len(outside) else None
+        causal = (distance >= 0) & (distance < (window or order.shape[1]))
+        if bool(((shown ^ causal) & pairs).any()):
+            raise only_causal(family, "gives its blocks masks that are not causal")
+        return window
+
     def _build(self, kind: MaskKind, is_real: Tensor, window: int | None) -> Tensor | str:
         if kind.needs_spans:
             spans = torch.full(is_real.shape, CONTEXT, device=is_real.device) if self._spans is None else self._spans
@@ -156,7 +199,9 @@ class Wiring:
         return batch_mask(kind, is_real[:1], window=window).unsqueeze(1)
 
 
-class _Mark(NamedTuple):
+class Mark(NamedTuple):
+    """What a module of a wired decoder carries."""
+
     wiring: Wiring
     block: int
 
@@ -168,7 +213,7 @@ def wired_attention(
 
     A layer that passes something unsupported that would change attention is refused with `DecoderError`.
     """
-    mark: _Mark | None = getattr(module, _MARK, None)
+    mark: Mark | None = getattr(module, MARK, None)
     if mark is None:
         raise DecoderError(
             f"a {type(module).__name__} that was never wired is called with our attention: it shares its configuration "
@@ -197,7 +242,7 @@ def wired_attention(
 
 def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:
     """Replace the mask builder of transformers, since the plan provides the masks; note the windows asked for."""
-    wiring: Wiring | None = getattr(config, _MARK, None)
+    wiring: Wiring | None = getattr(config, MARK, None)
     is_windowed = set(getattr(config, "layer_types", None) or ("windowed",)) != {"full_attention"}
     if wiring is not None and local_size is not None and is_windowed:
         wiring.asked_windows.add(local_size)
@@ -216,39 +261,55 @@ def wired(module: nn.Module, blocks: Sequence[nn.Module], kinds: Sequence[str], 
     wiring = Wiring([parse_kind(kind) for kind in kinds])
     config: Any = module.config
     before = config._attn_implementation
-    marks = {part: _Mark(wiring, index) for index, block in enumerate(blocks) for part in block.modules()}
+    marks = {part: Mark(wiring, index) for index, block in enumerate(blocks) for part in block.modules()}
     try:
-        _choose(module, NAME, family)
+        choose_attention(module, NAME, family)
         for part, mark in marks.items():
-            setattr(part, _MARK, mark)
-        setattr(config, _MARK, wiring)
+            setattr(part, MARK, mark)
+        setattr(config, MARK, wiring)
         yield wiring
     finally:
-        vars(config).pop(_MARK, None)
+        vars(config).pop(MARK, None)
         for part in marks:
-            vars(part).pop(_MARK, None)
-        _choose(module, before, family)
+            vars(part).pop(MARK, None)
+        choose_attention(module, before, family)
 
 
 def wiring_of(blocks: Sequence[nn.Module]) -> Wiring | None:
     """Return the wiring of a decoder; None if it is not wired."""
-    mark: _Mark | None = getattr(blocks[0], _MARK, None)
+    mark: Mark | None = getattr(blocks[0], MARK, None)
     return mark.wiring if mark else None
 
 
-def require_obedient(wiring: Wiring, *, family: str) -> None:
-    """Check after a forward call that every block asked for its mask, and that no window is lost.
+def require_attention(wiring: Wiring, plan: MaskPlan, *, family: str) -> None:
+    """Check after a forward call that every block which a plan converts asked for its mask (`DecoderError`).
 
-    Otherwise, `DecoderError`: the attention of a block goes another way, or the family puts its sliding window or
-    chunks into the mask alone, which ours replaces.
+    A block that did not is recurrent, or computes attention another way: it stays as it was trained.
     """
-    silent = [block + 1 for block, n_calls in enumerate(wiring.calls) if n_calls == 0]
-    if silent:
-        raise only_causal(
-            family,
-            f"computes attention past the library's interface (block {silent[0]} did not ask for its mask), so a mask "
-            "plan would be ignored",
-        )
+    n_blocks, silent = len(wiring.kinds), set(wiring.silent)
+    converted = plan.converted_blocks(n_blocks)
+    deaf = [block + 1 for block in sorted(silent & set(converted))]
+    if not deaf:
+        return
+    kind = next(iter(converted.values()))
+    others = [f"{kind}@{block + 1}-{block + 1}" for block in range(n_blocks) if block not in silent]
+    why = (
+        f"computes block {deaf[0]} without the attention that masks reach (recurrent, or past the library's interface)"
+    )
+    if not others:
+        raise only_causal(family, why + ", as every block")
+    works = parse_plan("+".join(others)).text
+    raise DecoderError(
+        f"the family {family!r} {why}, so it stays causal and the plan {plan.text!r} cannot be; a plan may convert the "
+        f"other blocks alone, for instance {works!r}."
+    )
+
+
+def require_windows(wiring: Wiring, *, family: str) -> None:
+    """Check after a forward call that no window is lost: some families put it into the mask alone, which ours replaces.
+
+    Otherwise, `DecoderError`.
+    """
     lost = sorted(wiring.asked_windows - set(wiring.windows.values()))
     if lost:
         why = f"does not pass its attention the window of {lost[0]} tokens, so a mask plan would lose it"
@@ -260,14 +321,20 @@ def only_causal(family: str, why: str) -> DecoderError:
     return DecoderError(f"the family {family!r} {why}; only the plan 'causal' works for it.")
 
 
-def _choose(model: Any, name: str, family: str) -> None:
+def choose_attention(model: Any, name: str, family: str) -> None:
+    """Select an attention implementation; `DecoderError` for a family that does not let it be chosen."""
+    why = "does not go through the library's attention interface"
+    if not model._can_set_attn_implementation():  # asked for anyway, the library would only warn
+        if name == NAME:
+            raise only_causal(family, why)
+        model.config._attn_implementation_internal = name
+        return
     try:
         model.set_attn_implementation(name)
     except (ValueError, KeyError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
-        raise only_causal(family, f"does not let its attention be chosen ({why})") from error
+        raise only_causal(family, f"does not let its attention be chosen ({str(error).splitlines()[0]})") from error
     if model.config._attn_implementation != name:
-        raise only_causal(family, "does not go through the library's attention interface")
+        raise only_causal(family, why)
 
 
 def _register() -> None:

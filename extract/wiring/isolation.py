@@ -1,16 +1,18 @@
 """Every block of a wired decoder by itself, run on rows that differ at one token each, all in one forward pass."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
+from extract.inputs.batching import Batch
 from extract.masks.plan import MaskPlan
+from extract.wiring.arguments import ScoreWatch
 from extract.wiring.capture import run_batch
 from extract.wiring.interface import AttentionCall, Wiring
 from extract.wiring.probe_rows import plain_batch, probe_ids, probe_spans
@@ -19,6 +21,14 @@ N_TOKENS = 8
 SHORT_WINDOW = 4
 MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}  # smallest change, relative to a token's largest value
 WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
+
+
+@runtime_checkable
+class Enter(Protocol):
+    """Receives what a block is about to be given."""
+
+    def __call__(self, block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
+        """Return what the block is given instead."""
 
 
 @dataclass(eq=False)
@@ -30,35 +40,47 @@ class BlockCall:
         is_again: Whether the plan's architecture runs it a second time.
         attention: The calls of its attention.
         moved: `(T, T)` bool, true at `[i, j]` where the output at token `i` changed with token `j`.
+        entered: `(B, T, D)`, what it was given.
+        scores: What the softmax of its attention was given, `(B, heads, T, T)`, where masks go into arguments.
     """
 
     block: int
     is_again: bool
+    entered: Tensor
     attention: list[AttentionCall] = field(default_factory=list)
     moved: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    scores: list[Tensor] = field(default_factory=list)
 
     def kind(self, plan: MaskPlan, n_blocks: int) -> str:
         """Return the mask kind that the plan gives the block here."""
         return plan.converted[0] if self.is_again else plan.kinds(n_blocks)[self.block]
 
     def measured(self, dtype: str) -> Bool[Tensor, "T T"]:
-        """Measure the block's mask: whether attention at token `i` changed with token `j`, in any head."""
+        """Measure the block's mask: whether attention at token `i` changed with token `j`, in any head.
+
+        Where attention cannot be seen by itself, whether the block's output did.
+        """
+        if not self.attention:
+            return self.moved
         return torch.stack([moved_tokens(call.mixed, dtype).any(-1) for call in self.attention]).any(0)
 
 
 def look_at_blocks(
-    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS, holds_attention: bool = False
-) -> list[BlockCall]:
+    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS, holds_attention: bool = False,
+    instead: Sequence[Tensor] = (),
+) -> list[BlockCall]:  # fmt: skip
     """Run every block of a wired decoder on rows that differ at one token each, in the order the plan runs them.
 
-    `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows.
+    `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows. `instead`
+    holds what each run is given, where that is not to depend on the blocks below.
     """
     calls: list[BlockCall] = []
     dtype = decoder.description.dtype
 
     def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:
-        calls.append(BlockCall(block, is_again))
-        return _varied(hidden, seed=block)
+        varied = instead[len(calls)] if instead else _varied(hidden, seed=block)
+        calls.append(BlockCall(block, is_again, varied))
+        return varied
 
     def leave(hidden: Tensor) -> None:
         calls[-1].moved = moved_tokens(hidden.unsqueeze(2), dtype).squeeze(-1)
@@ -67,13 +89,27 @@ def look_at_blocks(
         calls[-1].attention.append(call)
         return call.mixed[:1].expand_as(call.mixed) if holds_attention else None
 
+    n_tokens = min(n_tokens, decoder.description.window)
+    batch = plain_batch(probe_ids(decoder, n_tokens, seed=0).repeat(n_tokens + 1, 1), spans=probe_spans(n_tokens))
+
+    def see(scores: Tensor) -> None:
+        calls[-1].scores.append(scores)
+
+    run_apart(decoder, wiring, batch, enter=enter, leave=leave, watch=watch, see=see)
+    return calls
+
+
+def run_apart(
+    decoder: Decoder, wiring: Wiring, batch: Batch, *, enter: Enter, leave: Callable[[Tensor], None],
+    watch: Callable[[int, AttentionCall], Tensor | None], see: Callable[[Tensor], None],
+) -> None:  # fmt: skip
+    """Run a batch, and show what goes into, out of and through the attention of every block; `enter` may change it."""
+
     def around(block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         output = run(enter(block, hidden, is_again=True))
         leave(output)
         return output
 
-    n_tokens = min(n_tokens, decoder.description.window)
-    batch = plain_batch(probe_ids(decoder, n_tokens, seed=0).repeat(n_tokens + 1, 1), spans=probe_spans(n_tokens))
     with ExitStack() as stack:
         for index, block in enumerate(decoder.blocks):
             # In front of the hooks of architectures and skips: those keep and add what the isolated block was given.
@@ -81,8 +117,9 @@ def look_at_blocks(
             stack.enter_context(hook)
             stack.enter_context(block.register_forward_hook(_leaving(leave), prepend=True))
         stack.enter_context(wiring.observed(watch, around))
+        if wiring.by_argument:
+            stack.enter_context(ScoreWatch(wiring, lambda _block, scores, _weights: see(scores)))
         run_batch(decoder, batch, lambda *_: None, depth=len(decoder.blocks))
-    return calls
 
 
 def measured_masks(
@@ -130,7 +167,7 @@ def moved_tokens(values: Float[Tensor, "B T Q V"], dtype: str) -> Bool[Tensor, "
     return (change > MOVED[dtype]).transpose(0, 1).cpu()
 
 
-def _entering(block: int, enter: Callable[[int, Tensor], Tensor]) -> Callable[..., Any]:
+def _entering(block: int, enter: Enter) -> Callable[..., Any]:
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
             return (enter(block, args[0]), *args[1:]), kwargs

@@ -14,9 +14,8 @@ from extract.inputs.batching import Batch, collate
 from extract.inputs.spans import CONTEXT
 from extract.inputs.tokenised import TEXT, EncodedText
 from extract.masks.plan import parse_plan
-from extract.wiring.applied import plan_in_force
+from extract.wiring.applied import masks_in_force, plan_in_force
 from extract.wiring.capture import run_batch
-from extract.wiring.interface import wired
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 
 Side = Literal["right", "left"]
@@ -64,40 +63,61 @@ ALSO_WORKING: dict[str, tuple[str, dict[str, Any]]] = {
         {**FULL_HEADS, **EXPERTS, **LATENT_HEADS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1},
     ),
 }
-BYPASS = "the family {family!r} does not go through the library's attention interface; only the plan 'causal' works"
-DEAF = (
-    r"the family {family!r} computes attention past the library's interface \(block \d .*only the plan 'causal' works"
-)
-# Name -> `model_type`, configuration, and what refuses a plan.
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "bloom": ("bloom", FAMILIES["bloom"], BYPASS),
-    "falcon": ("falcon", FAMILIES["falcon"], BYPASS),
+# Past the library's attention interface, or with masks of their own: reached by the mask argument.
+BY_ARGUMENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "bloom": ("bloom", FAMILIES["bloom"]),
+    "falcon": ("falcon", FAMILIES["falcon"]),
+    "falcon-alibi": ("falcon", {**FAMILIES["falcon"], "alibi": True}),
+    "mpt": ("mpt", {**NO_KEYS, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}),
     "gpt_neo": (
         "gpt_neo",
-        {**NO_KEYS, "hidden_size": 32, "num_layers": 3, "num_heads": 4, "attention_types": [[["global"], 3]]},
-        BYPASS,
+        {
+            **NO_KEYS, "hidden_size": 32, "num_layers": 3, "num_heads": 4, "max_position_embeddings": 64,
+            "attention_types": [[["global", "local", "global"], 1]], "window_size": 4,
+        },
     ),
-    "gptj": ("gptj", {**NO_KEYS, **GPT2_SIZES, "rotary_dim": 4}, BYPASS),
-    "codegen": ("codegen", {**NO_KEYS, **GPT2_SIZES, "n_ctx": 64, "rotary_dim": 4}, BYPASS),
-    "mpt": ("mpt", {**NO_KEYS, "d_model": 32, "n_layers": 3, "n_heads": 4, "max_seq_len": 64}, BYPASS),
-    "xglm": ("xglm", {**NO_KEYS, "d_model": 32, "num_layers": 3, "attention_heads": 4, "ffn_dim": 48}, BYPASS),
-    "mamba": ("mamba", {**NO_KEYS, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 8}, DEAF),
-    "jamba": ("jamba", {**SIZES, **MAMBA, "num_experts": 2, "num_experts_per_tok": 1}, DEAF),
-    "lfm2": ("lfm2", {**SIZES, "block_ff_dim": 48, "layer_types": ["conv", "full_attention", "conv"]}, DEAF),
-    "qwen3_next": ("qwen3_next", {**HEADS_OF_8, **EXPERTS, **LINEAR, "num_experts": 4}, DEAF),
-    "phimoe": (
-        "phimoe",
-        {**WINDOWED, "sliding_window": 16, "num_local_experts": 4},  # longer than the probe row: noted, not felt
-        "the family {family!r} gives other results through the wiring than without it .*only the plan 'causal' works",
+    "gptj": ("gptj", {**NO_KEYS, **GPT2_SIZES, "rotary_dim": 4}),
+    "codegen": ("codegen", {**NO_KEYS, **GPT2_SIZES, "n_ctx": 64, "rotary_dim": 4}),
+    "xglm": ("xglm", {**NO_KEYS, "d_model": 32, "num_layers": 3, "attention_heads": 4, "ffn_dim": 48}),
+    "phimoe": ("phimoe", {**WINDOWED, "num_local_experts": 4}),
+    "doge": ("doge", SIZES),
+}  # fmt: skip
+RECURRENT = r"the family {family!r} computes block 1 without the attention .*\(recurrent, .*"
+# Blocks without attention stay causal. Name -> `model_type`, configuration, a plan of the attention blocks alone.
+HYBRIDS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "jamba": ("jamba", {**SIZES, **MAMBA, "num_experts": 2, "num_experts_per_tok": 1}, "bidirectional@2-2"),
+    "lfm2": (
+        "lfm2",
+        {**SIZES, "block_ff_dim": 48, "layer_types": ["conv", "full_attention", "full_attention"]},
+        "bidirectional@2-3",
     ),
-    "doge": ("doge", SIZES, "attention of DogeAttention uses a mask of its own making.*only the plan 'causal' works"),
+    "qwen3_next": (
+        "qwen3_next",
+        {
+            **HEADS_OF_8, **EXPERTS, **LINEAR, "num_experts": 4,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
+        "bidirectional@2-2",
+    ),
+}  # fmt: skip
+# Name -> `model_type`, configuration, and what refuses a plan.
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "mamba": (
+        "mamba",
+        {**NO_KEYS, "hidden_size": 32, "num_hidden_layers": 3, "state_size": 8},
+        RECURRENT + "as every block; only the plan 'causal' works",
+    ),
+    **{
+        name: (family, config, RECURRENT + f"convert the other blocks alone, for instance '{plan}'")
+        for name, (family, config, plan) in HYBRIDS.items()
+    },
 }
 
 
 @cache
 def family_decoder(name: str) -> Decoder:
     """Make the tiny decoder of a family, once; read-only."""
-    family, config = (REFUSED[name] if name in REFUSED else {**WORKING, **ALSO_WORKING}[name])[:2]
+    family, config = (REFUSED[name] if name in REFUSED else {**WORKING, **ALSO_WORKING, **BY_ARGUMENT}[name])[:2]
     return make_decoder(family, **config)
 
 
@@ -138,7 +158,7 @@ def hidden_under(decoder: Decoder, batch: Batch, plan: str) -> Tensor:
 
 def hidden_through_wiring(decoder: Decoder, batch: Batch, kinds: Sequence[str]) -> Tensor:
     """Run a batch through the wiring whatever the kinds; a causal plan in force would go past it."""
-    with wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family):
+    with masks_in_force(decoder, kinds):
         return run_layers(decoder, batch)
 
 

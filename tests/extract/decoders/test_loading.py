@@ -3,17 +3,24 @@
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from extract import DecoderSpec, load_decoder
-from extract.decoders.loading import choose_device, load_tokenizer
+from extract.decoders.loading import choose_device, load_tokenizer, quiet_loading
 from extract.errors import DecoderError, UnknownNameError
+from extract.masks.plan import parse_plan
+from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
-from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_tokenizer, save_decoder
+from extract.wiring.certificate import check_influence
+from tests.extract.mask_families import drift, id_batch, random_ids, run_layers
+from tests.extract.tiny_decoders import SENTENCES, SIZES, encode_batch, make_decoder, make_tokenizer, save_decoder
 
+TOWER = {"hidden_size": 16, "intermediate_size": 16, "patch_size": 14}
 KEY, HEAD = "model.layers.1.mlp.up_proj.weight", "lm_head.weight"
 
 
@@ -145,3 +152,47 @@ def test_whatever_loading_raises_is_a_sentence(folder: Path, monkeypatch: pytest
     monkeypatch.setattr("extract.decoders.loading.AutoTokenizer.from_pretrained", fail)
     with pytest.raises(DecoderError, match=r"cannot be loaded from .*Give a causal LM in hub layout"):
         load_tokenizer(str(folder))
+
+
+TOWERS: dict[str, dict[str, Any]] = {
+    "gemma3": {
+        "vision_config": {**TOWER, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
+        "mm_tokens_per_image": 4, "image_token_index": 5,
+    },
+    "llava": {
+        "vision_config": {
+            **TOWER, "model_type": "clip_vision_model", "num_hidden_layers": 2, "num_attention_heads": 2,
+            "image_size": 28, "projection_dim": 16,
+        },
+        "image_token_index": 5,
+    },
+    "qwen2_vl": {
+        "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "patch_size": 14},
+        "image_token_id": 5, "video_token_id": 6, "vision_start_token_id": 7, "vision_end_token_id": 8,
+    },
+}  # fmt: skip
+TEXTS: dict[str, dict[str, Any]] = {
+    "gemma3": {"head_dim": 8, "sliding_window": 4},
+    "llava": {"model_type": "llama"},
+    "qwen2_vl": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}},
+}
+
+
+@pytest.mark.parametrize("model_type", TOWERS)
+def test_a_checkpoint_of_images_and_text_gives_its_text_decoder(model_type: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, text_config={**SIZES, **TEXTS[model_type]}, **TOWERS[model_type])
+    auto: Any = AutoModelForImageTextToText
+    whole = auto.from_config(config).eval()
+    with quiet_loading():
+        whole.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    decoder, (ids,) = load_decoder(str(tmp_path)), random_ids(9)
+    with torch.no_grad():
+        expected = whole(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
+    found = run_layers(decoder, id_batch([ids]))
+    assert len(decoder.blocks) == 3
+    assert drift(torch.stack([*found[:3], found[-1]]), torch.stack(expected)) <= 1e-6
+    plan = parse_plan("nosink-bidirectional:2")
+    with plan_in_force(decoder, plan):
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]

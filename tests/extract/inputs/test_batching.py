@@ -47,6 +47,14 @@ def test_small_groups_are_joined_where_the_bounds_allow(lengths: list[int], fewe
     assert all(sum(lengths[i] for i in group) >= fewest for group in groups[1:])
 
 
+@FEW
+@given(LENGTHS, st.integers(1, 60))
+def test_no_group_crosses_the_length_where_rotary_frequencies_change(lengths: list[int], split: int) -> None:
+    groups = group_by_length(lengths, batch_tokens=10_000, min_tokens=1000, max_padding=1.0, split_length=split)
+    assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
+    assert all(len({lengths[i] > split for i in group}) == 1 for group in groups)
+
+
 def test_no_texts_no_groups() -> None:
     assert group_by_length([], batch_tokens=8) == []
 

@@ -10,7 +10,7 @@ from extract.inputs.template import BOS_POLICIES
 from extract.masks.kinds import KINDS, draw, kind_matrix
 from extract.masks.paper_plans import LBW_PLANS, lbw_plan
 from extract.masks.plan import ARCHITECTURES, PLANS
-from tests.extract.mask_families import ALSO_WORKING, REFUSED, WORKING
+from tests.extract.mask_families import ALSO_WORKING, BY_ARGUMENT, HYBRIDS, REFUSED, WORKING
 from tests.extract.masks.test_masks import DRAWN_SPANS, kinds_drawn
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "masks.md"
@@ -71,6 +71,8 @@ def test_the_families_are_those_that_are_tested() -> None:
     assert set(rows(section("### Every theorem"))) == {family for family, _ in WORKING.values()}
     also = set(re.findall(r"`(\w+)`", section("### Causal, influence, batch")))
     assert also == {family for family, _ in ALSO_WORKING.values()}
+    assert set(rows(section("### By the mask argument"))) == {family for family, _ in BY_ARGUMENT.values()}
+    assert set(rows(section("### Hybrids"))) == set(HYBRIDS)
     assert set(rows(section("### Refused"))) == {family for family, *_ in REFUSED.values()}
 
 

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
@@ -23,12 +24,14 @@ from extract.masks.kinds import batch_mask, parse_kind
 from extract.masks.plan import parse_plan
 from extract.wiring import applied
 from extract.wiring.applied import plan_in_force
+from extract.wiring.arguments import mask_argument
 from extract.wiring.attention import attend
 from extract.wiring.certificate import check_batch_invariance, check_influence
 from extract.wiring.interface import Wiring
 from tests.extract.mask_families import drift, family_decoder, id_batch, random_ids, run_layers
 
 FAMILIES = ("llama", "gpt2", "mistral", "gemma2", "gpt_oss", "granite")
+PAST_INTERFACE = ("bloom", "gpt_neo")  # ALiBi; a causal triangle as a buffer
 N_ROWS, N_TOKENS = 16, 24  # a large batch and a long row of the extraction that is certified
 HARMLESS = 1e-3
 """Change of latents, relative to the largest value of the layer, above which a mutation must be caught."""
@@ -230,7 +233,7 @@ def mixer(strength: float) -> Callable[[], Any]:
             changed = hidden + strength * hidden.cumsum(1) / counts
             return (changed, *output[1:]) if isinstance(output, tuple) else changed
 
-        for name in FAMILIES:
+        for name in (*FAMILIES, *PAST_INTERFACE):
             for block in family_decoder(name).blocks:
                 mlp = next(part for child, part in block.named_children() if child in ("mlp", "feed_forward"))
                 hooks.append(mlp.register_forward_hook(mix))
@@ -241,6 +244,23 @@ def mixer(strength: float) -> Callable[[], Any]:
                 hook.remove()
 
     return apply
+
+
+def arguments(change: Callable[[Wiring, int, Tensor, Tensor, str], Tensor]) -> Callable[[], Any]:
+    """Change what goes into the mask argument of converted blocks: `change(wiring, block, own, mask, family)`."""
+
+    def changed(wiring: Wiring, block: int, own: Tensor, triangles: Any, *, family: str) -> Tensor:
+        mask = mask_argument(wiring, block, own, triangles, family=family)
+        return change(wiring, block, own, mask, family) if _is_converted(wiring, block) else mask
+
+    return lambda: patch("extract.wiring.arguments.mask_argument", changed)
+
+
+def _without_alibi(_: Wiring, __: int, own: Tensor, mask: Tensor, family: str) -> Tensor:
+    """Subtract what the family will add."""
+    n_tokens = own.shape[-1]
+    alibi = build_alibi_tensor(torch.ones(1, n_tokens), 4, mask.dtype).reshape(1, 4, 1, n_tokens)
+    return mask - alibi if family == "bloom" else mask
 
 
 NOSINK = "nosink-bidirectional:2"
@@ -284,6 +304,22 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("blocks run again with the sink", "inter-block/nosink-bidirectional:2", again_as("bidirectional")),
     Mutation("tokens mixed beside attention", "bidirectional", mixer(0.1)),
 )
+ARGUMENT_MUTATIONS = (
+    Mutation(
+        "mask argument of one block not replaced", NOSINK, arguments(lambda _, b, own, m, __: own if b == 2 else m)
+    ),
+    Mutation("ALiBi dropped in masked calls", NOSINK, arguments(_without_alibi)),
+    Mutation("mask argument faded, not hidden", NOSINK, arguments(lambda _, __, ___, m, ____: m.clamp(min=-4))),
+    Mutation(
+        "triangle of a buffer left closed",
+        "bidirectional:2",
+        lambda: patch("extract.wiring.arguments._triangles", _none),
+    ),
+)
+
+
+def _none(_: object) -> tuple[()]:
+    return ()
 
 
 def _hide(mask: Tensor, column: int) -> Tensor:

@@ -5,16 +5,36 @@ from pathlib import Path
 import pytest
 
 from extract.errors import CertificateError, DecoderError
-from tests.extract.mask_families import family_decoder
-from tests.extract.wiring.mutations import FAMILIES, MUTATIONS, Mutation, certify, change_of, is_caught, outcome, table
+from extract.masks.plan import parse_plan
+from extract.wiring.applied import plan_in_force
+from extract.wiring.certificate import check_influence
+from tests.extract.mask_families import HYBRIDS, family_decoder
+from tests.extract.wiring.mutations import (
+    ARGUMENT_MUTATIONS,
+    FAMILIES,
+    MUTATIONS,
+    PAST_INTERFACE,
+    Mutation,
+    certify,
+    change_of,
+    is_caught,
+    kind_in,
+    outcome,
+    table,
+)  # fmt: skip
 
 QUICK = ("gemma2", "gpt_oss")  # between them: windows, a soft cap, learned sinks, shared key heads, experts
+BY_ARGUMENT = (
+    "mask argument of one block not replaced", "ALiBi dropped in masked calls", "mask argument faded, not hidden",
+    "triangle of a buffer left closed", "one head of one block left causal", "causal in batches of more than nine rows",
+    "padding attended to", "window lost in one block", "tokens mixed beside attention",
+)  # fmt: skip
 NAMES = [mutation.what for mutation in MUTATIONS]
 ROOT = Path(__file__).parents[3]
 
 
 def named(what: str) -> Mutation:
-    return next(mutation for mutation in MUTATIONS if mutation.what == what)
+    return next(mutation for mutation in (*MUTATIONS, *ARGUMENT_MUTATIONS) if mutation.what == what)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,6 +45,12 @@ def fast(unchecked_shapes: None) -> None:
 @pytest.mark.parametrize("family", QUICK)
 @pytest.mark.parametrize("what", NAMES)
 def test_what_changes_latents_is_caught(what: str, family: str) -> None:
+    assert outcome(named(what), family) != "MISSED"
+
+
+@pytest.mark.parametrize("family", PAST_INTERFACE)
+@pytest.mark.parametrize("what", BY_ARGUMENT)
+def test_what_changes_latents_by_a_mask_argument_is_caught(what: str, family: str) -> None:
     assert outcome(named(what), family) != "MISSED"
 
 
@@ -68,3 +94,24 @@ def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeyp
     deep = Mutation(what, named(what).plan, named(what).apply)
     assert not is_caught(deep, "llama")
     assert change_of(deep, "llama") > 1e-3
+
+
+def test_an_attention_block_of_a_hybrid_left_causal_is_caught() -> None:
+    decoder = family_decoder("lfm2")
+    certify(decoder, HYBRIDS["lfm2"][2])
+    message = r"in block 3, planned as 'bidirectional': head \d of token 0 ignores token 1"
+    with kind_in("causal", 2)(), pytest.raises(CertificateError, match=message):
+        certify(decoder, HYBRIDS["lfm2"][2])
+
+
+def test_a_recurrent_block_that_looks_ahead_is_caught() -> None:
+    """Here it does so only under a plan: the untouched decoder, and causal plans, are as they were trained."""
+    decoder, plan = family_decoder("lfm2"), parse_plan(HYBRIDS["lfm2"][2])
+    with plan_in_force(decoder, plan):
+        mlp = decoder.blocks[0].feed_forward
+        hook = mlp.register_forward_hook(lambda *call: call[2] + 0.1 * call[2].roll(-1, 1))  # type: ignore[union-attr]
+        try:
+            with pytest.raises(DecoderError, match=r"lets token 0 depend on the later token 1 in block 1"):
+                check_influence(decoder, plan)
+        finally:
+            hook.remove()

@@ -3,23 +3,28 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
-from extract.masks.plan import parse_plan
+from extract.inputs.batching import Batch
+from extract.masks.kinds import kind_matrix, parse_kind
+from extract.masks.plan import MaskPlan, parse_plan
 from extract.masks.reach import expected_reach
-from extract.wiring.applied import plan_in_force
+from extract.wiring.applied import masks_in_force, plan_in_force
+from extract.wiring.arguments import ScoreWatch
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
-from extract.wiring.interface import wired, wiring_of
+from extract.wiring.interface import Wiring
 from extract.wiring.probe_rows import probe_spans
 from tests.extract.mask_families import (
     ALSO_WORKING,
-    REFUSED,
+    BY_ARGUMENT,
+    HYBRIDS,
     SIDES,
     WORKING,
-    Side,
     drift,
     family_decoder,
     hidden_through_wiring,
@@ -32,12 +37,14 @@ from tests.extract.mask_families import (
 from tests.extract.tiny_decoders import make_decoder
 
 TOLERANCE = 1e-5
+ALL = (*WORKING, *ALSO_WORKING, *BY_ARGUMENT)
 KINDS = (
     "causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid",
 )  # fmt: skip
 ARCHITECTURES = ("inter-stack/backward:2", "inter-block/nosink-bidirectional:2", "extra/hybrid:2", "extend/backward:2")
 MIXED = ("backward:1", "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "backward@2-2", *ARCHITECTURES)
 N_TOKENS = 6
+TENSORS = ("ids", "is_real", "is_text", "spans")
 ROWS = random_ids(9, 6, 3)
 SPANS = [[-1, 0, 0, 0, -1, 1, 1, -1, -1], [0, 0, 0, -1, -1, 1], [-1, -1, 0]]
 
@@ -47,42 +54,58 @@ def fast(unchecked_shapes: None) -> None:
     """Save the time of checking shapes."""
 
 
-def measured_reach(decoder: Decoder, *, side: Side | None) -> Tensor:
-    """Measure which tokens move which, with a longer row beside the variants unless there is to be no padding."""
+def measured_reach(decoder: Decoder, *, is_padded: bool) -> Tensor:
+    """Measure which tokens move which, `(S, L, T, T)`: in rows of one length, or padded on either side."""
     (base,), (other,) = random_ids(N_TOKENS, seed=1), random_ids(N_TOKENS, seed=2)
     changed = [[*base[:j], other[j], *base[j + 1 :]] for j in range(N_TOKENS)]
     rows, spans = [base, *changed], [probe_spans(N_TOKENS).tolist()] * (N_TOKENS + 1)
-    if side is not None:
+    batches = [id_batch(rows, spans=spans)]
+    if is_padded:
         rows, spans = [*rows, *random_ids(9, seed=3)], [*spans, SPANS[0]]
-    batch = id_batch(rows, side=side or "right", spans=spans)
-    variants = torch.stack(real_rows(run_layers(decoder, batch), batch)[: N_TOKENS + 1])
-    scale = variants[0].abs().amax(-1)
-    return ((variants[1:] - variants[0]).abs().amax(-1) / scale > 2e-6).permute(1, 2, 0)
+        batches = [id_batch(rows, side=side, spans=spans) for side in SIDES]
+    whole = batches[0] if len(batches) == 1 else joined(*batches)
+    hidden = real_rows(run_layers(decoder, whole), whole)
+    found = []
+    for first in range(0, len(hidden), len(rows)):
+        variants = torch.stack(hidden[first : first + N_TOKENS + 1])
+        scale = variants[0].abs().amax(-1)
+        found.append(((variants[1:] - variants[0]).abs().amax(-1) / scale > 2e-6).permute(1, 2, 0))
+    return torch.stack(found)
 
 
-def assert_reach(decoder: Decoder, plan: str, *, sides: tuple[Side | None, ...] = (None, *SIDES)) -> None:
-    """Compare what moves with the product of the masks, at every layer."""
+def joined(one: Batch, other: Batch) -> Batch:
+    """Put two batches of one width into one."""
+    both: dict[str, Any] = {name: torch.cat([getattr(one, name), getattr(other, name)]) for name in TENSORS}
+    rows = np.arange(len(both["ids"]))
+    return replace(one, rows=rows, positions=rows, n_tokens=np.concatenate([one.n_tokens, other.n_tokens]), **both)
+
+
+def assert_reach(decoder: Decoder, *plans: str) -> None:
+    """Compare what moves under plans with the product of their masks, at every layer."""
     n_blocks = len(decoder.blocks)
-    kinds = parse_plan(plan).kinds(n_blocks)
-    in_force = plan_in_force(decoder, parse_plan(plan))
-    with in_force if not parse_plan(plan).is_untouched else wired_by(decoder, kinds):
-        for side in sides:
-            moved = measured_reach(decoder, side=side)
-            wiring = wiring_of(decoder.blocks)
-            assert wiring is not None
+    parsed = [parse_plan(plan) for plan in plans]
+
+    def compare(plan: MaskPlan, wiring: Wiring) -> None:
+        for is_padded in (False, True):
+            moved = measured_reach(decoder, is_padded=is_padded)
             windows = [wiring.windows[block] for block in range(n_blocks)]
-            expected = expected_reach(
-                parse_plan(plan), n_blocks, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS)
-            )
-            assert torch.equal(moved, expected), (plan, side, (moved != expected).nonzero()[:3].tolist())
+            expected = expected_reach(plan, n_blocks, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS))
+            wrong = (moved != expected).nonzero()
+            assert not len(wrong), (plan.text, is_padded, wrong[:3].tolist())
+
+    with masks_in_force(decoder, ["causal"] * n_blocks) as wiring:  # once for all that swap masks and no more
+        for plan in parsed:
+            if plan.architecture == "inplace":
+                wiring.set_kinds(plan.kinds(n_blocks))
+                compare(plan, wiring)
+    for plan in parsed:
+        if plan.architecture != "inplace":
+            with plan_in_force(decoder, plan) as chosen:
+                assert chosen is not None
+                compare(plan, chosen)
 
 
-def wired_by(decoder: Decoder, kinds: tuple[str, ...]) -> Any:
-    """Wire a decoder though its plan be causal."""
-    return wired(decoder.module, decoder.blocks, kinds, family=decoder.description.family)
-
-
-@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+@pytest.mark.parametrize("name", ALL)
 def test_the_causal_plan_equals_the_untouched_model(name: str) -> None:
     decoder = family_decoder(name)
     batches = [id_batch(ROWS, side=side) for side in SIDES] + [id_batch(ROWS[:1])]
@@ -95,18 +118,15 @@ def test_the_causal_plan_equals_the_untouched_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", WORKING)
 def test_influence_is_exactly_what_the_masks_allow(name: str) -> None:
-    decoder = family_decoder(name)
-    for plan in (*KINDS, *MIXED):
-        assert_reach(decoder, plan)
+    assert_reach(family_decoder(name), *KINDS, *MIXED)
 
 
-@pytest.mark.parametrize("name", ALSO_WORKING)
+@pytest.mark.parametrize("name", [*ALSO_WORKING, *BY_ARGUMENT])
 def test_influence_in_other_families(name: str) -> None:
-    for plan in ("backward", "nosink-bidirectional:2", "hybrid", "extra/bidirectional:1"):
-        assert_reach(family_decoder(name), plan, sides=(None, "left"))
+    assert_reach(family_decoder(name), "backward", "nosink-bidirectional:2", "hybrid", "extra/bidirectional:1")
 
 
-@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+@pytest.mark.parametrize("name", ALL)
 def test_latents_do_not_depend_on_the_batch(name: str) -> None:
     decoder = family_decoder(name)
     for plan in (*KINDS, *ARCHITECTURES) if name in WORKING else ("backward", "nosink-bidirectional"):
@@ -125,13 +145,13 @@ def test_latents_do_not_depend_on_the_batch(name: str) -> None:
                 assert drift(one, other) <= TOLERANCE, (plan, side)
 
 
-@pytest.mark.parametrize("name", [*WORKING, *ALSO_WORKING])
+@pytest.mark.parametrize("name", ALL)
 def test_the_certificates_agree(name: str) -> None:
     decoder = family_decoder(name)
     for plan in map(parse_plan, ("nosink-bidirectional:2", "backward")):
         with plan_in_force(decoder, plan) as chosen:
             assert chosen is not None
-            assert check_influence(decoder, plan)["is_as_planned"]
+            assert check_influence(decoder, plan, n_rows=8, n_tokens=16)["is_as_planned"]
             assert max(check_batch_invariance(decoder)[side] for side in SIDES) <= TOLERANCE
             windows = [chosen.windows[block] for block in range(3)]
             expected = expected_reach(plan, 3, N_TOKENS, windows=windows, spans=probe_spans(N_TOKENS))
@@ -183,10 +203,35 @@ def test_backward_is_causal_on_the_reversed_text() -> None:
         assert drift(backward[0].flip(1), causal[:, 0]) <= TOLERANCE
 
 
-def test_a_family_without_its_window_in_use_is_not_refused() -> None:
-    family, config, _ = REFUSED["phimoe"]
-    decoder = make_decoder(family, **{**config, "sliding_window": None})
-    assert_reach(decoder, "nosink-bidirectional:2")
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_hybrid_converts_its_attention_blocks_alone(name: str) -> None:
+    decoder, plan = family_decoder(name), parse_plan(HYBRIDS[name][2])
+    batch = id_batch(ROWS)
+    causal, converted = hidden_under(decoder, batch, "causal"), hidden_under(decoder, batch, plan.text)
+    assert torch.equal(converted[1], causal[1])  # the first block is recurrent, as it was trained
+    assert drift(converted[2], causal[2]) > 1e-2
+    with plan_in_force(decoder, plan):
+        assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
+        check_batch_invariance(decoder)
+        # Whatever the plan hides stays hidden, and what moves moves nothing before it in recurrent blocks.
+        assert not bool((influence(decoder)[1] & ~torch.ones(N_TOKENS, N_TOKENS, dtype=torch.bool).tril()).any())
+
+
+def test_alibi_stays_what_it_is_under_a_plan() -> None:
+    """With queries and keys of zero, scores are the bias alone: the family's own, above the diagonal too."""
+    decoder = make_decoder("falcon", alibi=True)
+    for block in decoder.blocks:
+        block.self_attention.query_key_value.weight.data.zero_()  # type: ignore[union-attr, operator]
+    batch, seen = id_batch(ROWS[:1]), list[Tensor]()
+    with plan_in_force(decoder, parse_plan("nosink-bidirectional")) as wiring:
+        assert wiring is not None
+        with ScoreWatch(wiring, lambda _block, scores, _weights: seen.append(scores)):
+            run_layers(decoder, batch)
+    bias = build_alibi_tensor(torch.ones(1, 9), 4, torch.float32).reshape(1, 4, 1, 9) * 8**-0.5
+    hidden = ~kind_matrix(parse_kind("nosink-bidirectional"), 9)
+    assert len(seen) == 3
+    for scores in seen:
+        assert torch.allclose(scores, bias.expand_as(scores).masked_fill(hidden, -torch.inf))
 
 
 def test_spans_belong_to_the_batch() -> None:

@@ -56,12 +56,12 @@ def test_a_decoder_is_left_as_it_was_found(plan: str) -> None:
     with pytest.raises(ZeroDivisionError, match=r"^inside$"), plan_in_force(decoder, parse_plan(plan)):
         assert config._attn_implementation == wiring.NAME  # type: ignore[union-attr]
         run_layers(decoder, batch)
-        assert hasattr(config, wiring._MARK)
+        assert hasattr(config, wiring.MARK)
         raise ZeroDivisionError("inside")
     assert config._attn_implementation == "sdpa"  # type: ignore[union-attr]
     assert wiring_of(decoder.blocks) is None
     carried = [*decoder.module.modules(), config]
-    assert not any(hasattr(part, wiring._MARK) for part in carried)
+    assert not any(hasattr(part, wiring.MARK) for part in carried)
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in decoder.blocks)
     assert torch.equal(run_layers(decoder, batch), before)
 
