@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from extract.errors import IcecoreError
-from probes.cli import configured, fetch, inspect, score, sweep, verify
+from probes.cli.commands import configured, fetch, inspect, score, sweep, verify
 from probes.cli.main import COMMANDS, main
 from probes.cli.parsing import read_arguments
 from tests.extract.tiny_decoders import save_decoder

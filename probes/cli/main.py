@@ -10,24 +10,21 @@ from extract.errors import CacheWarning, IcecoreError, first_line, printable, un
 from probes.cli.stopping import INTERRUPTED, MESSAGE, interrupt, leave_at_once, stop_signals
 
 COMMANDS = {
-    "run": ("probes.cli.commands.configured", "run_command", "extract what is missing, fit the heads, report"),
-    "extract": ("probes.cli.commands.configured", "extract_command", "extract the latents of a config's task (--dry-run)"),
-    "sweep": ("probes.cli.commands.sweep", "sweep_command", "one config under many mask plans, shared blocks computed once"),
-    "verify": (
-        "probes.cli.commands.verify",
-        "verify_command",
-        "prove a mask plan on a decoder: the mask of every block",
-    ),
-    "attention": ("probes.cli.commands.verify", "attention_command", "attention maps and sink mass under a plan"),
-    "fit": ("probes.cli.commands.configured", "fit_command", "fit and report on a cache that is already there"),
-    "score": ("probes.cli.commands.score", "score_command", "score new pairs, texts or words with a finished run"),
-    "predict": ("probes.cli.commands.predict", "predict_command", "predict a file with a finished run, or serve it (--serve)"),
-    "table": ("probes.cli.commands.table", "table_command", "results of runs and sweeps as one table (CSV, LaTeX, Markdown)"),
-    "embed": ("probes.cli.commands.embed", "embed_command", "latents of the texts of a file, to a cache or a table"),
-    "inspect": ("probes.cli.commands.inspect", "inspect_command", "say what a cache is and how complete"),
-    "list": ("probes.cli.commands.listing", "list_command", "list decoders, plans, tasks, heads and all else that can be named"),
-    "fetch": ("probes.cli.commands.fetch", "fetch_command", "obtain a known decoder"),
+    "run": ("configured", "extract what is missing, fit the heads, report"),
+    "extract": ("configured", "extract the latents of a config's task (--dry-run)"),
+    "sweep": ("sweep", "one config under many mask plans, shared blocks computed once"),
+    "verify": ("verify", "prove a mask plan on a decoder: the mask of every block"),
+    "attention": ("verify", "attention maps and sink mass under a plan"),
+    "fit": ("configured", "fit and report on a cache that is already there"),
+    "score": ("score", "score new pairs, texts or words with a finished run"),
+    "predict": ("predict", "predict a file with a finished run, or serve it (--serve)"),
+    "table": ("table", "results of runs and sweeps as one table (CSV, LaTeX, Markdown)"),
+    "embed": ("embed", "latents of the texts of a file, to a cache or a table"),
+    "inspect": ("inspect", "say what a cache is and how complete"),
+    "list": ("listing", "list decoders, plans, tasks, heads and all else that can be named"),
+    "fetch": ("fetch", "obtain a known decoder"),
 }
+"""Command to its module in `probes.cli.commands`, whose function is called like it, and what it does."""
 USAGE_ERROR, FAILURE = 2, 1
 
 
@@ -68,8 +65,8 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 def _find_command(name: str) -> Callable[[Sequence[str]], int]:
     if name not in COMMANDS:
         raise unknown_name("command", name, COMMANDS)
-    module, function, _ = COMMANDS[name]
-    command: Callable[[Sequence[str]], int] = getattr(import_module(module), function)
+    module = import_module(f"probes.cli.commands.{COMMANDS[name][0]}")
+    command: Callable[[Sequence[str]], int] = getattr(module, f"{name}_command")
     return command
 
 
@@ -86,7 +83,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
 
 def usage() -> str:
     """Return the text of `icecore --help`."""
-    lines = [f"  {name:9} {text}" for name, (_, _, text) in COMMANDS.items()]
+    lines = [f"  {name:9} {text}" for name, (_, text) in COMMANDS.items()]
     return (
         "usage: icecore COMMAND [options]\n\n"
         "Drill a core through a frozen decoder: cache every layer once, then probe it with light heads.\n\n"

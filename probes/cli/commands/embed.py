@@ -10,8 +10,8 @@ from rich.console import Console
 from extract.errors import ConfigError, InputError, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache
-from probes.cli.parsing import Flags, read_arguments
 from probes.cli.commands.score import read_lines
+from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher, show
 from probes.runs.obtain import obtain_cache
 from probes.tasks.corpus import Corpus, read_texts

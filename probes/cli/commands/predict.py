@@ -12,8 +12,8 @@ from rich.console import Console
 
 from extract.errors import IcecoreError, InputError, printable, unknown_name
 from extract.files import write_file
-from probes.cli.parsing import make_parser, parse_command
 from probes.cli.commands.score import read_lines, read_rows
+from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import screen_watcher
 from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
 from probes.readers.text_files import inner_suffix

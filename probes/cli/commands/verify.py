@@ -16,8 +16,8 @@ from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.isolation import N_TOKENS, measured_masks
-from probes.cli.parsing import make_parser, parse_command
 from probes.cli.commands.score import read_lines
+from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import show
 from probes.report.attention import draw_attention, draw_influence, draw_sink_mass
 

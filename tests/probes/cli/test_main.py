@@ -18,7 +18,7 @@ from extract.masks.kinds import KINDS as MASK_KINDS
 from extract.masks.plan import PLANS
 from extract.poolings.pooling import POOLINGS
 from extract.poolings.word_pooling import WORD_POOLINGS
-from probes.cli import configured, listing
+from probes.cli.commands import configured, listing
 from probes.cli.main import COMMANDS, main
 from probes.cli.stopping import MESSAGE
 from probes.heads.registry import HEADS

@@ -8,8 +8,8 @@ import yaml
 
 from extract.errors import ConfigError
 from extract.masks.plan import parse_plan
-from probes.cli.main import main
 from probes.cli.commands.sweep import choose_plans
+from probes.cli.main import main
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder

@@ -22,7 +22,8 @@ import yaml
 
 from extract.errors import CacheError, HeadError
 from extract.store.cache import LatentCache
-from probes.cli import configured, main, sweep
+from probes.cli import main
+from probes.cli.commands import configured, sweep
 from probes.runs.finished import read_finished
 from tests.extract.tiny_decoders import read_arrays, save_decoder
 from tests.probes.finished_run import write_config
