@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from extract.errors import IcecoreError
-from probes.cli.commands import configured, fetch, inspect, score, sweep, verify
+from probes.cli.commands import configured, embed, fetch, inspect, predict, score, sweep, table, verify
 from probes.cli.main import COMMANDS, main
 from probes.cli.parsing import read_arguments
 from tests.extract.tiny_decoders import save_decoder
@@ -143,6 +143,9 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ReachedError
 
     monkeypatch.setattr(configured, "read_arguments", read_and_stop)
+    monkeypatch.setattr(embed, "read_arguments", read_and_stop)
+    monkeypatch.setattr(predict, "load_run", stop)
+    monkeypatch.setattr(table, "read_scores", stop)
     monkeypatch.setattr(score, "load_scorer", stop)
     monkeypatch.setattr(score, "read_lines", stop)
     monkeypatch.setattr(inspect, "LatentCache", stop)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from extract.errors import HeadError, first_line
 from extract.files import read_file
 from probes.heads.result import HeadResult, read_result
-from probes.report.scores import SCORES_SCHEMA
+from probes.report.scores import SCORES_SCHEMA, seal_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +51,11 @@ def read_scores(folder: Path) -> dict[str, Any]:
     """Read scores.json of a finished run, sweep or search; HeadError where there is none of this version."""
     try:
         values: dict[str, Any] = json.loads(read_file(folder / SCORES))
-        if values["schema"] == SCORES_SCHEMA and values["what"] in ("run", "sweep", "search"):
-            return values
         found = f"schema {values['schema']} of a {values.get('what', 'run')}"
+        if values["schema"] == SCORES_SCHEMA and values["what"] in ("run", "sweep", "search"):
+            if values["sha256"] == seal_scores(values):
+                return values
+            found = f"{SCORES} was changed after it was written"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         found = first_line(error)
     raise HeadError(

@@ -342,7 +342,7 @@ def change_of(mutation: Mutation, family: str) -> float:
         plan = parse_plan(mutation.plan)
         with plan_in_force(decoder, plan):
             right = run_layers(decoder, batch)
-        with plan_in_force(decoder, plan), mutation.apply():
+        with mutation.apply(), plan_in_force(decoder, plan):  # what does not pass may be wired another way
             wrong = run_layers(decoder, batch)
         worst = max(worst, drift(wrong[:, batch.is_real], right[:, batch.is_real]))
     return worst

@@ -257,7 +257,7 @@ def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: s
         (("--heads.cosine-mlp.hidden.x", "3"), "option hidden of head 'cosine-mlp' is {'x': 3}"),
         (("--heads.cosine-mlp.layers", "3"), "option layers of head 'cosine-mlp' is 3"),
         (("--heads.cosine-mlp.pooling", "max"), "reads the pooling 'max', which is not extracted; allowed: mean, last"),
-        (("--heads.cosine-mlp", "3"), '"heads"'),
+        (("--heads.cosine-mlp", "3"), "section 'heads.cosine-mlp' is 3 on the command line; allowed: its keys"),
         (("--heads.cosine-mlp.pooling", "mean+max"), "reads the pooling 'max', which is not extracted; allowed: mean,"),
         (("--heads.cosine-mlp.pooling", "mean+"), "pooling is 'mean+'; allowed: names, each once"),
         (("--heads.siamese-cosine.start", "pretrained"), "has start 'pretrained', but `pretraining.corpus` is empty"),

@@ -135,6 +135,13 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
         results(tmp_path)
 
 
+def test_changed_results_are_refused(loaded: LoadedRun, tmp_path: Path) -> None:
+    text = (loaded.folder / "scores.json").read_text(encoding="utf-8")
+    (tmp_path / "scores.json").write_text(text.replace('"n_resamples": 100', '"n_resamples": 101'), encoding="utf-8")
+    with pytest.raises(HeadError, match=r"scores\.json was changed after it was written"):
+        results(tmp_path)
+
+
 def test_a_run_with_few_layers_ignores_what_else_a_cache_holds(finished: Finished) -> None:
     """Heads were once fitted on every layer that lay in a reused cache."""
     cache = LatentCache(finished.cache)
