@@ -1,5 +1,6 @@
 """Fixtures that the examples in docstrings use, and which functions have their shapes checked."""
 
+import sys
 from functools import partial, wraps
 from itertools import count
 from pathlib import Path
@@ -36,6 +37,12 @@ def _check_shapes(function: Any = None, **typechecker: Any) -> Any:
 
 
 jaxtyping.jaxtyped = _check_shapes
+
+
+@pytest.fixture
+def checked_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the shapes of every call."""
+    monkeypatch.setattr(sys.modules[__name__], "EVERY", 1)
 
 
 @pytest.fixture

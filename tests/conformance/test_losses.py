@@ -69,6 +69,7 @@ def test_the_order_of_rows_does_not_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(31,), (32, 1)])
+@pytest.mark.usefixtures("checked_calls")
 def test_another_shape_is_an_error_and_not_broadcast(name: str, shape: tuple[int, ...]) -> None:
     predicted, _ = draw()
     with pytest.raises(TypeCheckError):

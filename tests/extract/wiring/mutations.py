@@ -162,12 +162,16 @@ def windows(change: Callable[[int | None], int | None], *blocks: int) -> Callabl
     return lambda: patch.object(Wiring, "mask", changed)
 
 
+def _looks_ahead(mask: Tensor | str) -> bool:
+    """Whether a mask is not causal: under a causal one the wiring is checked first, and another way is taken."""
+    return isinstance(mask, Tensor) and bool(mask.triu(1).any())
+
+
 def without(option: str) -> Callable[[], Any]:
     """Drop an option of attention in masked calls only."""
 
     def change(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
-        is_masked = isinstance(how["mask"], Tensor)
-        mixed: Tensor = attend(query, key, value, **({**how, option: None} if is_masked else how))
+        mixed: Tensor = attend(query, key, value, **({**how, option: None} if _looks_ahead(how["mask"]) else how))
         return mixed
 
     return lambda: attention(change)
@@ -175,7 +179,7 @@ def without(option: str) -> Callable[[], Any]:
 
 def _other_heads(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
     """Repeat key heads in another order, in masked calls only."""
-    if isinstance(how["mask"], Tensor) and key.shape[1] < query.shape[1]:
+    if _looks_ahead(how["mask"]) and key.shape[1] < query.shape[1]:
         n = query.shape[1] // key.shape[1]
         key, value = key.repeat(1, n, 1, 1), value.repeat(1, n, 1, 1)
     mixed: Tensor = attend(query, key, value, **how)
@@ -184,7 +188,7 @@ def _other_heads(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: di
 
 def _soft(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
     """Hide by subtracting 4 instead of infinity."""
-    if isinstance(how["mask"], Tensor):
+    if _looks_ahead(how["mask"]):
         with patch("extract.wiring.attention.additive", lambda mask, dtype: (~mask).to(dtype) * -4.0):
             mixed: Tensor = attend(query, key, value, **how)
         return mixed
