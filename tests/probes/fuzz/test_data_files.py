@@ -11,6 +11,7 @@ from extract.errors import IcecoreError
 from probes.tasks.table import load_task
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # options of wrong types are for our own sentences
 SPLITS = ("train", "validation", "test")
 ROWS: list[dict[str, Any]] = [
     {
