@@ -133,7 +133,6 @@ def load_run(folder: str | Path, *, decoder: Decoder | str | None = None, trust_
         HeadError: No finished run there, or one of an earlier version.
 
     Example:
-        >>> load_run("runs/demo").predict([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
-        [4.6]
+        >>> [score] = load_run("runs/demo").predict([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
     return LoadedRun(folder, decoder=decoder, trust_remote_code=trust_remote_code)

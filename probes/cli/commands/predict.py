@@ -142,13 +142,12 @@ def _write(rows: Iterable[Mapping[str, Any]], form: str) -> str:
     """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    found = list(rows)
     out = io.StringIO()
-    writer: Any = None
-    for row in rows:
-        if writer is None:
-            writer = csv.DictWriter(out, list(row), lineterminator="\n", restval="")
-            writer.writeheader()
-        writer.writerow({name: _cell(value) for name, value in row.items()})
+    columns = dict.fromkeys(name for row in found for name in row)  # objects of JSON may each have their own
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in found)
     return out.getvalue()
 
 

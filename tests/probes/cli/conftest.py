@@ -1,4 +1,6 @@
-"""Whole commands are tested without checks of shapes."""
+"""Whole commands are tested without checks of shapes, some of them on the same finished runs."""
+
+from pathlib import Path
 
 import pytest
 
@@ -6,3 +8,19 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def fast(unchecked_shapes: None) -> None:
     """Save the time of checking shapes."""
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    """A run on tagged words."""
+    from tests.probes.scored_runs import run_words
+
+    return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
+
+
+@pytest.fixture(scope="session")
+def classes(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
+    """A run on texts of two classes."""
+    from tests.probes.scored_runs import run_classes
+
+    return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)

@@ -12,17 +12,7 @@ import pytest
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from tests.probes.finished_run import Finished
-from tests.probes.scored_runs import predicted, run_classes, run_words
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
-    return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
-
-
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
-    return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)
+from tests.probes.scored_runs import predicted
 
 
 def write_pairs(folder: Path, suffix: str) -> Path:
@@ -45,6 +35,14 @@ def test_a_table_keeps_its_columns(finished: Finished, suffix: str, tmp_path: Pa
     assert [list(row) for row in rows[:1]] == [["id", "left", "right", "score"]]
     assert [row["left"] for row in rows] == [f"Ice {i} melts." for i in range(5)]
     assert all(0 <= float(row["score"]) <= 5 for row in rows)
+
+
+def test_objects_may_each_have_keys_of_their_own(finished: Finished, tmp_path: Path) -> None:
+    rows = [{"text1": "a", "text2": "b"}, {"text1": "c", "text2": "d", "note": "second"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(finished.folder), str(tmp_path / "rows.jsonl"), "--out", str(out)]) == 0
+    assert [row["note"] for row in csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))] == ["", "second"]
 
 
 def test_probabilities_stand_beside_the_class(classes: Path, tmp_path: Path) -> None:

@@ -8,17 +8,7 @@ import pytest
 
 from probes.cli.main import main
 from tests.probes.finished_run import Finished
-from tests.probes.scored_runs import by_sentence, predicted, run_classes, run_words
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
-    return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
-
-
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path:
-    return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)
+from tests.probes.scored_runs import by_sentence, predicted
 
 
 def test_score_two_texts(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
