@@ -7,7 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.heads.entries import HeadEntry
+    from probes.heads.pairs.evaluation import pair_head
+    from probes.heads.registry import register_head
     from probes.heads.saved import load_head
+    from probes.heads.words.evaluation import token_head
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.config import RunConfig
     from probes.runs.loaded import LoadedRun, load_run
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from probes.tasks import load_task
 
 _HOMES = {
+    "HeadEntry": "probes.heads.entries",
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
@@ -24,12 +29,16 @@ _HOMES = {
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks",
+    "pair_head": "probes.heads.pairs.evaluation",
+    "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
+    "token_head": "probes.heads.words.evaluation",
 }
 
 __all__ = [
-    "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task", "results", "run",
+    "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task",
+    "pair_head", "register_head", "results", "run", "token_head",
 ]  # fmt: skip
 
 

@@ -7,14 +7,16 @@ and a column per key `j`; 1 means that `i` attends to `j`. `tests/conformance/te
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from extract.errors import unknown_name
+from extract.errors import InputError, first_line, unknown_name
 from extract.inputs.spans import CONTEXT
+from extract.own import PLACE, add_own, find_own
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,60 @@ KINDS: dict[str, KindRow] = {
     ),
     "local": KindRow(allow_local, "i attends to |i - j| <= 1, or w as in local8", "local attention", default=1),
 }  # fmt: skip
+SHIPPED = tuple(KINDS)
+TRIED = 9
+"""Tokens of the longest text that a user's rule is tried on."""
+
+
+def register_mask(
+    name: str, rule: Rule | None = None, *, what: str = "", default: int = 0, needs_spans: bool = False
+) -> Any:
+    """Add a mask kind under a name, which plans may then use; also as a decorator.
+
+    The code of the rule is part of what a cache is: edited, it is another mask, and nothing stored is reused.
+
+    Args:
+        name: Words of small letters joined by hyphens; the same again replaces it.
+        rule: Takes the positions `(T, 1)` of queries, `(1, T)` of keys, the `MaskKind` and spans; returns `(T, T)` bool,
+            true where a query attends to a key. It must work on batches of positions, too.
+        what: One line for `icecore list masks`; the first line of its docstring when empty.
+        default: The number of a kind that has one, read as `kind.n`: `my-kind` has this one, `my3-kind` another.
+        needs_spans: Whether it reads spans.
+
+    Raises:
+        InputError: A name of the library or of another form, or a rule that leaves a token without anything to see.
+
+    Example:
+        >>> @register_mask("every-other")
+        ... def allow_every_other(i, j, kind, spans):
+        ...     return (i - j) % 2 == 0
+    """
+    if rule is None:
+        return partial(register_mask, name, what=what, default=default, needs_spans=needs_spans)
+    if not needs_spans:
+        _try_rule(name, rule, default)
+    row = KindRow(rule, what or (rule.__doc__ or "registered by you").strip().splitlines()[0], "yours", default, needs_spans)
+    add_own("mask kind", name, row, shipped=SHIPPED, form=rf"[a-z]+(-[a-z]+)*|{PLACE.pattern}")
+    KINDS[name] = row
+    return rule
+
+
+def _try_rule(name: str, rule: Rule, number: int) -> None:
+    """Refuse a rule that fails, or leaves a token nothing to attend to, on a text of up to `TRIED` tokens."""
+    for n_tokens in range(1, TRIED + 1):
+        order = torch.arange(n_tokens)
+        try:
+            found = rule(order.unsqueeze(-1), order.unsqueeze(-2), MaskKind(name, number), None)
+        except Exception as error:
+            raise InputError(f"the rule of your mask {name!r} fails on {n_tokens} tokens: {first_line(error)}.") from error
+        if not isinstance(found, Tensor) or found.dtype != torch.bool or found.shape != (n_tokens, n_tokens):
+            raise InputError(f"the rule of your mask {name!r} must give a bool tensor (T, T) from positions (T, 1) and (1, T).")
+        blind = (~found.any(-1)).nonzero().flatten().tolist()
+        if blind:
+            raise InputError(
+                f"under your mask {name!r} token {blind[0]} of {n_tokens} sees nothing, not even itself; let every token "
+                "see at least one."
+            )
 
 
 def parse_kind(text: str) -> MaskKind:
@@ -175,7 +231,12 @@ def parse_kind(text: str) -> MaskKind:
         >>> parse_kind("nosink3-causal")
         MaskKind(name='nosink-causal', n=3)
     """
+    if PLACE.fullmatch(text):
+        find_own("mask kind", text, known=KINDS, add=register_mask)
+        return MaskKind(text, KINDS[text].default)
     found = re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text)
+    if found:
+        find_own("mask kind", found[1] + found[3], known=KINDS, add=register_mask)
     row = KINDS.get(found[1] + found[3]) if found else None
     if found and row is not None:
         n = int(found[2]) if found[2] else row.default

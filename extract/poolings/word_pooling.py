@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +13,8 @@ from torch import Tensor
 from extract.inputs.batching import BatchWords
 from extract.masks.kinds import MaskKind, kind_matrix, parse_kind
 from extract.masks.plan import MaskPlan
-from extract.poolings.pooling import check_names
+from extract.own import add_own, find_own
+from extract.poolings.pooling import check_names, describe, guard
 
 AUTO = "auto"
 AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
@@ -82,8 +85,26 @@ WORD_POOLINGS: dict[str, tuple[WordPooling, str]] = {
 }
 
 
+SHIPPED = (AUTO, *WORD_POOLINGS)
+
+
+def register_word_pooling(name: str, function: WordPooling | None = None, *, what: str = "") -> Any:
+    """Add a word pooling under a name, as `register_pooling`.
+
+    The function takes the hidden states `(B, T, D)` of a layer and the `WordIndex` of the batch, and returns `(W, D)`.
+    """
+    if function is None:
+        return partial(register_word_pooling, name, what=what)
+    add_own("word pooling", name, function, shipped=SHIPPED)
+    WORD_POOLINGS[name] = (guard("word pooling", name, function), describe(function, what))
+    return function
+
+
 def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
     """Check word pooling names, `auto` included, and drop repeats; raises as `check_names`."""
+    names = list(names)
+    for name in names:
+        find_own("word pooling", name, known=SHIPPED + tuple(WORD_POOLINGS), add=register_word_pooling)
     return check_names("word pooling", names, [AUTO, *WORD_POOLINGS])
 
 

@@ -6,15 +6,8 @@ from typing import Any
 from extract.errors import unknown_name
 from probes.fitting.saved import FittedModule, SavedHead, load_fitted
 from probes.heads.pairs.pretraining import AUTOENCODER
-from probes.heads.registry import HEADS
+from probes.heads.registry import HEADS, find_head
 from probes.networks.autoencoder import LayerAutoencoder
-
-BUILDS = {
-    AUTOENCODER: (LayerAutoencoder, 2),
-    **{name: (entry.build, entry.oldest_schema) for name, entry in HEADS.items()},
-}
-"""Name to what builds the module, and the oldest schema it can be read from."""
-
 
 def build_head(record: dict[str, Any]) -> FittedModule:
     """Build the module of a saved head from its record, without its weights.
@@ -24,9 +17,13 @@ def build_head(record: dict[str, Any]) -> FittedModule:
         ValueError: A schema that is too old for this head.
     """
     name, schema = record["name"], record["schema"]
-    if name not in BUILDS:
-        raise unknown_name("head", name, BUILDS)
-    build, oldest = BUILDS[name]
+    if name == AUTOENCODER:
+        build, oldest = LayerAutoencoder, 2
+    elif find_head(name):
+        build, oldest = HEADS[name].build, HEADS[name].oldest_schema
+    else:
+        hint = "If it is your own, import what registers it first."
+        raise unknown_name("head", name, [AUTOENCODER, *HEADS], hint=hint)
     if schema < oldest:
         raise ValueError(f"its schema is {schema}, this version reads {name} from {oldest} on; fit it again")
     return build(**record["arguments"])
