@@ -16,7 +16,7 @@ from torch import Tensor
 
 from extract.errors import InputError, first_line, unknown_name
 from extract.inputs.spans import CONTEXT
-from extract.own import PLACE, add_own, find_own
+from extract.own.names import PLACE, add_own, find_own
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ def register_mask(
 
     Args:
         name: Words of small letters joined by hyphens; the same again replaces it.
-        rule: Takes the positions `(T, 1)` of queries, `(1, T)` of keys, the `MaskKind` and spans; returns `(T, T)` bool,
-            true where a query attends to a key. It must work on batches of positions, too.
+        rule: Takes the positions `(T, 1)` of queries, `(1, T)` of keys, the `MaskKind` and spans; returns `(T, T)`
+            bool, true where a query attends to a key. It must work on batches of positions, too.
         what: One line for `icecore list masks`; the first line of its docstring when empty.
         default: The number of a kind that has one, read as `kind.n`: `my-kind` has this one, `my3-kind` another.
         needs_spans: Whether it reads spans.
@@ -197,10 +197,18 @@ def register_mask(
         return partial(register_mask, name, what=what, default=default, needs_spans=needs_spans)
     if not needs_spans:
         _try_rule(name, rule, default)
-    row = KindRow(rule, what or (rule.__doc__ or "registered by you").strip().splitlines()[0], "yours", default, needs_spans)
+    row = KindRow(
+        rule, what or (rule.__doc__ or "registered by you").strip().splitlines()[0], "yours", default, needs_spans
+    )
     add_own("mask kind", name, row, shipped=SHIPPED, form=rf"[a-z]+(-[a-z]+)*|{PLACE.pattern}")
     KINDS[name] = row
     return rule
+
+
+def _register_as(name: str, rule: Rule) -> None:
+    """Add a rule that a name stands for, with the number and spans that it was registered with, if it was."""
+    known = next((row for row in KINDS.values() if row.rule is rule), KindRow(rule, "", ""))
+    register_mask(name, rule, what=known.what, default=known.default, needs_spans=known.needs_spans)
 
 
 def _try_rule(name: str, rule: Rule, number: int) -> None:
@@ -210,14 +218,18 @@ def _try_rule(name: str, rule: Rule, number: int) -> None:
         try:
             found = rule(order.unsqueeze(-1), order.unsqueeze(-2), MaskKind(name, number), None)
         except Exception as error:
-            raise InputError(f"the rule of your mask {name!r} fails on {n_tokens} tokens: {first_line(error)}.") from error
+            raise InputError(
+                f"the rule of your mask {name!r} fails on {n_tokens} tokens: {first_line(error)}."
+            ) from error
         if not isinstance(found, Tensor) or found.dtype != torch.bool or found.shape != (n_tokens, n_tokens):
-            raise InputError(f"the rule of your mask {name!r} must give a bool tensor (T, T) from positions (T, 1) and (1, T).")
+            raise InputError(
+                f"the rule of your mask {name!r} must give a bool tensor (T, T) from positions (T, 1) and (1, T)."
+            )
         blind = (~found.any(-1)).nonzero().flatten().tolist()
         if blind:
             raise InputError(
-                f"under your mask {name!r} token {blind[0]} of {n_tokens} sees nothing, not even itself; let every token "
-                "see at least one."
+                f"under your mask {name!r} token {blind[0]} of {n_tokens} sees nothing, not even itself; let every "
+                "token see at least one."
             )
 
 
@@ -232,11 +244,11 @@ def parse_kind(text: str) -> MaskKind:
         MaskKind(name='nosink-causal', n=3)
     """
     if PLACE.fullmatch(text):
-        find_own("mask kind", text, known=KINDS, add=register_mask)
+        find_own("mask kind", text, known=KINDS, add=_register_as)
         return MaskKind(text, KINDS[text].default)
     found = re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text)
     if found:
-        find_own("mask kind", found[1] + found[3], known=KINDS, add=register_mask)
+        find_own("mask kind", found[1] + found[3], known=KINDS, add=_register_as)
     row = KINDS.get(found[1] + found[3]) if found else None
     if found and row is not None:
         n = int(found[2]) if found[2] else row.default

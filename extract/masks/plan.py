@@ -223,7 +223,10 @@ def _inplace(bare: str, text: str) -> MaskPlan:
 
 
 def _segment(part: str, text: str) -> Segment:
-    found = re.fullmatch(r"((?:[A-Za-z_][\w.]*:(?!\d))?[^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
+    from extract.masks.kinds import KINDS  # the rules are functions of torch
+
+    module = r"(?:[A-Za-z_][\w.]*:(?=[A-Za-z_]))?" if part.partition(":")[0].rstrip("0123456789") not in KINDS else ""
+    found = re.fullmatch(rf"({module}[^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
     if not found:
         raise _refuse(text, f"has the part {part!r}")
     kind = _kind(found[1], text)

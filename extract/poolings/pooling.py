@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.errors import InputError, UnknownNameError, first_line, unknown_name
-from extract.own import add_own, find_own
+from extract.own.names import add_own, find_own
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,9 @@ def guard(noun: str, name: str, function: Callable[[Tensor, Any], Tensor]) -> Ca
         try:
             pooled = function(hidden, index)
         except Exception as error:
-            raise InputError(f"your {noun} {name!r} fails on hidden states {tuple(hidden.shape)}: {first_line(error)}.") from error
+            raise InputError(
+                f"your {noun} {name!r} fails on hidden states {tuple(hidden.shape)}: {first_line(error)}."
+            ) from error
         n = len(index.first)
         if not isinstance(pooled, Tensor) or pooled.shape != (n, hidden.shape[-1]):
             found = tuple(pooled.shape) if isinstance(pooled, Tensor) else type(pooled).__name__

@@ -13,7 +13,7 @@ from torch import Tensor
 from extract.inputs.batching import BatchWords
 from extract.masks.kinds import MaskKind, kind_matrix, parse_kind
 from extract.masks.plan import MaskPlan
-from extract.own import add_own, find_own
+from extract.own.names import add_own, find_own
 from extract.poolings.pooling import check_names, describe, guard
 
 AUTO = "auto"

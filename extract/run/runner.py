@@ -13,7 +13,7 @@ from extract.errors import InputError
 from extract.inputs.joined import JoinedText, digest_texts, require_words
 from extract.linear import describe_products
 from extract.masks.plan import MaskPlan
-from extract.own import describe_own
+from extract.own.names import describe_own
 from extract.poolings.pooling import select_poolings
 from extract.poolings.word_pooling import select_word_poolings
 from extract.run.extraction import Extraction, open_store
@@ -106,9 +106,7 @@ def describe_extraction(
     return Manifest(identity, provenance)
 
 
-def own_names(
-    plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None
-) -> list[tuple[str, str]]:
+def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
     """Give the nouns and names that may be a user's own; `word_poolings` are None where whole texts are pooled."""
     kinds = [("mask kind", name) for name in plan.kind_names]
     if word_poolings is None:

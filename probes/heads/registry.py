@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from extract.errors import InputError, unknown_name
-from extract.own import add_own, find_own
+from extract.own.names import add_own, find_own
 from probes.fitting.protocols import find_protocol
 from probes.fitting.trainer import EpochOptions
 from probes.heads.classes.cosine_threshold import (
@@ -89,8 +89,8 @@ SHIPPED = tuple(HEADS)
 def register_head(entry: HeadEntry) -> HeadEntry:
     """Add a head, which configs may then name.
 
-    Its code is part of what a fit is: edited, it is fitted anew. A run with it is read back in another process where its
-    module can be imported.
+    Its code is part of what a fit is: edited, it is fitted anew. A run with it is read back in another process where
+    its module can be imported.
 
     Args:
         entry: A row as `pair_head` and `token_head` make it from a network, or a `HeadEntry`; the same name again
@@ -106,7 +106,9 @@ def register_head(entry: HeadEntry) -> HeadEntry:
         'pairs'
     """
     if not isinstance(entry, HeadEntry):
-        raise InputError(f"register_head got {str(entry)[:60]!r}; allowed: what pair_head, token_head or HeadEntry make.")
+        raise InputError(
+            f"register_head got {str(entry)[:60]!r}; allowed: what pair_head, token_head or HeadEntry make."
+        )
     add_own("head", entry.name, entry, shipped=SHIPPED)
     HEADS[entry.name] = entry
     return entry

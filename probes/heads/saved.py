@@ -1,5 +1,6 @@
 """Read any fitted head back by its name: pair heads, autoencoders, token heads, logistic probes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from probes.heads.pairs.pretraining import AUTOENCODER
 from probes.heads.registry import HEADS, find_head
 from probes.networks.autoencoder import LayerAutoencoder
 
+
 def build_head(record: dict[str, Any]) -> FittedModule:
     """Build the module of a saved head from its record, without its weights.
 
@@ -17,11 +19,11 @@ def build_head(record: dict[str, Any]) -> FittedModule:
         ValueError: A schema that is too old for this head.
     """
     name, schema = record["name"], record["schema"]
-    if name == AUTOENCODER:
-        build, oldest = LayerAutoencoder, 2
-    elif find_head(name):
+    build: Callable[..., FittedModule] = LayerAutoencoder
+    oldest = 2
+    if find_head(name):
         build, oldest = HEADS[name].build, HEADS[name].oldest_schema
-    else:
+    elif name != AUTOENCODER:
         hint = "If it is your own, import what registers it first."
         raise unknown_name("head", name, [AUTOENCODER, *HEADS], hint=hint)
     if schema < oldest:

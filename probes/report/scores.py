@@ -193,7 +193,7 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
         found = f"schema {values['schema']} of a {values.get('what', 'run')}"
         raise ValueError(f"scores.json has {found}; this version reads schema {SCORES_SCHEMA} of a run; run it again")
-    before = {"own": {}}  # not in runs of earlier versions
+    before: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
     header = Header(**{key: {**before, **values}[key] for key in Header.__dataclass_fields__})
     heads = {name: read_result(name, each) for name, each in values["heads"].items()}
     return RunScores(header, values["cache"], heads, values["pretraining"], values["seconds"])

@@ -11,7 +11,7 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import CacheError, ConfigError
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.own import describe_own
+from extract.own.names import describe_own
 from extract.poolings.word_pooling import select_word_poolings
 from extract.run.runner import own_names
 from extract.run.spec import ExtractionSpec, WordSpec

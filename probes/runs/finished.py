@@ -17,7 +17,7 @@ from extract.errors import CacheIdentityError, HeadError
 from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
-from extract.own import import_own, require_own
+from extract.own.names import import_own, require_own
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead

@@ -9,7 +9,7 @@ from typing import Any
 from extract.decoders.loading import choose_device
 from extract.digest import digest_bytes
 from extract.files import read_file
-from extract.own import describe_own
+from extract.own.names import describe_own
 from extract.run.runner import own_names
 from extract.store.cache import LatentCache
 from probes.heads.pairs.pretraining import AUTOENCODER

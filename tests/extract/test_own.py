@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from extract import own
 from extract.errors import IcecoreError, InputError, UnknownNameError
 from extract.masks.kinds import KINDS, kind_matrix, parse_kind, register_mask
 from extract.masks.plan import parse_plan
-from extract.own import ADDED, describe_own, digest_code, digest_own, import_own, require_own
+from extract.own import names as own
+from extract.own.code import digest_code
+from extract.own.names import ADDED, describe_own, digest_own, import_own, require_own
 from extract.poolings.pooling import POOLINGS, index_batch, register_pooling, require_no_padding, select_poolings
 from extract.poolings.word_pooling import WORD_POOLINGS, register_word_pooling
 
@@ -131,7 +132,7 @@ def test_modules_that_import_each_other_end(tmp_path: Path, monkeypatch: pytest.
 
 def sums(hidden: torch.Tensor, index: Any) -> torch.Tensor:
     """Add up the tokens."""
-    return (hidden.float() * index.weights.unsqueeze(-1)).sum(1)
+    return torch.einsum("btd,bt->bd", hidden.float(), index.weights)
 
 
 def test_names_of_the_library_stay_its_own() -> None:
@@ -148,10 +149,13 @@ def test_names_of_the_library_stay_its_own() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda hidden, index: hidden[0, 0], r"returns \(4,\) for hidden states \(2, 7, 4\); allowed: a tensor \(2, 4\)"),
-        (lambda hidden, index: None, r"returns NoneType"),
-        (lambda hidden, index: hidden.nothing, r"fails on hidden states \(2, 7, 4\): AttributeError"),
-        (lambda hidden, index: hidden.mean(1), r"gives a text another vector beside a longer one: it reads padding"),
+        (
+            lambda hidden, _: hidden[0, 0],
+            r"returns \(4,\) for hidden states \(2, 7, 4\); allowed: a tensor \(2, 4\)",
+        ),
+        (lambda *_: None, r"returns NoneType"),
+        (lambda hidden, _: hidden.nothing, r"fails on hidden states \(2, 7, 4\): AttributeError"),
+        (lambda hidden, _: hidden.mean(1), r"gives a text another vector beside a longer one: it reads padding"),
     ],
 )
 def test_a_pooling_that_cannot_be_right_is_refused(function: Callable[..., Any], message: str) -> None:
@@ -163,14 +167,16 @@ def test_a_pooling_that_cannot_be_right_is_refused(function: Callable[..., Any],
 def test_one_that_leaves_padding_alone_is_taken() -> None:
     register_pooling("sums", sums)
     require_no_padding(["sums"], 4)
-    assert POOLINGS["sums"][0](torch.ones(1, 3, 4), index_batch(*[torch.ones(1, 3, dtype=torch.bool)] * 2)).tolist() == [[3.0] * 4]
+    assert POOLINGS["sums"][0](
+        torch.ones(1, 3, 4), index_batch(*[torch.ones(1, 3, dtype=torch.bool)] * 2)
+    ).tolist() == [[3.0] * 4]
 
 
 def test_masks_of_a_user_are_plans_with_and_without_numbers() -> None:
-    @register_mask("every", default=2)
     def allow_every(i: Any, j: Any, kind: Any, *_: object) -> Any:
         return (i - j) % kind.n == 0
 
+    register_mask("every", default=2)(allow_every)
     assert parse_plan("every3:2+every").text == "every3:2+every"
     assert kind_matrix(parse_kind("every3"), 4)[0].tolist() == [True, False, False, True]
     assert digest_own("mask kind", parse_plan("every:2+backward").kind_names).keys() == {"mask kind every"}
@@ -182,7 +188,7 @@ def test_masks_of_a_user_are_plans_with_and_without_numbers() -> None:
     [
         (lambda i, j, *_: j < i, "token 0 of 1 sees nothing, not even itself"),
         (lambda i, j, *_: i * j, r"must give a bool tensor \(T, T\)"),
-        (lambda i, j, *_: i.nothing, "fails on 1 tokens: AttributeError"),
+        (lambda i, *_: i.nothing, "fails on 1 tokens: AttributeError"),
     ],
 )
 def test_a_mask_that_cannot_be_right_is_refused(rule: Callable[..., Any], message: str) -> None:
@@ -246,11 +252,15 @@ def test_a_record_names_what_is_missing_or_changed(module: str, tmp_path: Path) 
     assert [*described] == ["word pooling mine"]
     import_own(described, folder=elsewhere)
     require_own(described, folder=elsewhere)
-    register_word_pooling("mine", lambda hidden, index: sums(hidden, index))
+    register_word_pooling("mine", lambda hidden, index: sums(hidden, index) * 2)
     with pytest.raises(InputError, match="the word pooling 'mine' has other code than when"):
         require_own(described, folder=elsewhere)
     del ADDED["word pooling", "mine"]
-    for where, reason in [("gone", "cannot be imported"), ("__main__", "defined in a notebook"), (module, "adds no such")]:
+    for where, reason in [
+        ("gone", "cannot be imported"),
+        ("__main__", "defined in a notebook"),
+        (module, "adds no such"),
+    ]:
         with pytest.raises(InputError, match=rf"the word pooling 'mine' of your module '{where}', which .*{reason}"):
             import_own({"word pooling mine": {"module": where, "sha256": "0"}}, folder=elsewhere)
 
@@ -263,6 +273,14 @@ def test_code_in_a_run_folder_is_not_imported(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(IcecoreError, match="it lies in the run folder, whose code is not run"):
         import_own(described, folder=tmp_path)
     assert not mark.exists()
+    for named in (
+        {"pooling x": {"module": "antigravity", "sha256": "0"}},
+        {"pooling os:remove": {"module": "os", "sha256": "0"}},
+    ):
+        with pytest.raises(IcecoreError, match="it belongs to Python"):
+            import_own(named, folder=tmp_path)
+    with pytest.raises(IcecoreError, match="cannot be what its name says"):
+        import_own({"mask kind shutil:rmtree": {"module": "yaml", "sha256": "0"}}, folder=tmp_path)
     with pytest.raises(InputError, match="adds no such name"):
         import_own(described, folder=tmp_path / "other")
     assert mark.exists()  # the look would have seen it
