@@ -34,6 +34,10 @@ class ConfigError(IcecoreError):
     """A configuration that contradicts itself or a value of the wrong kind."""
 
 
+class UsageError(ConfigError):
+    """A command line that cannot be read."""
+
+
 class CacheError(IcecoreError):
     """A file that cannot be read as a latent cache."""
 

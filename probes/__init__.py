@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from probes.runs.results import results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
-    from probes.tasks import load_task
+    from probes.tasks.table import load_task
 
 _HOMES = {
     "LoadedRun": "probes.runs.loaded",
@@ -23,7 +23,7 @@ _HOMES = {
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
-    "load_task": "probes.tasks",
+    "load_task": "probes.tasks.table",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
 }

@@ -12,8 +12,7 @@ from extract.digest import digest_rows
 from extract.errors import InputError
 from extract.inputs.joined import JoinedText, digest_texts, require_words
 from extract.linear import describe_products
-from extract.poolings.pooling import select_poolings
-from extract.poolings.word_pooling import select_word_poolings
+from extract.poolings.table import select_poolings, select_word_poolings
 from extract.run.extraction import Extraction, open_store
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits

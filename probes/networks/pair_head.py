@@ -12,7 +12,7 @@ from extract.errors import unknown_name
 from probes.latents.pair_latents import PairBatch, PairLatents, SimilarityBatch
 from probes.latents.standardise import Standardiser
 from probes.metrics.correlation import correlations
-from probes.networks.losses import LOSSES
+from probes.networks.loss_table import LOSSES
 from probes.networks.optimisers import adamw
 
 

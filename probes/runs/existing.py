@@ -11,7 +11,7 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import CacheError, ConfigError
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
-from extract.poolings.word_pooling import select_word_poolings
+from extract.poolings.table import select_word_poolings
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from extract.store.reuse import passing_over, whole_caches

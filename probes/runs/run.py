@@ -10,7 +10,7 @@ from extract.decoders.loading import choose_device
 from extract.digest import digest_bytes
 from extract.files import read_file
 from extract.store.cache import LatentCache
-from probes.heads.pairs.pretraining import AUTOENCODER
+from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from extract.inputs.batching import Batch, collate
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import SPECIAL, TEXT, EncodedText, WordColumns
-from extract.poolings.pooling import POOLINGS, index_batch
-from extract.poolings.word_pooling import WORD_POOLINGS, index_words
+from extract.poolings.pooling import index_batch
+from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.poolings.word_pooling import index_words
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 D = 5

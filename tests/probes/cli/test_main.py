@@ -16,15 +16,14 @@ from extract.decoders.known import KNOWN_DECODERS
 from extract.errors import UnknownNameError
 from extract.masks.kinds import KINDS as MASK_KINDS
 from extract.masks.plan import PLANS
-from extract.poolings.pooling import POOLINGS
-from extract.poolings.word_pooling import WORD_POOLINGS
+from extract.poolings.table import POOLINGS, WORD_POOLINGS
 from probes.cli.commands import configured, listing
 from probes.cli.main import COMMANDS, main
 from probes.cli.stopping import MESSAGE
 from probes.heads.registry import HEADS
-from probes.networks.losses import LOSSES
+from probes.networks.loss_table import LOSSES
 from probes.tasks import TASKS
-from probes.tasks.corpus import CORPORA
+from probes.tasks.corpora import CORPORA
 from probes.tasks.instructions import INSTRUCTIONS
 
 NAMES: dict[str, Iterable[str]] = {
