@@ -70,6 +70,10 @@ class CacheWarning(UserWarning):
     """A file in a folder of caches that was passed over; its text is a sentence for a person."""
 
 
+class TruncationWarning(UserWarning):
+    """Texts that were longer than the longest row; its text is a sentence for a person."""
+
+
 class HeadError(IcecoreError):
     """A head that cannot be fitted, saved or loaded as asked."""
 

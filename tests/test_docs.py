@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from extract.errors import IcecoreError
-from probes.cli.commands import configured, embed, fetch, inspect, predict, score, sweep, table, verify
-from probes.cli.main import COMMANDS, main
+from probes.cli import main as main_module
+from probes.cli.main import main
 from probes.cli.parsing import read_arguments
+from probes.cli.table import COMMANDS
 from tests.extract.tiny_decoders import save_decoder
 
 ROOT = Path(__file__).resolve().parent.parent

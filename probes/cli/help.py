@@ -15,12 +15,6 @@ GROUPS = {
     "": "heads and run",
 }  # fmt: skip
 """Sections of a configuration, in the order of the help; keys of no section are in the last."""
-LISTS = {
-    "decoder.name": "decoders", "extraction.plan": "plans", "extraction.poolings": "poolings", "task.name": "tasks",
-    "heads": "heads", "pretraining.corpus": "corpora",
-}  # fmt: skip
-"""Keys whose values are the names of a table of `icecore list`."""
-
 Row = tuple[str, str]
 
 

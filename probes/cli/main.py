@@ -8,7 +8,7 @@ from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
-from extract.errors import CacheWarning, IcecoreError, UsageError, first_line, printable
+from extract.errors import CacheWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
 from probes.cli.arguments import Command, read_command
 from probes.cli.help import command_help, program_help
 from probes.cli.stopping import INTERRUPTED, MESSAGE, interrupt, leave_at_once, stop_signals
@@ -74,8 +74,8 @@ _default_showwarning = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """Show a renamed option or a file passed over in one line; other warnings as Python does."""
-    if category in (FutureWarning, CacheWarning) and not isinstance(message, str):
+    """Show a renamed option, a file passed over or texts cut short in one line; other warnings as Python does."""
+    if issubclass(category, (FutureWarning, CacheWarning, TruncationWarning)) and not isinstance(message, str):
         sys.stderr.write(printable(f"icecore: {message}\n"))
     else:
         _default_showwarning(message, category, *where, **more)

@@ -26,7 +26,7 @@ Pairs = list[tuple[str, str]]
 
 
 def read_arguments(command: Command, argv: Sequence[str]) -> SimpleNamespace:
-    """Read the arguments of a command that takes a configuration, which is `config` of the result; see `read_config`."""
+    """Read the arguments of a command and its configuration, which is `config` of the result; see `read_config`."""
     found, pairs = read_command(command, argv)
     found.config = read_config(pairs, file=found.config, options=command.options)
     return found
@@ -73,7 +73,7 @@ def read_config(pairs: Pairs, *, file: str = "", options: Iterable[Argument] = (
 
 
 def _as_parsed(key: str, text: str, files: Mapping[str, Any]) -> tuple[str, str]:
-    """Write a value as the parser reads it: a file as its content, and a list even where it was written as one value."""
+    """Write a value as the parser reads it: a file as its content, a list even where it was written as one value."""
     if key == "config":
         return key, yaml.safe_dump(_with_lists(files[text]))
     if key in SECTIONS:

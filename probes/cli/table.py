@@ -5,7 +5,7 @@ from probes.cli.arguments import Argument, Command
 
 LISTED = ("decoders", "plans", "masks", "poolings", "tasks", "corpora", "heads", "losses", "instructions")
 """Tables of `icecore list`."""
-SHELLS = ("bash", "zsh", "fish")
+SHELLS = ("bash", "zsh")
 
 _RUN = Argument("RUN", "run folder, as runs/demo", completes="runs")
 _DRY_RUN = Argument(
@@ -16,7 +16,7 @@ _DECODER = Argument("--decoder", "where the run's decoder is; as recorded when a
 _TRUST = Argument("--trust-remote-code", "run code that comes with the decoder; a run folder cannot", False, bool)
 _PLAN = (
     Argument("DECODER", "known name, hub id, local folder or .gguf file", completes="decoders"),
-    Argument("PLAN", "mask plan (icecore list plans)", completes="plans"),
+    Argument("PLAN", "mask plan (icecore list plans)", completes="masks"),
 )
 _DEVICE = Argument("--device", "torch device, or auto", "auto")
 
@@ -39,7 +39,7 @@ _COMMANDS = (
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
         "Extract a task under many plans, sharing what they have in common, and compare heads on each.",
         (
-            Argument("--plans", "plans themselves, with ';' between them", completes="plans"),
+            Argument("--plans", "plans themselves, with ';' between them", completes="masks"),
             Argument("--kinds", "mask kinds with ',' between them, each swept over --k", completes="masks"),
             Argument("--k", "converted blocks from the top, as 0-30 or 2,4,8"),
             Argument("--k0", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
@@ -184,7 +184,7 @@ _COMMANDS = (
     Command(
         "completion", "completion", "print what completes commands in your shell",
         "Print a script that completes commands, options and names in a shell; load it from the shell's start-up file.",
-        (Argument("SHELL", "bash, zsh or fish", values=SHELLS),),
+        (Argument("SHELL", "bash or zsh", values=SHELLS),),
         examples=("completion bash >> ~/.bashrc",),
     ),
 )  # fmt: skip

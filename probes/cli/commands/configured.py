@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 from rich.console import Console
 
@@ -18,10 +19,9 @@ from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import check_heads, load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
-from probes.tasks.base import Task
 from probes.tasks.corpora import load_corpus
 from probes.tasks.corpus import Corpus
 
@@ -72,7 +72,7 @@ def _corpus(config: RunConfig) -> Corpus:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-def _sources(config: RunConfig) -> list[Task | Corpus]:
+def _sources(config: RunConfig) -> list[Any]:
     """Return everything whose texts a run extracts: its task, and the corpus that its heads start from."""
     task, corpus = load_run_task(config), obtain_corpus(config)
     return [task] if corpus is None else [task, corpus]
@@ -94,6 +94,7 @@ def _show(result: RunResult) -> None:
 
 def _dry_run(config: RunConfig) -> int:
     sources = _sources(config)
+    check_heads(config, sources[0])  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=screen_watcher(Console(stderr=True)).say)
     estimates: list[Estimate] = []
     lines: list[str] = []
