@@ -1,13 +1,13 @@
 """What a command takes, and reading it: places in order, options with or without a value, then keys of a config."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from extract.errors import UsageError, unknown_name
 
-NOUNS = {int: "a whole number", float: "a number"}
+NOUNS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Argument:
         name: In capitals for a place, such as `RUN`; with dashes for an option, such as `--out`.
         help: What it is, without a full stop.
         default: Its value when it is absent; a place without a `count` cannot be.
-        kind: Type of the value; `bool` for an option without one.
+        kind: Type of the value, or what reads it; `bool` for an option without one.
         count: Of a place: `?` for one that may be left out, `*` for any number, `+` for at least one.
         values: The only values allowed; any where empty.
         completes: What a shell offers for it: a table of `icecore list`, `configs`, `files` or nothing.
@@ -28,7 +28,7 @@ class Argument:
     name: str
     help: str
     default: Any = ""
-    kind: type = str
+    kind: Callable[[str], Any] = str
     count: str = ""
     values: tuple[str, ...] = ()
     completes: str = ""
@@ -96,7 +96,11 @@ class Command:
         return " ".join(["icecore", self.name, *places, *more])
 
 
-def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace, list[tuple[str, str]]]:
+Pairs = list[tuple[str, str | None]]
+"""Keys of a configuration on the command line, each with its value; None where that is missing."""
+
+
+def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace, Pairs]:
     """Read the arguments of a command.
 
     Returns:
@@ -107,7 +111,7 @@ def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace
     """
     options = {name: each for each in command.options for name in (each.name, each.alias) if name}
     found: dict[str, Any] = {each.key: each.default for each in command.options}
-    given, rest = list[str](), list[tuple[str, str]]()
+    given, rest = list[str](), Pairs()
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -123,19 +127,19 @@ def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace
                 raise UsageError(f"{name} is given {text!r}; allowed: {name} alone, without a value.")
             found[options[name].key] = True
         else:
-            if not equals:
-                text = _next_value(name, words)
+            value = text if equals else words.pop(0) if words and not words[0].startswith("--") else None
             if name in options:
-                found[options[name].key] = options[name].read(text)
+                found[options[name].key] = options[name].read(require_value(name, value))
             else:
-                rest.append((name.removeprefix("--"), text))
+                rest.append((name.removeprefix("--"), value))
     return SimpleNamespace(**found, **_places(command, given)), rest
 
 
-def _next_value(name: str, words: list[str]) -> str:
-    if not words or words[0].startswith("--"):
+def require_value(name: str, value: str | None) -> str:
+    """Return the value of an option; `UsageError` where it is missing."""
+    if value is None:
         raise UsageError(f"{name} lacks its value; allowed: {name} VALUE, or {name}=VALUE.")
-    return words.pop(0)
+    return value
 
 
 def _places(command: Command, given: list[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import yaml
 
 from extract.errors import ConfigError, IcecoreError, UsageError, first_line, unknown_name
-from probes.cli.arguments import Argument, Command, read_command
+from probes.cli.arguments import Argument, Command, Pairs, read_command, require_value
 from probes.cli.config_file import is_file, load_config_file, load_yaml
 from probes.cli.keys import SECTIONS, list_keys
 from probes.cli.sections import check_arguments, check_sections, refuse_trust_from_files
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
 FREE_FORM = ("heads", "task.options", "pretraining.options", "pretraining.autoencoder")
-Pairs = list[tuple[str, str]]
-"""Keys of a configuration on the command line, each with its value."""
 
 
 def read_arguments(command: Command, argv: Sequence[str]) -> SimpleNamespace:
@@ -32,11 +30,11 @@ def read_arguments(command: Command, argv: Sequence[str]) -> SimpleNamespace:
     return found
 
 
-def read_config(pairs: Pairs, *, file: str = "", options: Iterable[Argument] = ()) -> RunConfig:
+def read_config(given: Pairs, *, file: str = "", options: Iterable[Argument] = ()) -> RunConfig:
     """Read a configuration: a YAML file, if any, and the keys on the command line, which win.
 
     Args:
-        pairs: The keys, with their values; the key `config` names a further file.
+        given: The keys, with their values; the key `config` names a further file.
         file: The file.
         options: Options of the command, which messages list beside the keys.
 
@@ -44,23 +42,24 @@ def read_config(pairs: Pairs, *, file: str = "", options: Iterable[Argument] = (
         UsageError: A key is unknown, or its value of a wrong kind.
         IcecoreError: The configuration cannot be used.
     """
-    pairs = [*([("config", file)] if file else []), *pairs]
-    files = {name: load_config_file(_require_file(name)) for key, name in pairs if key == "config"}
+    given = [*([("config", file)] if file else []), *given]
+    files = {name: load_config_file(_require_file(name)) for key, name in given if key == "config" and name}
     for name, values in files.items():
         check_sections(values, name)
     known = ["config", *SECTIONS, *(each.name for each in list_keys())]
-    for key in [*(key for key, _ in pairs), *(key for values in files.values() for key in _keys_in(values))]:
+    for key in [*(key for key, _ in given), *(key for values in files.values() for key in _keys_in(values))]:
         if key not in known and not key.startswith(tuple(f"{name}." for name in FREE_FORM)):
             raise _unknown_key(key, [*known, *(each.name.lstrip("-") for each in options)])
+    pairs = [(key, require_value(f"--{key}", value)) for key, value in given]
     check_arguments(pairs)
     free = [(key, load_yaml(value, where=f"--{key}")) for key, value in pairs if _is_free(key)]
     for key, value in pairs:
         if "*" in value and "&" in value:
             load_yaml(value, where=f"--{key}")
     parser = _build_parser()
-    given = [_as_parsed(key, value, files) for key, value in pairs if not _is_free(key)]
+    parsed = [_as_parsed(key, value, files) for key, value in pairs if not _is_free(key)]
     try:
-        values = parser.parse_args([f"--{key}={value}" for key, value in given]).as_dict()
+        values = parser.parse_args([f"--{key}={value}" for key, value in parsed]).as_dict()
         _merge_free(values, free)
         made = parser.instantiate(parser.parse_object(values))
         config = RunConfig(**{key: getattr(made, key) for key in RunConfig.__dataclass_fields__})

@@ -1,11 +1,26 @@
 """The table of commands. A new command is one row here and its function in `probes.cli.commands`."""
 
 from extract.errors import UsageError, unknown_name
+from extract.masks.kinds import parse_kind
+from extract.masks.plan import parse_plan
 from probes.cli.arguments import Argument, Command
 
 LISTED = ("decoders", "plans", "masks", "poolings", "tasks", "corpora", "heads", "losses", "instructions")
 """Tables of `icecore list`."""
 SHELLS = ("bash", "zsh")
+
+
+def _plans(text: str) -> str:
+    for each in filter(str.strip, text.split(";")):
+        parse_plan(each)
+    return text
+
+
+def _kinds(text: str) -> str:
+    for each in filter(str.strip, text.split(",")):
+        parse_kind(each.strip())
+    return text
+
 
 _RUN = Argument("RUN", "run folder, as runs/demo", completes="runs")
 _DRY_RUN = Argument(
@@ -16,7 +31,7 @@ _DECODER = Argument("--decoder", "where the run's decoder is; as recorded when a
 _TRUST = Argument("--trust-remote-code", "run code that comes with the decoder; a run folder cannot", False, bool)
 _PLAN = (
     Argument("DECODER", "known name, hub id, local folder or .gguf file", completes="decoders"),
-    Argument("PLAN", "mask plan (icecore list plans)", completes="masks"),
+    Argument("PLAN", "mask plan (icecore list plans)", kind=parse_plan, completes="masks"),
 )
 _DEVICE = Argument("--device", "torch device, or auto", "auto")
 
@@ -39,8 +54,8 @@ _COMMANDS = (
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
         "Extract a task under many plans, sharing what they have in common, and compare heads on each.",
         (
-            Argument("--plans", "plans themselves, with ';' between them", completes="masks"),
-            Argument("--kinds", "mask kinds with ',' between them, each swept over --k", completes="masks"),
+            Argument("--plans", "plans themselves, with ';' between them", "", _plans, completes="masks"),
+            Argument("--kinds", "mask kinds with ',' between them, each swept over --k", "", _kinds, completes="masks"),
             Argument("--k", "converted blocks from the top, as 0-30 or 2,4,8"),
             Argument("--k0", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
             Argument("--windows", "window sizes; with --kinds and --read: blocks (r - size, r] converted"),
@@ -59,7 +74,7 @@ _COMMANDS = (
         takes_config=True,
         examples=(
             "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
-            "sweep configs/demo.yaml --kinds nosink-bidirectional --windows 4,8 --read 12-20",
+            "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
         ),
     ),
     Command(

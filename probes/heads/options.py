@@ -79,10 +79,7 @@ def resolve_sources(
         ConfigError: A value of the wrong kind.
         HeadError: A value that a dataclass refuses.
     """
-    known = [option_name for source in sources for option_name in option_names(source)]
-    for key in options:
-        if key not in known:  # before the sources are imported
-            raise unknown_name(f"{name} option", key, [*known, *others])
+    require_known(name, sources, options, others=others)
     sources = [resolve(source) for source in sources]
     declared = [option_defaults(source) for source in sources]
     given: list[dict[str, Any]] = [{} for _ in sources]
@@ -91,6 +88,14 @@ def resolve_sources(
         is_checked = isinstance(sources[place], type) and is_dataclass(sources[place])  # checks its own ranges
         given[place][key] = coerce(name, key, value, declared[place][key], is_free=is_checked)
     return tuple(_build(source, values) for source, values in zip(sources, given, strict=True))
+
+
+def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
+    """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
+    known = [*(option for source in sources for option in option_names(source)), *others]
+    for key in options:
+        if key not in known:
+            raise unknown_name(f"{name} option", key, known)
 
 
 def _build(source: Any, values: dict[str, Any]) -> Any:

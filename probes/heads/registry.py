@@ -8,7 +8,7 @@ from extract.names import later
 from probes.fitting.epochs import EpochOptions
 from probes.fitting.protocols import find_protocol
 from probes.heads.entries import HeadEntry
-from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
+from probes.heads.options import DATA_OPTIONS, HeadOptions, require_known, resolve_sources, split_data_options
 
 
 def pair_head(name: str, network: Any, fit: EpochOptions | None, description: str) -> HeadEntry:
@@ -124,6 +124,11 @@ def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
         hint = f"These are the heads for tasks of {kind}, such as {task!r}." if kind and task else ""
         raise unknown_name("head", name, table, hint=hint)
     return table[name]
+
+
+def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", task: str = "") -> None:
+    """Refuse an unknown head or option before anything is imported; arguments and errors as of `resolve_head`."""
+    require_known(name, head_entry(name, kind=kind, task=task).sources, options or {}, others=DATA_OPTIONS)
 
 
 def resolve_head(

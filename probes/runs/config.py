@@ -9,7 +9,7 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
 from probes.fitting.protocols import find_protocol
-from probes.heads.registry import resolve_head
+from probes.heads.registry import check_head, resolve_head
 from probes.latents.poolings import split_poolings
 from probes.tasks.corpora import CORPORA
 from probes.tasks.table import TASKS, load_task
@@ -158,6 +158,8 @@ class RunConfig:
 
     def _check_heads(self) -> None:
         """Refuse options of heads, and poolings that they read and nobody extracts."""
+        for name, options in self.heads.items():
+            check_head(name, options, kind=self.task.kind, task=self.task.name)
         heads = self.resolve_heads()
         from probes.runs.kinds import KINDS  # brings torch with it; unknown names are refused without
 

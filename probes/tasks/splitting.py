@@ -31,13 +31,15 @@ class SplitRule:
     """Part of the training rows that becomes validation when there is a test split and no validation split."""
     rare: str = "error"
     """What to do with classes of fewer than 3 rows when all splits are drawn: `error` or `drop`."""
-    split: str = "auto"
-    """`auto` draws them, `given` leaves the splits as they are in the source."""
+    split: str | None = "auto"
+    """`auto` draws them, `given` leaves the splits as they are in the source; None is `auto` where there are none."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("rare", RARE), ("split", SPLIT)):
+        for name, allowed in (("rare", RARE), ("split", (*SPLIT, None))):
             if getattr(self, name) not in allowed:
-                raise TaskError(f"`{name}` is {getattr(self, name)!r}, but one of {', '.join(allowed)} is needed.")
+                raise TaskError(
+                    f"`{name}` is {getattr(self, name)!r}, but one of {', '.join(filter(None, allowed))} is needed."
+                )
         if not 0 < self.validation_fraction <= 0.5:
             raise TaskError(
                 f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is "
@@ -65,9 +67,12 @@ def place_rows(
     Raises:
         TaskError: Too few rows, or rows without a split under `given`.
     """
-    parts = {split: np.flatnonzero([each == split for each in given]) for split in SPLITS if split in given}
+    parts: dict[str, NDArray[np.int64]] = {
+        split: np.flatnonzero([each == split for each in given]) for split in SPLITS if split in given
+    }
     named = set(given)
-    if rule.split == "given" or not (named <= {None, "train"} or named == {"train", "test"}):
+    is_auto = rule.split == "auto" or (rule.split is None and named == {None})
+    if not is_auto or not (named <= {None, "train"} or named == {"train", "test"}):
         if None in named:
             raise TaskError(f"task {task!r} has rows without a split: name their column, or set `split: auto`.")
         return parts, ""

@@ -1,5 +1,6 @@
 """`icecore sweep`: one configuration under many plans, or under those of them that a search looks at."""
 
+import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -9,20 +10,20 @@ from rich.console import Console
 from extract.errors import ConfigError
 from extract.masks.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
 from extract.masks.plan import MaskPlan, parse_plan
-from probes.cli.screen import screen_watcher, show
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.report.scores import PlansScores
-from probes.runs.record import command_line
-from probes.runs.run import RunResult
 
 
 def sweep_command(found: SimpleNamespace) -> int:
     """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
     plans = choose_plans(vars(found))
     if found.dry_run:
-        show("\n".join(plan.text for plan in plans))
+        sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
         return 0
+    # What has been wrong so far is said before torch is loaded.
+    from probes.cli.screen import screen_watcher
+    from probes.plans.searching import run_search
+    from probes.plans.sweeping import run_sweep
+    from probes.runs.record import command_line
+
     watcher = screen_watcher(Console(stderr=True))
     if found.search:
         if found.test != "chosen":
@@ -38,8 +39,10 @@ def sweep_command(found: SimpleNamespace) -> int:
     return 0
 
 
-def _show(result: RunResult) -> None:
-    scores: PlansScores = result.record
+def _show(result: Any) -> None:
+    from probes.cli.screen import show
+
+    scores = result.record
     for name, choice in scores.chosen.items():
         found = choice.result
         point = f" ({found.chosen['layer']})" if "layer" in found.chosen else ""

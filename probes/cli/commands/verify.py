@@ -10,7 +10,6 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.masks.matrices import draw
-from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
@@ -27,7 +26,7 @@ TEXTS = (
 
 def verify_command(found: SimpleNamespace) -> int:
     """Certify a mask plan on a decoder and print the mask that was measured at every block."""
-    plan = parse_plan(found.plan)
+    plan = found.plan
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     with plan_in_force(decoder, plan) as wiring:
         certificate = {**check_influence(decoder, plan), **check_batch_invariance(decoder)}
@@ -55,7 +54,7 @@ def verify_command(found: SimpleNamespace) -> int:
 
 def attention_command(found: SimpleNamespace) -> int:
     """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
-    plan = parse_plan(found.plan)
+    plan = found.plan
     texts = [line for line in read_lines(found.texts) if line.strip()] if found.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=found.bos))

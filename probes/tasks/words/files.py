@@ -30,7 +30,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     scheme: str = "auto",
     separator: str = "auto",
     has_comments: bool = False,
-    split: str = "auto",
+    split: str | None = None,
     validation_fraction: float = 0.1,
     seed: int = 0,
     name: str = "word-files",
@@ -49,7 +49,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         separator: `tab`, `space`, `whitespace` (both), or `auto`: what the first line of each file has.
         has_comments: True skips lines of column files that start with #.
         split: `auto` draws the splits that are missing: all three (80/10/10, documents whole) from train or one file,
-            validation where there is train and test. `given` draws none.
+            validation where there is train and test. `given` draws none. None is `auto` for one file.
         validation_fraction: Share of the training sentences that becomes validation when only that split is missing.
         seed: Seed of that draw.
         name: What reports call the task.
@@ -69,11 +69,12 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     """
     if isinstance(columns, str):
         raise TaskError(f"`columns` is {columns!r}, but a list of names is needed, such as [word, pos, chunk, ner].")
+    is_one = not isinstance(files, Mapping) and Path(files).expanduser().is_file()
     if isinstance(files, Mapping):
         paths = files_by_split(files)
     else:
         place = Path(files).expanduser()
-        paths = {"train": place} if place.is_file() else find_split_files(place)
+        paths = {"train": place} if is_one else find_split_files(place)
     tables: dict[str, SentenceTable] = {}
     for part, path in paths.items():
         suffix = inner_suffix(path)
@@ -89,7 +90,7 @@ def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
             file_format = ColumnFormat(tuple(columns), separator, has_comments)
             tables[part] = read_columns(path, tags, file_format=file_format)
     source = ", ".join(str(path) for path in paths.values())
-    rule = SplitRule(seed, validation_fraction, split=split)
+    rule = SplitRule(seed, validation_fraction, split=split or ("auto" if is_one else "given"))
     tables, notes = draw_splits(tables, rule, name=name)
     return build_task(tables, name=name, source=source, metric=metric, scheme=scheme, notes=notes)
 

@@ -135,7 +135,7 @@ def test_a_very_long_text_is_timed_by_its_beginning(
 def test_neither_the_first_batches_nor_a_hiccup_move_the_estimate(
     decoder: Decoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock by which every token takes a millisecond, but the first two batches and another take 20 times as long."""
+    """By a clock on which a token takes a millisecond, and 20 of them in the first two batches and in another."""
     now, asked = [0.0], [0]
 
     def run(decoder: Decoder, batch: Batch, **_: Any) -> torch.Tensor:

@@ -255,7 +255,7 @@ def test_a_table_lists_every_name(table: str, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert out.startswith(table)
     for name in NAMES[table]:
-        assert f"{name} " in out
+        assert f"  {name} " in out.replace("\n", " ")
 
 
 def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,8 @@ MAY_BE_EMPTY = ("task.options", "heads.layer-cosine", "pretraining.options", "pr
 
 def read(folder: Path, values: Any, *argv: str) -> RunConfig:
     (folder / "c.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    return read_arguments(COMMANDS["run"], [str(folder / "c.yaml"), *argv]).config
+    config: RunConfig = read_arguments(COMMANDS["run"], [str(folder / "c.yaml"), *argv]).config
+    return config
 
 
 def nest(section: str, value: Any) -> dict[str, Any]:

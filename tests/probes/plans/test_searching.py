@@ -105,7 +105,8 @@ def load_config(folder: Path) -> RunConfig:
     from probes.cli.parsing import read_arguments
     from probes.cli.table import COMMANDS
 
-    return read_arguments(COMMANDS["run"], [str(folder / "tiny.yaml")]).config
+    config: RunConfig = read_arguments(COMMANDS["run"], [str(folder / "tiny.yaml")]).config
+    return config
 
 
 def test_a_second_search_computes_nothing(
