@@ -55,7 +55,8 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         score: Column of the gold similarity.
         split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
         split: `auto` draws the splits that are missing, equal pairs together: all three (80/10/10) of rows in train or
-            in no split, validation where there is train and test. `given` draws none. None is `auto` for a file without splits.
+            in no split, validation where there is train and test. `given` draws none. None is `auto` where a file has
+            no splits.
         seed: Seed of that draw.
         validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         score_range: Lowest and highest gold allowed; scales the gold to [0, 1].

@@ -18,6 +18,7 @@ from extract.masks.plan import PLANS
 from extract.poolings.table import POOLINGS, WORD_POOLINGS
 from probes.cli.arguments import read_command
 from probes.cli.commands import configured, listing
+from probes.cli.help import command_help
 from probes.cli.main import main
 from probes.cli.stopping import MESSAGE
 from probes.cli.table import COMMANDS
@@ -126,6 +127,8 @@ def test_an_error_is_one_sentence_and_no_traceback(
         (["score", "runs/none", "--file"], "--file lacks its value; allowed: --file VALUE, or --file=VALUE."),
         (["fetch", "gpt2", "--source", "moon"], "unknown source 'moon': Allowed: auto, hub, wheel."),
         (["verify", "gpt2", "causal", "--tokens", "many"], "--tokens is 'many'; allowed: a whole number."),
+        (["table", "runs/demo", "--format", "word"], "unknown format 'word': Allowed: markdown, csv, latex, tidy."),
+        (["predict", "runs/demo", "--format", "xml"], "unknown format 'xml': Allowed: csv, jsonl."),
         (["sweep", "--budget", "half"], "--budget is 'half'; allowed: a number."),
         (["embed", "--column", "a"], "FILE is missing (text file, table, or '-'); allowed: icecore embed FILE "),
     ],
@@ -139,6 +142,18 @@ def test_wrong_usage_is_one_sentence_and_ends_with_2(
     assert err.count("\n") == 1
 
 
+def test_headings_alone_are_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = command_help(COMMANDS["run"])
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    bold = command_help(COMMANDS["run"])
+    assert plain != bold
+    assert bold.replace("\x1b[1m", "").replace("\x1b[0m", "") == plain
+    assert all(len(line.split("\x1b[0m")[-1]) <= 80 for line in bold.splitlines())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert command_help(COMMANDS["run"]) == plain
+
+
 def test_places_options_and_what_stands_behind_dashes() -> None:
     found, _ = read_command(COMMANDS["score"], ["--pairs=a.tsv", "runs/demo", "--jsonl", "--", "--help", "-1"])
     assert (found.run, found.texts) == ("runs/demo", ["--help", "-1"])
@@ -150,6 +165,7 @@ def test_places_options_and_what_stands_behind_dashes() -> None:
 # Writes to standard error what a command line imported that it does not need.
 LIGHT = """
 import sys
+from probes.cli.help import command_help
 from probes.cli.main import main
 main(sys.argv[1:])
 heavy = ["torch", "lightning", "transformers", "scipy", "sklearn", "matplotlib", "pandas", "h5py", "datasets", "numpy"]
