@@ -219,6 +219,7 @@ def without_seconds(result: HeadResult) -> str:
     return as_text(replace(result, seeds=tuple({**each, "seconds": 0} for each in result.seeds)))
 
 
+@pytest.mark.long
 def test_the_seed_decides_everything(trial: Trial, tmp_path: Path) -> None:
     same = trial.again(folder=tmp_path / "same")
     assert without_seconds(same) == without_seconds(trial.result)
@@ -261,6 +262,7 @@ def test_predicted_names_are_those_of_the_gold(trial: Trial) -> None:
         assert np.mean(names[found[found >= 0]] == gold[found >= 0]) > PLANTED[kind].chance[1]
 
 
+@pytest.mark.long
 def test_nothing_is_chosen_on_the_test_split(trial: Trial, tmp_path: Path) -> None:
     """Poison the gold of the test split: whatever was chosen, fitted or predicted stays bit-identical."""
     poisoned = trial.again(task=task_of(trial.case, ("test",)), folder=tmp_path)

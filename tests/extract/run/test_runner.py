@@ -100,6 +100,7 @@ def test_two_runs_give_the_same_bits(decoder: Decoder, texts: list[str], whole: 
     assert_same_arrays(whole.path, again.path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_batches", [1, 2, 5, 8])
 def test_resumed_equals_uninterrupted(
     decoder: Decoder, texts: list[str], whole: LatentCache, tmp_path: Path, n_batches: int
@@ -120,6 +121,7 @@ def test_resumed_equals_uninterrupted(
     assert resumed.manifest.provenance["batching"]["batch_tokens"] == 64
 
 
+@pytest.mark.long
 def test_interrupted_again_and_again(decoder: Decoder, tmp_path: Path) -> None:
     n_runs = 0
     while True:

@@ -34,6 +34,7 @@ def test_a_second_run_neither_extracts_nor_fits(
     assert "summary.md holds the summary" in out
 
 
+@pytest.mark.long
 def test_the_resolved_config_gives_the_same_scores(finished: Finished) -> None:
     """From nothing but config.yaml, caches and run folder being new."""
     again = finished.base / "again"
@@ -134,6 +135,7 @@ def test_extract_finds_the_cache(
     assert capsys.readouterr().out.strip() == str(finished.cache)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["found", "named"])
 def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     config = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
@@ -174,6 +176,7 @@ def test_fit_with_a_cache_of_other_texts_names_the_text(
     assert "does not hold the text" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_one_head_of_a_classification_task_alone_can_be_fitted(
     decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_run_folder_that_cannot_be_written_is_named(
     assert f"the run folder '{tmp_path}/runs/tiny' cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_fit_with_another_cache_writes_over_nothing(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_decoder_is_loaded_once(loaded: LoadedRun) -> None:
     assert loaded.scorer("cosine-mlp").decoder is loaded.scorer("layer-cosine").decoder
 
 
+@pytest.mark.long
 def test_words_get_the_tags_of_the_run(words: LoadedRun) -> None:
     tokens, tags = by_sentence(words.folder, "word"), by_sentence(words.folder, words.best)
     for own, given in zip(words.tag(tokens), tags, strict=True):

@@ -180,6 +180,7 @@ def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
         evaluate_head("cosine-mlp", QUICK, setting)
 
 
+@pytest.mark.long
 def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     cache: LatentCache, task: PairTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

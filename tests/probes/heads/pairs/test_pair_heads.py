@@ -183,6 +183,7 @@ def test_the_planted_layer_is_found(fitted: Fitted) -> None:
         assert int(np.argmax(fitted.head.curves(fitted.data, "test")["spearman"][0])) == k
 
 
+@pytest.mark.long
 def test_shuffled_gold_scores_at_chance(case: str, cache: LatentCache) -> None:
     shuffled = fit(case, cache, make_task(shuffled=["train", "validation"]))
     gold = shuffled.data.split("validation").gold.numpy()
