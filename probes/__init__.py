@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probes.heads.entries import HeadEntry
-    from probes.heads.pairs.evaluation import pair_head
-    from probes.heads.registry import register_head
+    from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
-    from probes.heads.words.evaluation import token_head
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.config import RunConfig
     from probes.runs.loaded import LoadedRun, load_run
     from probes.runs.results import results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
-    from probes.tasks import load_task
+    from probes.tasks.table import load_task
 
 _HOMES = {
     "HeadEntry": "probes.heads.entries",
@@ -28,12 +26,12 @@ _HOMES = {
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
-    "load_task": "probes.tasks",
-    "pair_head": "probes.heads.pairs.evaluation",
+    "load_task": "probes.tasks.table",
+    "pair_head": "probes.heads.registry",
     "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
-    "token_head": "probes.heads.words.evaluation",
+    "token_head": "probes.heads.registry",
 }
 
 __all__ = [

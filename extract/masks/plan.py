@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from extract.errors import UnknownNameError, unknown_name
+from extract.masks.kinds import KINDS, parse_kind
 
 CAUSAL = "causal"
 ARCHITECTURES = {
@@ -239,8 +240,6 @@ def _segment(part: str, text: str) -> Segment:
 
 
 def _kind(part: str, text: str) -> str:
-    from extract.masks.kinds import KINDS, parse_kind  # the rules are functions of torch
-
     try:
         return parse_kind(part).text
     except UnknownNameError:

@@ -8,6 +8,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from inspect import unwrap
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -117,7 +118,8 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     elif not hasattr(thing, "__dict__") or type(thing).__module__.partition(".")[0] in STDLIB:
         yield "" if " at 0x" in repr(thing) else repr(thing)  # such as a path, a pattern, a logger, a torch.dtype
     else:
-        yield from _of_items([type(thing), vars(thing)], seen)
+        kept = [field.name for field in fields(thing)] if is_dataclass(thing) else [*vars(thing)]  # no cached values
+        yield from _of_items([type(thing), {name: getattr(thing, name) for name in kept}], seen)
 
 
 def _of_global(value: Any, names: Collection[str], seen: Seen) -> Iterator[str]:

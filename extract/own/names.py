@@ -79,6 +79,11 @@ def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
         ) from error
 
 
+def first_sentence(thing: Any) -> str:
+    """Describe what a user added by the first line of its docstring."""
+    return (getattr(thing, "__doc__", "") or "registered by you").strip().splitlines()[0].rstrip(".")
+
+
 def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """Describe those of some nouns and names that users added: module and digest of their code by `noun name`."""
     return {

@@ -6,7 +6,7 @@ from typing import Any
 
 from extract.errors import unknown_name
 from probes.fitting.saved import FittedModule, SavedHead, load_fitted
-from probes.heads.pairs.pretraining import AUTOENCODER
+from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS, find_head
 from probes.networks.autoencoder import LayerAutoencoder
 

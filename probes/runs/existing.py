@@ -12,7 +12,7 @@ from extract.errors import CacheError, ConfigError
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
 from extract.own.names import describe_own
-from extract.poolings.word_pooling import select_word_poolings
+from extract.poolings.table import select_word_poolings
 from extract.run.runner import own_names
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache

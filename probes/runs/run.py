@@ -12,7 +12,7 @@ from extract.files import read_file
 from extract.own.names import describe_own
 from extract.run.runner import own_names
 from extract.store.cache import LatentCache
-from probes.heads.pairs.pretraining import AUTOENCODER
+from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
+from extract.names import option_names, resolve
 from probes.fitting.saved import SavedHead
 from probes.heads.entries import HeadEntry, Purpose
 from probes.heads.registry import HEADS, resolve_head
@@ -107,7 +108,7 @@ def test_options_resolve_from_nothing_and_from_text(name: str) -> None:
     assert entry.description
     found = resolve_head(name, None)
     assert (found.name, found.pooling, found.layers) == (name, "", ("all",))
-    for source, value in zip(entry.sources, found.own, strict=True):
+    for source, value in zip(map(resolve, entry.sources), found.own, strict=True):
         expected: Any = {} if not is_dataclass(source) else source() if isinstance(source, type) else source
         assert value == expected
         if not is_dataclass(value):
@@ -128,8 +129,14 @@ def test_an_unknown_option_is_refused_with_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HEADS)
+def test_options_are_named_without_an_import_as_they_are_declared(name: str) -> None:
+    entry = HEADS[name]
+    assert entry.options()[:-2] == tuple(option for each in entry.sources for option in option_names(resolve(each)))
+
+
+@pytest.mark.parametrize("name", HEADS)
 def test_every_option_is_documented(name: str) -> None:
-    for source in HEADS[name].sources:
+    for source in map(resolve, HEADS[name].sources):
         declared = source if isinstance(source, type) else type(source)
         if is_dataclass(declared):
             lines = [line for each in declared.__mro__[:-1] for line in getsource(each).splitlines()]

@@ -13,13 +13,15 @@ import pytest
 import torch
 
 from extract.errors import IcecoreError, InputError, UnknownNameError
-from extract.masks.kinds import KINDS, kind_matrix, parse_kind, register_mask
+from extract.masks.kinds import KINDS, parse_kind, register_mask
+from extract.masks.matrices import kind_matrix
 from extract.masks.plan import parse_plan
 from extract.own import names as own
 from extract.own.code import digest_code
 from extract.own.names import ADDED, describe_own, digest_own, import_own, require_own
-from extract.poolings.pooling import POOLINGS, index_batch, register_pooling, require_no_padding, select_poolings
-from extract.poolings.word_pooling import WORD_POOLINGS, register_word_pooling
+from extract.poolings.guard import require_no_padding
+from extract.poolings.pooling import index_batch
+from extract.poolings.table import POOLINGS, WORD_POOLINGS, register_pooling, register_word_pooling, select_poolings
 
 
 @pytest.fixture(autouse=True)
@@ -161,20 +163,20 @@ def test_names_of_the_library_stay_its_own() -> None:
 def test_a_pooling_that_cannot_be_right_is_refused(function: Callable[..., Any], message: str) -> None:
     register_pooling("wrong", function)
     with pytest.raises(InputError, match=f"your pooling 'wrong' {message}"):
-        require_no_padding(["mean", "wrong"], 4)
+        require_no_padding({name: POOLINGS[name][0] for name in ("mean", "wrong")}, 4)
 
 
 def test_one_that_leaves_padding_alone_is_taken() -> None:
     register_pooling("sums", sums)
-    require_no_padding(["sums"], 4)
+    require_no_padding({"sums": POOLINGS["sums"][0]}, 4)
     assert POOLINGS["sums"][0](
         torch.ones(1, 3, 4), index_batch(*[torch.ones(1, 3, dtype=torch.bool)] * 2)
     ).tolist() == [[3.0] * 4]
 
 
 def test_masks_of_a_user_are_plans_with_and_without_numbers() -> None:
-    def allow_every(i: Any, j: Any, kind: Any, *_: object) -> Any:
-        return (i - j) % kind.n == 0
+    def allow_every(i: Any, j: Any, n: int, *_: object) -> Any:
+        return (i - j) % n == 0
 
     register_mask("every", default=2)(allow_every)
     assert parse_plan("every3:2+every").text == "every3:2+every"
@@ -205,7 +207,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         def sums(hidden, index):
             return (hidden.float() * index.weights.unsqueeze(-1)).sum(1)
 
-        def diagonal(i, j, kind, spans):
+        def diagonal(i, j, n, spans):
             return i == j
     """
     (tmp_path / "mine_too.py").write_text(textwrap.dedent(source), encoding="utf-8")

@@ -16,7 +16,7 @@ from extract.inputs.batching import collate
 from extract.inputs.joined import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
-from extract.poolings.word_pooling import WORD_POOLINGS
+from extract.poolings.table import WORD_POOLINGS
 from extract.run.estimate import estimate_extraction
 from extract.run.runner import count_rows, describe_extraction, extract_latents
 from extract.run.spec import ExtractionSpec, WordSpec

@@ -11,7 +11,8 @@ from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch
-from extract.masks.kinds import kind_matrix, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.masks.reach import expected_reach
 from extract.wiring.applied import masks_in_force, plan_in_force

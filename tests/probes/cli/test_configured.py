@@ -119,6 +119,14 @@ def test_a_dry_run_says_what_is_in_force(
     assert capsys.readouterr().out.splitlines()[:3] == lines
 
 
+def test_a_dry_run_checks_the_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"left {i},right {i},{i % 6}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["sentence1,sentence2,score", *rows]), encoding="utf-8")
+    task = ["--task.name", "pair-files", "--task.options.files.train", str(tmp_path / "a.csv")]
+    assert main(["run", "--dry-run", *task]) == 1
+    assert capsys.readouterr().err.startswith("icecore: task 'pair-files' has no split 'validation', which every head")
+
+
 def test_extract_finds_the_cache(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

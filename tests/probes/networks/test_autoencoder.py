@@ -10,8 +10,8 @@ from torch import Tensor
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
+from probes.fitting.epochs import FitOptions
 from probes.fitting.layer_fit import LayerFit, fit_layers
-from probes.fitting.trainer import FitOptions
 from probes.latents.standardise import Standardiser
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder

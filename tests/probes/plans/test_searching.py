@@ -104,8 +104,10 @@ def test_the_chosen_plan_is_fitted_on_the_whole_task(folder: Path, scores: dict[
 
 def load_config(folder: Path) -> RunConfig:
     from probes.cli.parsing import read_arguments
+    from probes.cli.table import COMMANDS
 
-    return read_arguments("run", [str(folder / "tiny.yaml")], description="", flags={}).config
+    config: RunConfig = read_arguments(COMMANDS["run"], [str(folder / "tiny.yaml")]).config
+    return config
 
 
 def test_a_second_search_computes_nothing(

@@ -9,7 +9,7 @@ import pytest
 
 import probes.heads.pairs.fitting
 from extract.errors import ConfigError, TaskError
-from extract.inputs.template import TextEncoder
+from extract.inputs.text_encoder import TextEncoder
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.protocols import PROTOCOLS

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from extract.errors import ConfigError, HeadError, UnknownNameError
+from extract.names import resolve
 from probes.fitting.protocols import PROTOCOLS
 from probes.heads.registry import HEADS, resolve_head
 from probes.heads.words.options import token_options
@@ -21,7 +22,7 @@ def test_every_head_can_be_saved(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_options_are_the_defaults(name: str) -> None:
     resolved = resolve_head(name, {})
-    [options] = HEADS[name].sources
+    [options] = map(resolve, HEADS[name].sources)
     assert (token_options(resolved), resolved.pooling, resolved.layers) == (options(), "", ("all",))
 
 
