@@ -25,6 +25,7 @@ NUMBERS_REPORT = KindReport(
     ),
     inputs=text_inputs,
     gold=lambda task, split: task.numbers(split).tolist(),
+    units=lambda task, split: task.groups(split),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     sections=(_errors,),
 )  # fmt: skip
