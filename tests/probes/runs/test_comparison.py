@@ -98,14 +98,14 @@ def test_what_is_no_comparison_is_refused(finished: Finished, tmp_path: Path) ->
 def test_correlations_are_paired_by_row_and_by_group() -> None:
     gold = RNG.normal(size=60)
     noise = RNG.normal(size=60)
-    systems = [gold + noise, gold + 0.9 * noise]
-    values, resampled = paired_scores(systems, gold, metric="pearson", units=[str(k) for k in range(60)])
+    systems = [(gold + noise).tolist(), (gold + 0.9 * noise).tolist()]
+    values, resampled = paired_scores(systems, gold.tolist(), metric="pearson", units=[str(k) for k in range(60)])
     gain = difference(values, resampled, 1, 0, n_units=60)
     assert values[1] == pytest.approx(np.corrcoef(systems[1], gold)[0, 1])
     assert 0 < gain.low < gain.value < gain.high  # paired: far narrower than either score's own interval
     assert gain.high - gain.low < 0.3 * np.ptp(np.quantile(resampled[0], [0.025, 0.975]))
     groups = [str(k // 6) for k in range(60)]
-    _, grouped = paired_scores(systems, gold, metric="pearson", units=groups, resampling=Resampling(50))
+    _, grouped = paired_scores(systems, gold.tolist(), metric="pearson", units=groups, resampling=Resampling(50))
     assert grouped.shape == (2, 50)
 
 
