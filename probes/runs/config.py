@@ -10,6 +10,7 @@ from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
 from probes.fitting.protocols import find_protocol
 from probes.latents.channels import split_poolings
+from probes.report.figures.formats import figure_formats
 from probes.tasks.base import Task
 from probes.tasks.pairs.leakage import drop_leaked_rows
 from probes.tasks.table import TASKS, load_task
@@ -126,6 +127,8 @@ class RunConfig:
     """Whether calibration gives a text paired with itself the highest score."""
     bootstrap: int = 1000
     """Bootstrap resamples behind every interval."""
+    figures: str | tuple[str, ...] = "png"
+    """Formats of the figures, png, svg or pdf, one or several with ',' between them."""
     caches: str = "caches"
     """Folder of caches, shared by runs."""
     runs: str = "runs"
@@ -142,6 +145,7 @@ class RunConfig:
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: whole numbers from 0 to {(1 << 32) - 1}.")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
+        object.__setattr__(self, "figures", figure_formats(self.figures))
         if self.bootstrap < 100:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:

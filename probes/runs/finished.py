@@ -1,7 +1,6 @@
 """A finished run, read back from its folder, which may come from anybody: values are checked and names are no paths."""
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.registry import HEADS
+from probes.report.lead import best_result
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
 from probes.runs.kinds import KINDS
 from probes.runs.record import CONFIG
@@ -42,8 +42,7 @@ class FinishedRun:
     @property
     def best(self) -> str:
         """The head with the best selection score."""
-        found = {name: result.selection_score for name, result in self.scores.heads.items()}
-        return max(found, key=lambda name: -math.inf if math.isnan(found[name]) else found[name])
+        return best_result(self.scores.heads.values()).name
 
     def require_head(self, saved: SavedHead[FittedModule], name: str) -> None:
         """Refuse a head in another head's folder, or one that was fitted on another cache than the scores are of."""

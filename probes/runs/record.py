@@ -19,6 +19,8 @@ from extract.store.manifest import Manifest
 CONFIG, MANIFESTS = "config.yaml", "manifests"
 PATH_KEYS = ("caches", "runs", "name", "adapter", "spans")
 """Settings that name a place whether it is there or not."""
+LOOKS = ("figures",)
+"""Settings of how a report looks, not of what it says: a run again with others goes to the same folder."""
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
 
@@ -31,11 +33,11 @@ def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCac
     Raises:
         ConfigError: The folder cannot be written, or holds a link.
     """
-    portable = without_absolute_paths(settings)
+    portable, telling = without_absolute_paths(settings), _without_looks(settings)
     cache_id = cache.manifest.id if cache else ""
     place = Path(runs) / name
-    last = place.with_name(f"{name}-{digest_json([settings, cache_id])[:8]}")
-    folders = (place, place.with_name(f"{name}-{digest_json(settings)[:8]}"))
+    last = place.with_name(f"{name}-{digest_json([telling, cache_id])[:8]}")
+    folders = (place, place.with_name(f"{name}-{digest_json(telling)[:8]}"))
     folder = next((each for each in folders if _is_ours(each, portable, cache_id)), last)
     refuse_links(folder)
     try:
@@ -50,6 +52,10 @@ def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCac
     return folder
 
 
+def _without_looks(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in LOOKS}
+
+
 def _as_yaml(settings: Any) -> str:
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     return text
@@ -62,7 +68,8 @@ def _is_ours(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:
         found = {Manifest.from_json(read_file(path).decode()).id for path in manifests}
         taken = folder / CONFIG
         kept = yaml.safe_load(read_file(taken)) if taken.exists() else settings
-        return _as_yaml(without_absolute_paths(kept)) == _as_yaml(settings) and found <= {cache_id}
+        kept, settings = _without_looks(without_absolute_paths(kept)), _without_looks(settings)
+        return _as_yaml(kept) == _as_yaml(settings) and found <= {cache_id}
     except (OSError, ValueError, RecursionError, CacheError, yaml.YAMLError):
         return False  # something else, or damaged: left alone
 

@@ -15,6 +15,7 @@ from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting
 from probes.report.document import result_rows
+from probes.report.figures.formats import figure_formats
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
@@ -98,7 +99,7 @@ def run(
         pretrained.describe(corpus),
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
     )  # fmt: skip
-    write_run(folder, scores, task, kind.report)
+    write_run(folder, scores, task, kind.report, formats=figure_formats(config.figures))
     return RunResult(folder, scores)
 
 
@@ -143,5 +144,5 @@ def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT
     decoder = cache.manifest.provenance["decoder"]
     header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task={})
     scores = PretrainingScores(header, describe_cache(cache), pretrained.describe(None))
-    write_pretraining(folder, scores)
+    write_pretraining(folder, scores, formats=figure_formats(config.figures))
     return RunResult(folder, scores)

@@ -1,6 +1,7 @@
 """`icecore verify` and `icecore attention`: proof and pictures of a mask plan on a decoder."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,9 @@ from extract.wiring.isolation import N_TOKENS, measured_masks
 from probes.cli.commands.score import read_lines
 from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import show
-from probes.report.attention import draw_attention, draw_influence, draw_sink_mass
+from probes.report.figures.attention import draw_maps, draw_sink_mass
+from probes.report.figures.formats import FORMATS, figure_formats
+from probes.report.figures.style import Album
 
 TEXTS = (
     "The river froze early that year, and the ferry stayed on the far bank until spring.",
@@ -31,9 +34,10 @@ def verify_command(argv: Sequence[str]) -> int:
     """Certify a mask plan on a decoder and print the mask that was measured at every block."""
     parser = _parser("verify", verify_command.__doc__)
     parser.add_argument("--tokens", type=int, default=N_TOKENS, help="length of the row, in tokens")
-    parser.add_argument("--picture", type=str, default="", help="PNG file for the matrices")
+    parser.add_argument("--picture", type=str, default="", help=f"file for the matrices: .{', .'.join(FORMATS)}")
     found = parse_command(parser, argv, usage="DECODER PLAN")
-    plan = parse_plan(found.plan)
+    plan, picture = parse_plan(found.plan), Path(found.picture)
+    formats = figure_formats(picture.suffix.removeprefix(".")) if found.picture else ()
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     with plan_in_force(decoder, plan) as wiring:
         certificate = {**check_influence(decoder, plan), **check_batch_invariance(decoder)}
@@ -54,8 +58,9 @@ def verify_command(argv: Sequence[str]) -> int:
         f"(allowed {certificate['allowed']:g})"
     )
     if found.picture:
-        title = f"measured masks, {plan.text} on {decoder.description.name}"
-        draw_influence(torch.stack(masks), tuple(names), _writable(found.picture), title=title)
+        album = Album(_writable(picture.parent), formats)
+        title = f"Measured masks, {plan.text} on {decoder.description.name}"
+        album.add(picture.stem, partial(draw_maps, label=""), torch.stack(masks), names, title=title)
     return 0
 
 
@@ -64,19 +69,26 @@ def attention_command(argv: Sequence[str]) -> int:
     parser = _parser("attention", attention_command.__doc__)
     parser.add_argument("--texts", type=str, default="", help="text file, a text a line; two sentences when absent")
     parser.add_argument("--bos", type=str, default="auto", help="BOS policy: auto, force or none")
-    parser.add_argument("--out", type=str, default="attention", help="folder for attention.png and sink_mass.png")
+    parser.add_argument("--out", type=str, default="attention", help="folder for the figures attention and sink_mass")
+    parser.add_argument("--figures", type=str, default="png", help=f"formats, with ',' between: {', '.join(FORMATS)}")
     found = parse_command(parser, argv, usage="DECODER PLAN")
-    plan = parse_plan(found.plan)
+    plan, formats = parse_plan(found.plan), figure_formats(found.figures)
     texts = [line for line in read_lines(found.texts) if line.strip()] if found.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=found.bos))
-    folder = Path(found.out)
-    title = f"{plan.text} on {decoder.description.name}"
-    draw_attention(maps, _writable(str(folder / "attention.png")), title=f"mean attention, {title}")
-    draw_sink_mass(maps, folder / "sink_mass.png", title=f"sink mass, {title}")
+    album = Album(_writable(Path(found.out)), formats)
+    title, note = f"{plan.text} on {decoder.description.name}", f"mean over heads and {len(texts):,} texts"
+    album.add(
+        "attention", draw_maps, maps.maps, maps.blocks, title=f"Mean attention, {title}",
+        note=f"{note}; one scale for all blocks",
+    )  # fmt: skip
+    album.add(
+        "sink_mass", draw_sink_mass, maps.sink_mass, note=note,
+        title=f"Attention on the first tokens, {title}",
+    )  # fmt: skip
     for block, masses in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
         show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
-    show(f"{folder}/attention.png and sink_mass.png")
+    show(f"{album.folder}: {', '.join(file for files in album.drawn.values() for file in files)}")
     return 0
 
 
@@ -88,10 +100,11 @@ def _parser(name: str, text: str | None) -> ArgumentParser:
     return parser
 
 
-def _writable(name: str) -> Path:
-    path = Path(name)
+def _writable(folder: Path) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"the picture {name!r} cannot be written ({error.strerror}); name another place.") from error
-    return path
+        raise ConfigError(
+            f"folder {str(folder)!r} of figures cannot be written ({error.strerror}); name another."
+        ) from error
+    return folder
