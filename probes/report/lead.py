@@ -25,25 +25,23 @@ def run_lead(scores: RunScores, bare: Bare) -> str:
     best = best_result(scores.heads.values())
     others = [each for each in scores.heads.values() if each is not best and each.metric == best.metric]
     margin = ""
-    if others and math.isfinite(_ranked(best)):
+    if others:
         second = best_result(others)
-        margin = f", {over(best.selection_score, f'the next head, `{second.name}`', second.selection_score)}"
-    what = "The best head" if others else "The head"
+        margin = f", {over(_score(best), f'the next head, `{second.name}`', _score(second))}"
     return (
-        f"{what} is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: {_chosen_score(best)}"
-        f"{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
+        f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
+        f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
     )
 
 
 def sweep_lead(scores: PlansScores) -> str:
     """Name the best plan of a sweep with its margin over the next plan, and its score on test with the gain."""
     name, choice = _best_choice(scores)
-    others = [row.heads[name] for row in scores.plans if row.plan != choice.plan]
+    others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
     margin = ""
     if others:
-        second = best_result(others)
-        plan = next(row.plan.text for row in scores.plans if row.heads[name] is second)
-        margin = f", {over(choice.result.selection_score, f'the next plan, `{plan}`', second.selection_score)}"
+        plan = max(others, key=lambda plan: _ranked(others[plan]))
+        margin = f", {over(_score(choice.result), f'the next plan, `{plan.text}`', _score(others[plan]))}"
     return (
         f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
         f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
@@ -52,8 +50,7 @@ def sweep_lead(scores: PlansScores) -> str:
 
 def search_lead(scores: PlansScores) -> str:
     """Name the plan that a search found and what it cost, and its score on test with the gain."""
-    name, choice = _best_choice(scores)
-    search = scores.search
+    (name, choice), search = _best_choice(scores), scores.search
     return (
         f"Of {search['n_plans']:,} plans the search found `{choice.plan.text}` at {search['share']:.2f} of the cost of "
         f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
@@ -62,16 +59,17 @@ def search_lead(scores: PlansScores) -> str:
 
 
 def _best_choice(scores: PlansScores) -> tuple[str, PlanChoice]:
-    best = best_result(choice.result for choice in scores.chosen.values())
-    return next((name, choice) for name, choice in scores.chosen.items() if choice.result is best)
+    return max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
 
 
 def _gain(choice: PlanChoice) -> str:
+    """Compare with the plan that one would take without choosing."""
     gain = choice.gain
     if gain is None:
         return ""
-    same = "which is the plan one would take without choosing"
-    return same if gain.over == choice.plan.text else over(gain.chosen, f"the plan `{gain.over}`", gain.default)
+    if gain.over == choice.plan.text:
+        return "and is the plan one would take without choosing"
+    return over(gain.chosen, f"the plan `{gain.over}`", gain.default)
 
 
 def _where(result: HeadResult) -> str:
@@ -79,15 +77,27 @@ def _where(result: HeadResult) -> str:
     return f" ({point}, pooling {result.pooling})"
 
 
-def _chosen_score(result: HeadResult) -> str:
+def _split(result: HeadResult) -> str:
+    """Name what the choice was made on; validation where there was nothing to choose."""
     where = result.selection.partition(" (")[0]
-    where = "validation" if where == "nothing to choose" else where
-    found = result.summary.get(where, {}).get(result.metric)
+    return "validation" if where == "nothing to choose" else where
+
+
+def _score(result: HeadResult) -> float:
+    """Return the score where the choice was made; folds of train have no summary."""
+    return result.mean(_split(result)) if _split(result) in result.summary else result.selection_score
+
+
+def _chosen_score(result: HeadResult) -> str:
+    found = result.summary.get(_split(result), {}).get(result.metric)
     score = spread(found) if found else percent(result.selection_score)
-    return f"{metric_label(result.metric)} {score} on {where}"
+    return f"{metric_label(result.metric)} {score} on {_split(result)}"
 
 
 def _worth(result: HeadResult, compared: str) -> str:
-    found = result.summary[result.reported_split].get(result.metric)
-    text = f"On {result.reported_split} it has {spread(found)} (95 % interval {interval(found)})"
-    return f"{text}{f', {compared}' * bool(compared)}{', which is optimistic' * result.is_optimistic}."
+    split, found = result.reported_split, result.summary[result.reported_split][result.metric]
+    if math.isnan(found.mean):
+        return f"On {split} it has no score."
+    ends = "" if math.isnan(found.low) else f" (95 % interval {interval(found)})"
+    parts = [f"On {split} it has {spread(found)}{ends}", compared]
+    return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."

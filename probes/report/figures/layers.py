@@ -57,12 +57,13 @@ def draw_curves(figure: Figure, result: HeadResult) -> None:
     axes.set_ylabel(f"{metric_label(result.metric)} x 100")
 
 
-def draw_baselines(axes: Axes, result: HeadResult, splits: Sequence[str]) -> None:
+def draw_baselines(axes: Axes, result: HeadResult, splits: Sequence[str], *, only_near: bool = False) -> None:
     """Draw what to compare scores with: baselines of these splits, and 0 for a correlation where it is near."""
+    low, high = axes.get_ylim()
     for name, scores in result.baselines.items():
         for split in (split for split in splits if split in scores):
-            style.draw_level(axes, 100 * scores[split], f"{name}, {split}" if len(splits) > 1 else name)
-    low, high = axes.get_ylim()
+            if not only_near or 100 * scores[split] > 1.5 * low - 0.5 * high:
+                style.draw_level(axes, 100 * scores[split], f"{name}, {split}" if len(splits) > 1 else name)
     if result.metric in LABELS and low < 0.25 * high:  # a correlation
         style.draw_level(axes, 0.0, "chance")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from extract.masks.grid import k_and_k0
@@ -40,7 +41,7 @@ def draw_layer_curves(figure: Figure, scores: PlansScores, head: str) -> None:
             axes, places, 100 * best_scores(result), colour=colour, label="" if is_pale else style.shorten(plan.text),
             breaks=style.layer_breaks(result.layers), linewidth=2.2 if plan == chosen else 0.7 if is_pale else 1.2,
         )  # fmt: skip
-    draw_baselines(axes, results[chosen], ["validation"])
+    draw_baselines(axes, results[chosen], ["validation"], only_near=True)
     style.mark_layers(axes, layers)
     axes.set_ylabel(f"{metric_label(results[chosen].metric)} x 100, validation")
 
@@ -145,7 +146,8 @@ def _heat_map(axes: Axes, grid: Mapping[tuple[int, int], float]) -> None:
             fontsize=min(style.SMALL, 90 / len(ks)), color="black" if score > middle else "white",
             fontweight="bold" if (k, k0) == best else "normal",
         )  # fmt: skip
-    axes.plot(ks.index(best[0]), k0s.index(best[1]), "s", color=style.ORANGE, markerfacecolor="none", markersize=20)
+    corner = ks.index(best[0]) - 0.5, k0s.index(best[1]) - 0.5
+    axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.ORANGE, linewidth=2, clip_on=False))
 
 
 def draw_search(figure: Figure, scores: PlansScores) -> None:
@@ -174,6 +176,7 @@ def draw_search(figure: Figure, scores: PlansScores) -> None:
         dots = axes.scatter(ks, k0s, s=size, c=ranks, cmap=style.SCALE, vmin=0, vmax=1)
     figure.colorbar(dots, ax=axes, label="rank in its last trial, 1 is best")
     axes.plot(*points[scores.plans[0].plan.text], "s", color=style.ORANGE, markerfacecolor="none", markersize=15)
+    axes.margins(0.12)
     axes.set_xlabel(CONVERTED)
     axes.set_ylabel("k0, of these nosink-bidirectional")
     style.count_in_whole_numbers(axes, "xy")

@@ -1,5 +1,6 @@
 """The report of a run on text pairs with a graded similarity."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -106,9 +107,8 @@ def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
 def _over_bare_cosine(heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
     """Compare a score with the bare cosine of the final norm, where the run has it."""
     found = zero_shot_scores(heads[ZERO_SHOT]).get(split, {}) if ZERO_SHOT in heads else {}
-    if result.metric not in found:
-        return ""
-    return table.over(result.mean(split), "the bare cosine of the top layer", found[result.metric])
+    score = found.get(result.metric, math.nan)
+    return "" if math.isnan(score) else table.over(result.mean(split), "the bare cosine of the top layer", score)
 
 
 PAIRS_REPORT = KindReport(

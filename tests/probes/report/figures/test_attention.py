@@ -29,9 +29,9 @@ def test_uniform_attention_is_paler_than_a_sink() -> None:
 def test_panels_are_named_and_few_and_have_one_key() -> None:
     figure = make_figure(draw_maps, torch.rand(30, 6, 6), BLOCKS, title="t")
     *maps, key = figure.axes
-    assert 2 <= len(maps) <= SHOWN
+    assert len(maps) == SHOWN
     assert [axes.get_title() for axes in maps][:: len(maps) - 1] == ["block 01", "block 30"]
-    assert key.get_ylabel() == "attention"
+    assert key.get_ylabel().startswith("attention")
     assert all(float(tick).is_integer() for axes in maps for tick in (*axes.get_xticks(), *axes.get_yticks()))
     masks = make_figure(partial(draw_maps, label=""), torch.ones(3, 4, 4, dtype=torch.bool), BLOCKS[:3], title="t")
     assert len(masks.axes) == 3

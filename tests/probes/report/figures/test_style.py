@@ -106,7 +106,7 @@ def test_labels_at_the_ends_of_lines_keep_apart_and_in_order(ends: list[float]) 
     boxes = [Text.get_window_extent(label) for label in labels]
     assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
     inside = axes.get_window_extent()
-    assert all(inside.y0 - 8 <= box.y0 and box.y1 <= inside.y1 + 8 and box.x0 >= inside.x1 for box in boxes)
+    assert all(inside.y0 <= (box.y0 + box.y1) / 2 <= inside.y1 and box.x0 >= inside.x1 for box in boxes)
     assert all(box.x1 <= figure.bbox.x1 for box in boxes)
 
 
@@ -165,7 +165,6 @@ def test_the_theme_holds_whatever_was_set_and_leaves_no_trace(tmp_path: Path) ->
 
 def test_long_names_keep_both_ends() -> None:
     assert shorten("causal") == "causal"
-    short = shorten("nosink-bidirectional:10+bidirectional:8~skip3@8")
-    assert len(short) == 36
-    assert short.startswith("nosink-bidirection…")
-    assert short.endswith("~skip3@8")
+    assert shorten("nosink-bidirectional:10") == "nosink-bidirectional:10"
+    assert shorten("nosink-bidirectional:10+bidirectional:8") == "nosink-bidir:10+bidir:8"
+    assert shorten(f"[{','.join(['causal'] * 30)}]") == "[causal,causal,…causal,causal]"
