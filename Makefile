@@ -48,7 +48,8 @@ demo: $(STAMP) ## one whole run on the shipped samples: extract, fit, score, rep
 test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 
-test-slow: $(STAMP) ## real weights, kill tests, notebooks
+test-slow: $(STAMP) ## what the default suite leaves out: long runs on tiny decoders, then real weights, kill tests, notebooks
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m 'long and not slow and not gpu'
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-2} $(BIN)/python -m pytest -m 'slow and not gpu'
 
 test-gpu: $(STAMP) ## the tests that need an accelerator

@@ -14,7 +14,8 @@ from torch import Tensor
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch, collate, group_by_length
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.linear import QuickLinear
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec, batch_limits

@@ -34,6 +34,10 @@ class ConfigError(IcecoreError):
     """A configuration that contradicts itself or a value of the wrong kind."""
 
 
+class UsageError(ConfigError):
+    """A command line that cannot be read."""
+
+
 class CacheError(IcecoreError):
     """A file that cannot be read as a latent cache."""
 
@@ -64,6 +68,10 @@ class CertificateError(IcecoreError):
 
 class CacheWarning(UserWarning):
     """A file in a folder of caches that was passed over; its text is a sentence for a person."""
+
+
+class TruncationWarning(UserWarning):
+    """Texts that were longer than the longest row; its text is a sentence for a person."""
 
 
 class HeadError(IcecoreError):

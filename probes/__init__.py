@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.heads.entries import HeadEntry
+    from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.config import RunConfig
@@ -14,22 +16,27 @@ if TYPE_CHECKING:
     from probes.runs.results import results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
-    from probes.tasks import load_task
+    from probes.tasks.table import load_task
 
 _HOMES = {
+    "HeadEntry": "probes.heads.entries",
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
-    "load_task": "probes.tasks",
+    "load_task": "probes.tasks.table",
+    "pair_head": "probes.heads.registry",
+    "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
+    "token_head": "probes.heads.registry",
 }
 
 __all__ = [
-    "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task", "results", "run",
+    "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task",
+    "pair_head", "register_head", "results", "run", "token_head",
 ]  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Which module of the two packages imports which, read from the source; `test_architecture` proves things about it."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -8,6 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("extract", "probes")
+PLACE = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+:\w+")
+"""An object that `extract.names.later` imports when it is used."""
 
 Graph = Mapping[str, Mapping[str, object]]
 """Importer to imported; what an arrow maps to names its place, and differs from graph to graph."""
@@ -67,6 +70,8 @@ def imported_names(module: str, path: Path) -> Iterator[tuple[str, int]]:
             if isinstance(name, str):
                 bare = name.lstrip(".")
                 yield absolute(bare, len(name) - len(bare)), node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACE.fullmatch(node.value):
+            yield node.value.replace(":", "."), node.lineno
 
 
 def nearest_module(name: str, known: dict[str, Path]) -> str | None:

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from extract.errors import IcecoreError
-from probes.cli.commands import configured, embed, fetch, inspect, predict, score, sweep, table, verify
-from probes.cli.main import COMMANDS, main
+from probes.cli import main as main_module
+from probes.cli.main import main
 from probes.cli.parsing import read_arguments
+from probes.cli.table import COMMANDS
 from tests.extract.tiny_decoders import save_decoder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,23 +137,10 @@ class ReachedError(Exception):
 def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every command read its arguments and stop there."""
 
-    def stop(*_: Any, **__: Any) -> None:
+    def stop(_: SimpleNamespace) -> int:
         raise ReachedError
 
-    def read_and_stop(*args: Any, **options: Any) -> None:
-        read_arguments(*args, **options)
-        raise ReachedError
-
-    monkeypatch.setattr(configured, "read_arguments", read_and_stop)
-    monkeypatch.setattr(embed, "read_arguments", read_and_stop)
-    monkeypatch.setattr(predict, "load_run", stop)
-    monkeypatch.setattr(table, "read_scores", stop)
-    monkeypatch.setattr(score, "load_scorer", stop)
-    monkeypatch.setattr(score, "read_lines", stop)
-    monkeypatch.setattr(inspect, "LatentCache", stop)
-    monkeypatch.setattr(fetch, "fetch_decoder", stop)
-    monkeypatch.setattr(sweep, "read_arguments", read_and_stop)
-    monkeypatch.setattr(verify, "load_decoder", stop)
+    monkeypatch.setattr(main_module, "load_command", lambda _: stop)
 
 
 def write_shown_configs(folder: Path) -> None:
@@ -183,7 +172,7 @@ def test_commands_parse(words: list[str], desk: Path, capsys: pytest.CaptureFixt
 def test_keys_in_prose_are_keys(page: Path, desk: Path) -> None:
     del desk
     for code in re.findall(OPTION_IN_PROSE, read_page(page)[1]):
-        read_arguments("run", ["configs/demo.yaml", *shlex.split(code)], description="", flags={})
+        read_arguments(COMMANDS["run"], ["configs/demo.yaml", *shlex.split(code)])
 
 
 def test_a_wrong_command_would_be_found(desk: Path, parse_only: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +196,7 @@ def test_a_config_opens_with_its_command(config: Path, desk: Path) -> None:
     commands = list(header_commands(config))
     assert commands[0][:3] == ["icecore", commands[0][1], name_of(config)]
     assert commands[0][1] in COMMANDS
-    made = read_arguments(commands[0][1], [name_of(config)], description="", flags={}).config
+    made = read_arguments(COMMANDS[commands[0][1]], [name_of(config)]).config
     assert made.name in (config.stem, f"{config.parent.name}-{config.stem}")
 
 
@@ -218,7 +207,7 @@ def test_configs_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
             assert isinstance(yaml.safe_load(block.text), dict), block
             (tmp_path / "shown.yaml").write_text(block.text, encoding="utf-8")
             try:
-                read_arguments("run", [str(tmp_path / "shown.yaml")], description="", flags={})
+                read_arguments(COMMANDS["run"], [str(tmp_path / "shown.yaml")])
             except IcecoreError as error:
                 pytest.fail(f"{name_of(page)}:{block.line}: {error}")
 

@@ -1,18 +1,9 @@
-"""Input templates: how a text becomes tokens."""
+"""Settings of an input template. Reading a config loads no numpy."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from typing import Literal
 
 from extract.errors import InputError, unknown_name
-from extract.inputs.joined import JoinedText
-from extract.inputs.spans import read_spans
-from extract.inputs.tokenised import TEXT, EncodedText, Tokeniser, fit_columns
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 BosPolicy = Literal["auto", "force", "none"]
 BOS_POLICIES = {
@@ -55,66 +46,7 @@ class InputTemplate:
 
     def to_dict(self) -> dict[str, object]:
         """Return the template as plain values, for a manifest."""
+        from extract.inputs.spans import read_spans  # brings numpy with it
+
         source = read_spans(self.spans)
         return {**asdict(self), "spans": source.identity if source else ""}
-
-
-class TextEncoder:
-    """Turns plain texts into rows of tokens, none longer than `window`.
-
-    Raises:
-        InputError: As `Tokeniser`, or the template asks for windows, which only words can be read in.
-    """
-
-    def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int) -> None:
-        if template.on_long == "windows":
-            raise InputError(
-                "on_long is 'windows', but these are plain texts: a text has one latent and cannot be put together "
-                "from windows; allowed: 'truncate' or 'error', or texts with their words."
-            )
-        self._tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
-        self.template = template
-        self.spans = read_spans(template.spans)
-        self.max_tokens = min(window, template.max_tokens or window)
-
-    def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
-        """Encode texts, each into one row with at least one token of role `TEXT`.
-
-        Raises:
-            InputError: As `Tokeniser` and `fit_columns`, or a text without tokens. The message names the text by its
-                beginning and its position, `texts[0]` being at `first_index`.
-        """
-        encoded: list[EncodedText] = []
-        for item in self._tokenise(texts, first_index=first_index):
-            kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
-            ids, roles = item.ids[kept], item.roles[kept]
-            if TEXT not in roles:
-                raise InputError(
-                    f"{item.label} has no token to pool over; give a text with at least one visible character."
-                )
-            spans = item.number_spans(self.spans, kept)
-            encoded.append(EncodedText(ids, roles, len(kept) < len(item.ids), spans, item.index))
-        return encoded
-
-
-def cut_at_tokens(
-    texts: Sequence[JoinedText], tokenizer: "PreTrainedTokenizerBase", *, template: InputTemplate
-) -> list[list[list[int]]]:
-    """Find where the tokens of each word begin.
-
-    The pieces of a text join to the very same text, so they are read at the tokens that were counted here. Tokens that
-    stand for bytes of one character are one piece; so is a word that no token begins in.
-
-    Returns:
-        For each text, for each of its words, the characters inside the word at which a piece begins; the first is 0.
-        Nothing is cut off at the template's `max_tokens`.
-    """
-    tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
-    found = []
-    for item, text in zip(tokenise([text.text for text in texts]), texts, strict=True):
-        offsets = item.offsets[item.text_columns]
-        begins = np.unique(offsets[offsets[:, 0] < offsets[:, 1], 0])
-        found.append(
-            [[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans]
-        )  # fmt: skip
-    return found

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from extract.masks.kinds import batch_mask, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import batch_mask
 from extract.masks.plan import MaskPlan
 
 

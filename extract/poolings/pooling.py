@@ -1,13 +1,10 @@
-"""Poolings: the hidden states of one text become one vector; a new one is one function and one row of `POOLINGS`."""
+"""Poolings: the hidden states of one text become one vector; a new one is a function here and a row of `POOLINGS`."""
 
-from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-from extract.errors import UnknownNameError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -92,31 +89,3 @@ def pool_median(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Te
     n = index.counts.long().unsqueeze(-1).expand(-1, 1, hidden.shape[-1])
     median = (ordered.gather(1, (n - 1) // 2) + ordered.gather(1, n // 2)).squeeze(1) / 2
     return torch.where(ordered[:, -1].isnan(), float("nan"), median)  # NaN sorts last and must not be hidden
-
-
-Pooling = Callable[[Tensor, PoolingIndex], Tensor]
-
-POOLINGS: dict[str, tuple[Pooling, str]] = {
-    "last": (pool_last, "the last real token"),
-    "mean": (pool_mean, "the mean of the text tokens, specials and instruction left out"),
-    "weighted-mean": (pool_weighted_mean, "the mean of the text tokens with weights 1, 2, 3 ... along the text"),
-    "first": (pool_first, "the first text token"),
-    "max": (pool_max, "the largest value of each dimension over the text tokens"),
-    "median": (pool_median, "the median of each dimension over the text tokens, whatever a few outliers do"),
-}
-
-
-def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Check names from `POOLINGS`, or one name, and drop repeats; raises as `check_names`."""
-    return check_names("pooling", [names] if isinstance(names, str) else names, POOLINGS)
-
-
-def check_names(noun: str, names: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
-    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all."""
-    chosen = tuple(dict.fromkeys(names))
-    for name in chosen:
-        if name not in allowed:
-            raise unknown_name(noun, name, allowed)
-    if not chosen:
-        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(allowed)}.")
-    return chosen

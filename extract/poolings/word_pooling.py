@@ -1,6 +1,5 @@
 """Word poolings: the hidden states of a word's tokens become one vector; a new one is a function and a table row."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.inputs.batching import BatchWords
-from extract.masks.kinds import MaskKind, kind_matrix, parse_kind
-from extract.masks.plan import MaskPlan
-from extract.poolings.pooling import check_names
-
-AUTO = "auto"
-AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
 
 
 @dataclass(frozen=True)
@@ -71,39 +64,3 @@ def pool_mean_of_tokens(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Flo
     flat = hidden.reshape(-1, hidden.shape[-1]).to(torch.float32)
     # One pass over the tokens in their order: no scattered additions, so the same bits on every run of a GPU.
     return torch.nn.functional.embedding_bag(index.tokens, flat, index.offsets, mode="mean")
-
-
-WordPooling = Callable[[Tensor, WordIndex], Tensor]
-
-WORD_POOLINGS: dict[str, tuple[WordPooling, str]] = {
-    "first": (pool_first_token, "the first token of the word"),
-    "last": (pool_last_token, "the last token of the word"),
-    "mean": (pool_mean_of_tokens, "the mean of the tokens of the word"),
-}
-
-
-def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
-    """Check word pooling names, `auto` included, and drop repeats; raises as `check_names`."""
-    return check_names("word pooling", names, [AUTO, *WORD_POOLINGS])
-
-
-def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
-    """Choose word poolings, `auto` by what a token has seen under a plan.
-
-    Under causal masks only the last token of a word has seen all of it, under backward masks only the first.
-
-    Raises:
-        UnknownNameError: An unknown name, no name at all, or a plan that does not fit the decoder.
-    """
-    kinds = {*plan.kinds(n_blocks), *(() if plan.architecture == "inplace" else (plan.converted[0],))}
-    sees = {side for kind in kinds for side in _sides(parse_kind(kind))}
-    best = {frozenset({"back"}): "last", frozenset({"ahead"}): "first"}.get(frozenset(sees), "mean")
-    return tuple(dict.fromkeys(best if name == AUTO else name for name in check_word_poolings(names)))
-
-
-def _sides(kind: MaskKind) -> set[str]:
-    """Say whether tokens see back, ahead, or both; a kind with spans may do both."""
-    if kind.needs_spans:
-        return {"back", "ahead"}
-    matrix = kind_matrix(kind, kind.n + 3)
-    return {side for side, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}

@@ -15,7 +15,7 @@ from extract.inputs.alignment import WORD_CUT, WORD_LOST
 from extract.inputs.batching import collate, group_by_length
 from extract.inputs.joined import JoinedText
 from extract.inputs.tokenised import EncodedText
-from extract.poolings.word_pooling import select_word_poolings
+from extract.poolings.table import select_word_poolings
 from extract.run.spec import ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.wiring.applied import plan_in_force

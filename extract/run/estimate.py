@@ -17,7 +17,10 @@ from extract.store.manifest import Manifest
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
 
-N_TIMED = 3  # batches that are timed,
+N_WARM, N_TIMED = (
+    2,
+    7,
+)  # batches before the clock starts: pages, threads and kernels are set up; batches that are timed,
 TIMED_TOKENS = 512  # on a CPU none of more tokens than these: it takes seconds, and more are no faster a token
 
 
@@ -31,7 +34,7 @@ class Estimate:
         n_truncated: Texts longer than the window.
         longest: Tokens of the longest text.
         bytes_by_array: Bytes on disk per array of the store.
-        tokens_per_second: Measured on a few batches of these texts, and scaled to their lengths.
+        tokens_per_second: The median of a few batches of these texts, after others to warm up, scaled to all lengths.
         seconds: Estimated time of the computation.
         n_words: Words over all texts; 0 for whole texts.
     """
@@ -69,30 +72,14 @@ def estimate_extraction(
     in the weights and with the square of its length in attention. A text that cannot be pooled is an `InputError`.
     """
     encoder = make_encoder(decoder, spec, has_words=manifest.words is not None)
-    batching = manifest.provenance["batching"]
-    most, fewest = batching["batch_tokens"], batching["min_tokens"]
     lengths: list[int] = []
     n_truncated = 0
-    timed: list[tuple[float, float]] = []  # work, seconds
-    most_timed = TIMED_TOKENS if decoder.device.type == "cpu" else most
+    rate = 0.0
     for start in range(0, len(texts), WINDOW_TEXTS):
         encoded = encoder(texts[start : start + WINDOW_TEXTS], first_index=start)
         lengths += [len(item.ids) for item in encoded]
         n_truncated += sum(item.is_truncated for item in encoded)
-        if not timed:  # batches spread over the lengths of the first window, after one to warm up
-            groups = group_by_length(
-                [len(item.ids) for item in encoded],
-                batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length,
-            )  # fmt: skip
-            picks = np.linspace(0, len(groups) - 1, min(N_TIMED, len(groups))).round().astype(int)
-            for k in (picks[len(picks) // 2], *picks):
-                rows = _beginnings([encoded[i] for i in groups[k]], most=most_timed)
-                batch = collate(rows, range(len(rows)))
-                began = time.perf_counter()
-                with plan_in_force(decoder, spec.mask_plan):
-                    pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
-                timed.append((_work(decoder, [len(row.ids) for row in rows]), time.perf_counter() - began))
-    rate = sum(work for work, _ in timed[1:]) / sum(seconds for _, seconds in timed[1:])
+        rate = rate or _measure(decoder, encoded, spec=spec, manifest=manifest)
     sizes = {
         name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
     }
@@ -100,6 +87,26 @@ def estimate_extraction(
     n_words = 0 if manifest.words is None else int(manifest.words["n_words"])
     seconds = _work(decoder, lengths) / rate
     return Estimate(len(lengths), n_tokens, n_truncated, max(lengths), sizes, n_tokens / seconds, seconds, n_words)
+
+
+def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: ExtractionSpec, manifest: Manifest) -> float:
+    """Measure multiplications per second: the median of batches spread over the lengths of these rows."""
+    batching = manifest.provenance["batching"]
+    groups = group_by_length(
+        [len(item.ids) for item in encoded],
+        batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"], split_length=decoder.split_length,
+    )  # fmt: skip
+    most = TIMED_TOKENS if decoder.device.type == "cpu" else batching["batch_tokens"]
+    picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
+    rates = []
+    with plan_in_force(decoder, spec.mask_plan):
+        for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
+            rows = _beginnings([encoded[i] for i in groups[k]], most=most)
+            batch = collate(rows, range(len(rows)))
+            began = time.perf_counter()
+            pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
+            rates.append(_work(decoder, [len(row.ids) for row in rows]) / (time.perf_counter() - began))
+    return float(np.median(rates[N_WARM:]))
 
 
 def _work(decoder: Decoder, lengths: Sequence[int]) -> float:

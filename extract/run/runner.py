@@ -1,5 +1,6 @@
 """The extraction: texts in, a whole cache out, resumable at any moment."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -9,11 +10,12 @@ from typing import Any, TypeVar
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.digest import digest_rows
-from extract.errors import InputError
+from extract.errors import InputError, TruncationWarning
 from extract.inputs.joined import JoinedText, digest_texts, require_words
 from extract.linear import describe_products
-from extract.poolings.pooling import select_poolings
-from extract.poolings.word_pooling import select_word_poolings
+from extract.masks.plan import MaskPlan
+from extract.own.names import describe_own
+from extract.poolings.table import select_poolings, select_word_poolings
 from extract.run.extraction import Extraction, open_store
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
@@ -74,6 +76,7 @@ def describe_extraction(
     n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
     token_bytes = n_pooled * decoder.description.width * 4
     batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
+    own = describe_own(own_names(plan, spec.poolings, None if words is None else words["poolings"]))
     contents = {
         "poolings": list(select_poolings(spec.poolings)) if words is None else [],
         "layers": list(layers),
@@ -83,6 +86,7 @@ def describe_extraction(
         # The identity of a cache without words, or of a plan whose rules never changed, has no such field.
         **({} if words is None else {"words": words}),
         **({"rules": plan.rules} if plan.rules else {}),
+        **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),
@@ -97,8 +101,17 @@ def describe_extraction(
         "device": str(decoder.device),
         "products": describe_products(next(decoder.module.parameters())),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+        **({"own": own} if own else {}),
     }
     return Manifest(identity, provenance)
+
+
+def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
+    """Give the nouns and names that may be a user's own; `word_poolings` are None where whole texts are pooled."""
+    kinds = [("mask kind", name) for name in plan.kind_names]
+    if word_poolings is None:
+        return kinds + [("pooling", name) for name in poolings]
+    return kinds + [("word pooling", name) for name in word_poolings]
 
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
@@ -168,11 +181,27 @@ def extract_latents(
     """
     unique = unique_texts(texts)
     manifest = describe_extraction(decoder, unique, spec)
-    found = find_cache(Path(folder), manifest.identity)
-    if found is not None:
-        return found
-    path = cache_path(Path(folder), manifest)
-    check_texts(decoder, unique, spec, path=path)
-    with open_store(path, manifest, workers=workers) as writer:
-        Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
-    return LatentCache(path, expected=manifest.identity)
+    cache = find_cache(Path(folder), manifest.identity)
+    if cache is None:
+        path = cache_path(Path(folder), manifest)
+        check_texts(decoder, unique, spec, path=path)
+        with open_store(path, manifest, workers=workers) as writer:
+            Extraction(decoder, unique, spec, writer, progress or ExtractionProgress(), workers).run()
+        cache = LatentCache(path, expected=manifest.identity)
+    if workers.rank == 0:
+        warn_truncated(cache)
+    return cache
+
+
+def warn_truncated(cache: LatentCache) -> None:
+    """Warn, with counts, where texts of a cache were longer than the longest row."""
+    n_cut, template = int(cache.is_truncated.sum()), cache.identity["template"]
+    if not n_cut:
+        return
+    most, window = template["max_tokens"] or template["window"], template["window"]
+    more = f"raise template.max_tokens (this decoder takes {window})" if most < window else "shorten or split them"
+    warnings.warn(
+        f"{n_cut:,} of {len(cache):,} texts have more than {min(most, window)} tokens, and their ends were left out; "
+        f"{more}, or set template.on_long to 'error'.",
+        TruncationWarning, stacklevel=3,
+    )  # fmt: skip

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from extract.decoders.layers import split_layers
 from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
+from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
-from extract.store.layout import STORAGE_DTYPES
+from extract.poolings.table import check_word_poolings, select_poolings
+from extract.store.dtypes import STORAGE_DTYPES
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +40,6 @@ class WordSpec:
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
-        from extract.poolings.word_pooling import check_word_poolings  # the table holds functions of torch
-
         check_word_poolings(self.poolings)
         if self.on_lost not in LOST_POLICIES:
             raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
@@ -57,7 +58,7 @@ class ExtractionSpec:
     words: WordSpec = field(default_factory=WordSpec)
     """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
     layers: tuple[str, ...] = ("all",)
-    """Layer names, or `all`, `blocks`, `upper-half`."""
+    """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`."""
     storage_dtype: str = "float32"
     """How latents are stored: `float32`, `float16` or `bfloat16`."""
     batch_tokens: int | None = None
@@ -77,10 +78,8 @@ class ExtractionSpec:
 
     def __post_init__(self) -> None:
         """Refuse values outside the tables."""
+        object.__setattr__(self, "layers", split_layers(self.layers))
         plan = self.mask_plan
-        from extract.masks.kinds import parse_kind  # rules and poolings are functions of torch
-        from extract.poolings.pooling import select_poolings
-
         if any(parse_kind(segment.kind).needs_spans for segment in plan.segments) and not self.template.spans:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."

@@ -18,7 +18,14 @@ from extract.masks.plan import MaskPlan
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
-from extract.run.runner import check_texts, count_rows, describe_extraction, extract_latents, unique_texts
+from extract.run.runner import (
+    check_texts,
+    count_rows,
+    describe_extraction,
+    extract_latents,
+    unique_texts,
+    warn_truncated,
+)
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.reuse import cache_path, find_cache
@@ -104,10 +111,12 @@ def sweep_latents(
             wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
             _fill(decoder, wiring, branches)
     whole = ((plan, find_cache(Path(folder), manifests[plan].identity)) for plan in plans)
-    return [
+    caches = [
         extract_latents(decoder, unique, spec=specs[plan], folder=folder) if found is None else found
         for plan, found in whole
     ]
+    warn_truncated(caches[0])
+    return caches
 
 
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:

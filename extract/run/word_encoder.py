@@ -12,7 +12,8 @@ from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, AlignedWords, align_words
 from extract.inputs.joined import JoinedText
 from extract.inputs.spans import read_spans
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import (
     SPECIAL,
     TEXT,

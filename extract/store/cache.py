@@ -18,7 +18,8 @@ from extract.errors import CacheError, CacheIncompleteError, unknown_name
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText
 from extract.store.checksums import require_sound
-from extract.store.layout import STORAGE_DTYPES, latent_path
+from extract.store.dtypes import STORAGE_DTYPES
+from extract.store.layout import latent_path
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import RowLookup, StoreReader, WordPlaces
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from extract.digest import DIGEST_BYTES, digest_text
 from extract.errors import CacheError, IcecoreError, first_line, unknown_name
+from extract.store.dtypes import STORAGE_DTYPES
 from extract.store.manifest import SCHEMA, Manifest
 
-STORAGE_DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
 CERTIFICATE_BYTES = 1 << 16
 CHECKSUMS = "/checksums"
 CERTIFICATE = f"{CHECKSUMS}/certificate"
@@ -47,7 +47,7 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
     words = manifest.words
     n_latents = n_rows if words is None else int(words["n_words"])
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        latent_path(manifest, pooling, layer): ((n_latents, width), STORAGE_DTYPES[storage])
+        latent_path(manifest, pooling, layer): ((n_latents, width), np.dtype(STORAGE_DTYPES[storage]).type)
         for pooling in manifest.poolings
         for layer in identity["layers"]
     }

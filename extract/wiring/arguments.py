@@ -15,7 +15,8 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from extract.masks.kinds import additive, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import additive
 from extract.wiring.attention import written_out
 from extract.wiring.interface import MARK, Mark, Wiring, choose_attention
 

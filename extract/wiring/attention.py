@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from extract.masks.kinds import additive
+from extract.masks.matrices import additive
 
 # What an attention layer may pass along that changes its result and that is not computed here: refused, never ignored.
 DECIDING = {

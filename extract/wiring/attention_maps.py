@@ -10,7 +10,8 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError
 from extract.inputs.batching import collate
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.masks.plan import MaskPlan
 from extract.wiring.applied import Skip, masks_in_force, skip_in_force
 from extract.wiring.arguments import ScoreWatch

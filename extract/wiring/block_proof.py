@@ -22,7 +22,8 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.masks.kinds import kind_matrix, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan
 from extract.wiring.interface import AttentionCall, Wiring, only_causal, wired_attention
 from extract.wiring.isolation import BlockCall, look_at_blocks, moved_tokens, short_windows

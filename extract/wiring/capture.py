@@ -14,8 +14,9 @@ from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
 from extract.poolings.pages import empty_in_pages
-from extract.poolings.pooling import POOLINGS, index_batch
-from extract.poolings.word_pooling import WORD_POOLINGS, index_words
+from extract.poolings.pooling import index_batch
+from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.poolings.word_pooling import index_words
 from extract.wiring.interface import wiring_of
 
 FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from extract.errors import DecoderError
 from extract.inputs.spans import CONTEXT
-from extract.masks.kinds import MaskKind, batch_mask, parse_kind
+from extract.masks.kinds import MaskKind, parse_kind
+from extract.masks.matrices import batch_mask
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.wiring.attention import DECIDING, attend, attention_weights
 

@@ -1,27 +1,14 @@
 """What a YAML file may hold before its keys are looked at: sections that are mappings, and no leave to run code."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import is_dataclass
-from typing import Any, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from extract.errors import ConfigError
 from probes.cli.config_file import is_file, load_config_file, load_yaml, shorten
+from probes.cli.keys import SECTIONS
 from probes.runs.config import RunConfig
 
 TRUST = "decoder.trust_remote_code"
-
-
-def _list_sections(spec: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    for name, hint in get_type_hints(spec).items():
-        if get_origin(hint) is dict:
-            yield f"{prefix}{name}", True
-        elif isinstance(hint, type) and is_dataclass(hint):
-            yield f"{prefix}{name}", False
-            yield from _list_sections(hint, f"{prefix}{name}.")
-
-
-SECTIONS = dict(_list_sections(RunConfig))
-"""Sections by dotted name, and whether their keys are those of a head or task; others may be files."""
 
 
 def check_sections(values: dict[Any, Any], file: str) -> None:
@@ -36,15 +23,11 @@ def check_sections(values: dict[Any, Any], file: str) -> None:
         )
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
+def check_arguments(pairs: Iterable[tuple[str, str]]) -> None:
     """Refuse a section on the command line that is neither a mapping nor, where the parser reads one, a file."""
-    for argument, following in zip(arguments, [*arguments, "--"][1:], strict=True):
-        key, equals, text = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--") or not (key in SECTIONS or key.rpartition(".")[0] == "heads"):
+    for key, text in pairs:
+        if not (key in SECTIONS or key.rpartition(".")[0] == "heads"):
             continue
-        if not equals and following.startswith("--"):
-            continue  # the parser says that there is no value
-        text = text if equals else following
         if not SECTIONS.get(key, True) and is_file(text):
             check_sections(_nest(key, load_config_file(text)), text)
             continue
@@ -79,16 +62,11 @@ def _is_section(value: Any, may_be_empty: bool) -> bool:
     return isinstance(value, dict) or (value is None and may_be_empty)
 
 
-def refuse_trust_from_files(config: RunConfig, arguments: Sequence[str]) -> None:
+def refuse_trust_from_files(config: RunConfig, pairs: Iterable[tuple[str, str]]) -> None:
     """Refuse to run code of a checkpoint because a file says so: a config may come from a stranger's run folder."""
-    option = f"--{TRUST}"
-    said = [
-        argument.partition("=")[2] or following
-        for argument, following in zip(arguments, [*arguments, ""][1:], strict=True)
-        if argument.partition("=")[0] == option
-    ]
+    said = [value for key, value in pairs if key == TRUST]
     if config.decoder.trust_remote_code and not any(value.lower() == "true" for value in said):
         raise ConfigError(
             f"{TRUST} is true in a file; allowed: on the command line alone. If you trust the authors of "
-            f"{config.decoder.name!r}, add: {option} true."
+            f"{config.decoder.name!r}, add: --{TRUST} true."
         )

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from extract.errors import HeadError
+from probes.fitting.epochs import FitOptions
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, Part, ignore_epoch
-from probes.fitting.trainer import FitOptions, run_trainer
+from probes.fitting.trainer import run_trainer
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
 

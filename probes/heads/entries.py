@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probes.fitting.saved import FittedModule
-from probes.heads.options import DATA_OPTIONS, HeadOptions, option_defaults
-from probes.heads.result import HeadResult
-from probes.heads.setting import Setting, Watch
+from extract.names import option_names
+from probes.heads.options import DATA_OPTIONS, HeadOptions
+
+if TYPE_CHECKING:
+    from probes.fitting.saved import FittedModule
+    from probes.heads.result import HeadResult
+    from probes.heads.setting import Setting, Watch
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Purpose:
 
 @dataclass(frozen=True)
 class HeadEntry:
-    """One row of the table of heads.
+    """One row of the table of heads. Its functions and classes may be named by `later`.
 
     Attributes:
         name: The name in configs.
@@ -47,13 +50,13 @@ class HeadEntry:
     kind: str
     description: str
     sources: tuple[Any, ...]
-    evaluate: Callable[[HeadOptions, Setting, Watch], HeadResult]
+    evaluate: "Callable[[HeadOptions, Setting, Watch], HeadResult]"
     check: Callable[[Any, HeadOptions, Purpose], None]
-    build: Callable[..., FittedModule]
+    build: "Callable[..., FittedModule]"
     check_options: Callable[[HeadOptions], None] = lambda _: None
     oldest_schema: int = 1
     gives_probabilities: bool = False
 
     def options(self) -> tuple[str, ...]:
         """Name its options in a config."""
-        return (*(name for source in self.sources for name in option_defaults(source)), *DATA_OPTIONS)
+        return (*(name for source in self.sources for name in option_names(source)), *DATA_OPTIONS)

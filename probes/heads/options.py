@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-import torch
-
-from extract.errors import ConfigError, IcecoreError, unknown_name
+from extract.decoders.layers import split_layers
+from extract.errors import ConfigError, IcecoreError, UnknownNameError, unknown_name
+from extract.names import option_names, resolve
 from probes.networks.widths import Widths, check_widths
 
 DATA_OPTIONS = ("pooling", "layers")
@@ -43,12 +43,15 @@ def split_data_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str,
     """Separate a head's own options from the pooling (empty for the first extracted one) and the layers it reads."""
     own = {key: value for key, value in options.items() if key not in DATA_OPTIONS}
     layers, pooling = options.get("layers", "all"), options.get("pooling")
-    names = list(layers) if isinstance(layers, list | tuple) else [layers]
-    if not names or not all(isinstance(item, str) and item for item in names):
-        raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer name or a list of them.")
+    try:
+        names = split_layers(layers)
+    except UnknownNameError:
+        names = ()
+    if not names:
+        raise ConfigError(f"option layers of head {name!r} is {layers!r}; allowed: a layer, or a list of them.")
     if not isinstance(pooling, str | None) or pooling == "":
         raise ConfigError(f"option pooling of head {name!r} is {pooling!r}; allowed: the name of a pooling.")
-    return own, pooling or "", tuple(names)
+    return own, pooling or "", names
 
 
 def option_defaults(source: Any) -> dict[str, inspect.Parameter]:
@@ -76,15 +79,23 @@ def resolve_sources(
         ConfigError: A value of the wrong kind.
         HeadError: A value that a dataclass refuses.
     """
+    require_known(name, sources, options, others=others)
+    sources = [resolve(source) for source in sources]
     declared = [option_defaults(source) for source in sources]
     given: list[dict[str, Any]] = [{} for _ in sources]
     for key, value in options.items():
-        place = next((k for k, table in enumerate(declared) if key in table), None)
-        if place is None:
-            raise unknown_name(f"{name} option", key, [*(option for table in declared for option in table), *others])
+        place = next(k for k, table in enumerate(declared) if key in table)
         is_checked = isinstance(sources[place], type) and is_dataclass(sources[place])  # checks its own ranges
         given[place][key] = coerce(name, key, value, declared[place][key], is_free=is_checked)
     return tuple(_build(source, values) for source, values in zip(sources, given, strict=True))
+
+
+def require_known(name: str, sources: Sequence[Any], options: Mapping[str, Any], *, others: Sequence[str] = ()) -> None:
+    """Refuse an option that no source declares, without importing the sources; arguments as of `resolve_sources`."""
+    known = [*(option for source in sources for option in option_names(source)), *others]
+    for key in options:
+        if key not in known:
+            raise unknown_name(f"{name} option", key, known)
 
 
 def _build(source: Any, values: dict[str, Any]) -> Any:
@@ -132,6 +143,8 @@ def _readings(value: Any, kind: type) -> Iterator[Any]:
 
 def try_building(name: str, network: type[Any], arguments: dict[str, Any]) -> None:
     """Build a network without memory or randomness, so that a bad value is refused before anything is extracted."""
+    import torch
+
     sizes = arguments.get("bottleneck")
     n_layers = len(sizes) if isinstance(sizes, list | tuple) else 2  # the true number is known with the cache
     try:

@@ -1,86 +1,156 @@
 """The table of heads. A new head is one file, one row here, one config and one test."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from extract.errors import unknown_name
+from extract.errors import InputError, unknown_name
+from extract.names import later
+from extract.own.names import add_own, find_own
+from probes.fitting.epochs import EpochOptions
 from probes.fitting.protocols import find_protocol
-from probes.fitting.trainer import EpochOptions
-from probes.heads.classes.cosine_threshold import (
-    CosineThreshold,
-    ThresholdOptions,
-    check_threshold,
-    evaluate_threshold,
-)
-from probes.heads.classes.few_shot_probe import FewShotOptions, FewShotProbe, check_few_shot, evaluate_few_shot
-from probes.heads.classes.logistic_probe import LinearProbe, check_probe, evaluate_probe
-from probes.heads.classes.nearest_centroid import NearestCentroid, check_centroids, evaluate_centroids
-from probes.heads.classes.solving import ProbeOptions
 from probes.heads.entries import HeadEntry
-from probes.heads.numbers.ridge_probe import RidgeOptions, RidgeProbe, check_ridge, evaluate_ridge
-from probes.heads.options import DATA_OPTIONS, HeadOptions, resolve_sources, split_data_options
-from probes.heads.pairs.evaluation import pair_head
-from probes.heads.words.evaluation import token_head
-from probes.heads.words.logistic import fit_token_logistic
-from probes.heads.words.options import LogisticOptions
-from probes.networks.cosine_heads import CosineLinear, CosineMLP
-from probes.networks.layer_cosine import LayerCosine
-from probes.networks.siamese_cosine import SiameseCosine
-from probes.networks.token_heads import TokenClassifier, TokenMix, TokenNormed
+from probes.heads.options import DATA_OPTIONS, HeadOptions, require_known, resolve_sources, split_data_options
+
+
+def pair_head(name: str, network: Any, fit: EpochOptions | None, description: str) -> HeadEntry:
+    """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs.
+
+    `fit` holds the defaults of fitting it; None for a network without training.
+    """
+    return HeadEntry(
+        name, "pairs", description, (network, fit) if fit else (network,),
+        evaluate=later("probes.heads.pairs.evaluation:evaluate_pair_head", network),
+        check=later("probes.heads.pairs.evaluation:check_pairs"),
+        check_options=later("probes.heads.pairs.evaluation:check_network", network), build=network, oldest_schema=2,
+    )  # fmt: skip
+
+
+def token_head(
+    name: str, network: Any, description: str, *,
+    options: Any = later("probes.heads.words.options:TokenOptions"),  # noqa: B008 - frozen
+    fit: Any = None,
+) -> HeadEntry:  # fmt: skip
+    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
+
+    `fit` fits it in place of `fit_token_head`.
+    """
+    return HeadEntry(
+        name, "words", description, (options,),
+        evaluate=later("probes.heads.words.evaluation:evaluate_token_head", network, fit),
+        check=later("probes.heads.words.evaluation:check_words"), build=network,
+    )  # fmt: skip
+
 
 _ENTRIES = (
     pair_head(
-        "layer-cosine", LayerCosine, EpochOptions(),
+        "layer-cosine", later("probes.networks.layer_cosine:LayerCosine"), None,
         "raw and standardised cosine of each layer; the best on validation is the score",
     ),
     pair_head(
-        "cosine-mlp", CosineMLP, EpochOptions(batch_size=64, max_epochs=100, patience=20),
-        "standardised layer cosines -> 128 -> 1",
+        "cosine-mlp", later("probes.networks.cosine_heads:CosineMLP"),
+        EpochOptions(batch_size=64, max_epochs=100, patience=20), "standardised layer cosines -> 128 -> 1",
     ),
     pair_head(
-        "cosine-linear", CosineLinear, EpochOptions(batch_size=64, max_epochs=100, patience=20),
+        "cosine-linear", later("probes.networks.cosine_heads:CosineLinear"),
+        EpochOptions(batch_size=64, max_epochs=100, patience=20),
         "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
-        "siamese-cosine", SiameseCosine, EpochOptions(batch_size=128, max_epochs=150, patience=15),
+        "siamese-cosine", later("probes.networks.siamese_cosine:SiameseCosine"),
+        EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
     HeadEntry(
         "logistic-probe", "classes", "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
-        (ProbeOptions,), evaluate=evaluate_probe, check=check_probe, build=LinearProbe, oldest_schema=3,
-        gives_probabilities=True,
+        (later("probes.heads.classes.solving:ProbeOptions"),),
+        evaluate=later("probes.heads.classes.logistic_probe:evaluate_probe"),
+        check=later("probes.heads.classes.logistic_probe:check_probe"),
+        build=later("probes.heads.classes.logistic_probe:LinearProbe"), oldest_schema=3, gives_probabilities=True,
     ),
     HeadEntry(
         "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
-        (ThresholdOptions,), evaluate=evaluate_threshold, check=check_threshold, build=CosineThreshold,
-        oldest_schema=3,
+        (later("probes.heads.classes.cosine_threshold:ThresholdOptions"),),
+        evaluate=later("probes.heads.classes.cosine_threshold:evaluate_threshold"),
+        check=later("probes.heads.classes.cosine_threshold:check_threshold"),
+        build=later("probes.heads.classes.cosine_threshold:CosineThreshold"), oldest_schema=3,
     ),
     HeadEntry(
         "nearest-centroid", "classes", "the nearest class mean, every layer, by cosine or distance; the best on "
-        "validation", (), evaluate=evaluate_centroids, check=check_centroids, build=NearestCentroid, oldest_schema=3,
+        "validation", (),
+        evaluate=later("probes.heads.classes.nearest_centroid:evaluate_centroids"),
+        check=later("probes.heads.classes.nearest_centroid:check_centroids"),
+        build=later("probes.heads.classes.nearest_centroid:NearestCentroid"), oldest_schema=3,
     ),
     HeadEntry(
         "few-shot-probe", "classes", "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
-        (FewShotOptions,), evaluate=evaluate_few_shot, check=check_few_shot, build=FewShotProbe,
+        (later("probes.heads.classes.few_shot_probe:FewShotOptions"),),
+        evaluate=later("probes.heads.classes.few_shot_probe:evaluate_few_shot"),
+        check=later("probes.heads.classes.few_shot_probe:check_few_shot"),
+        build=later("probes.heads.classes.few_shot_probe:FewShotProbe"),
     ),
     HeadEntry(
         "ridge-probe", "numbers", "ridge regression in closed form, every layer and alpha; the best on validation",
-        (RidgeOptions,), evaluate=evaluate_ridge, check=check_ridge, build=RidgeProbe, oldest_schema=3,
+        (later("probes.heads.numbers.ridge_probe:RidgeOptions"),),
+        evaluate=later("probes.heads.numbers.ridge_probe:evaluate_ridge"),
+        check=later("probes.heads.numbers.ridge_probe:check_ridge"),
+        build=later("probes.heads.numbers.ridge_probe:RidgeProbe"), oldest_schema=3,
     ),
     token_head(
-        "token-classifier", TokenClassifier,
+        "token-classifier", later("probes.networks.token_heads:TokenClassifier"),
         "dropout and linear on each layer, all layers at once; the best on validation",
     ),
     token_head(
-        "token-logistic", TokenClassifier, "L2 logistic regression by L-BFGS on each layer; the best on validation",
-        options=LogisticOptions, fit=fit_token_logistic,
+        "token-logistic", later("probes.networks.token_heads:TokenClassifier"),
+        "L2 logistic regression by L-BFGS on each layer; the best on validation",
+        options=later("probes.heads.words.options:LogisticOptions"),
+        fit=later("probes.heads.words.logistic:fit_token_logistic"),
     ),
-    token_head("token-normed", TokenNormed, "the same on layer-normed latents"),
+    token_head("token-normed", later("probes.networks.token_heads:TokenNormed"), "the same on layer-normed latents"),
     token_head(
-        "token-mix", TokenMix, "the same on a softmax-weighted sum of layer-normed layers with a scale"
+        "token-mix", later("probes.networks.token_heads:TokenMix"),
+        "the same on a softmax-weighted sum of layer-normed layers with a scale",
     ),
 )  # fmt: skip
 HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
+SHIPPED = tuple(HEADS)
+
+
+def register_head(entry: HeadEntry) -> HeadEntry:
+    """Add a head, which configs may then name.
+
+    Its code is part of what a fit is: edited, it is fitted anew. A run with it is read back in another process where
+    its module can be imported.
+
+    Args:
+        entry: A row as `pair_head` and `token_head` make it from a network, or a `HeadEntry`; the same name again
+            replaces it.
+
+    Raises:
+        InputError: A name of the library, or something else than a row.
+
+    Example:
+        >>> from probes.networks.cosine_heads import CosineLinear
+        >>> class Steps(CosineLinear):
+        ...     "A head of its own."
+        >>> register_head(pair_head("cosine-steps", Steps, EpochOptions(), "weights of layers, my way")).kind
+        'pairs'
+    """
+    if not isinstance(entry, HeadEntry):
+        raise InputError(f"a head is {str(entry)[:60]!r}; allowed: what pair_head, token_head or HeadEntry make.")
+    add_own("head", entry.name, entry, shipped=SHIPPED)
+    HEADS[entry.name] = entry
+    return entry
+
+
+def _register_as(name: str, entry: Any) -> None:
+    register_head(replace(entry, name=name) if isinstance(entry, HeadEntry) else entry)
+
+
+def find_head(name: str) -> bool:
+    """Whether there is such a head; one of the user's is imported for it."""
+    find_own("head", name, known=HEADS, add=_register_as)
+    return name in HEADS
 
 
 def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
@@ -89,11 +159,17 @@ def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
     Raises:
         UnknownNameError: Another name, or a head for another kind of task.
     """
+    find_head(name)
     table = {key: entry for key, entry in HEADS.items() if kind in ("", entry.kind)}
     if name not in table:
         hint = f"These are the heads for tasks of {kind}, such as {task!r}." if kind and task else ""
         raise unknown_name("head", name, table, hint=hint)
     return table[name]
+
+
+def check_head(name: str, options: Mapping[str, Any] | None, *, kind: str = "", task: str = "") -> None:
+    """Refuse an unknown head or option before anything is imported; arguments and errors as of `resolve_head`."""
+    require_known(name, head_entry(name, kind=kind, task=task).sources, options or {}, others=DATA_OPTIONS)
 
 
 def resolve_head(

@@ -16,8 +16,8 @@ from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.registry import HEADS
-from probes.latents.channels import split_poolings
 from probes.latents.class_features import join_pair
+from probes.latents.poolings import split_poolings
 
 Heads = Sequence[SavedHead[FittedModule]]
 """A head of a run, fitted with one seed or several."""

@@ -8,10 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.decoders.layers import select_from
-from extract.errors import HeadError
 from extract.store.cache import LatentCache
-
-JOIN = "+"
+from probes.latents.poolings import JOIN, split_poolings
 
 
 @dataclass(frozen=True)
@@ -37,14 +35,6 @@ class Channels:
         """Gather rows of every channel, `L` being their number."""
         parts = [cache.gather(rows, pooling, layers=self.layers) for pooling in self.poolings]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def split_poolings(text: str) -> tuple[str, ...]:
-    """Read `mean` or `mean+last`; an empty or repeated name raises `HeadError`."""
-    names = tuple(part.strip() for part in text.split(JOIN))
-    if not all(names) or len(set(names)) != len(names):
-        raise HeadError(f"pooling is {text!r}; allowed: names, each once, joined by '{JOIN}', for instance mean+last.")
-    return names
 
 
 def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = "all") -> Channels:

@@ -1,6 +1,4 @@
-"""Losses between predicted and gold similarities, both in [0, 1]."""
-
-from collections.abc import Callable
+"""Losses between predicted and gold similarities, both in [0, 1]; their names are in `loss_table`."""
 
 import torch
 from jaxtyping import Float
@@ -50,12 +48,3 @@ def cosent_loss(predicted: Float[Tensor, " B"], gold: Float[Tensor, " B"], *, sc
     wrong = scale * (predicted.unsqueeze(0) - predicted.unsqueeze(1))  # [i, j]: how far j stands above i
     wrong = wrong[gold.unsqueeze(1) > gold.unsqueeze(0)]
     return torch.logsumexp(torch.cat([wrong.new_zeros(1), wrong]), dim=0)
-
-
-LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-    "log-variance": (log_variance_loss, "log of the variance of the residuals (FREEZE)"),
-    "mse": (mse_loss, "mean squared error"),
-    "cosent": (cosent_loss, "order of the gold within a batch (CoSENT)"),
-}
-COMPARING = ("log-variance", "cosent")
-"""Losses that compare rows with each other."""

@@ -12,7 +12,7 @@ from extract.errors import unknown_name
 from probes.latents.pair_latents import PairBatch, PairLatents, SimilarityBatch
 from probes.latents.standardise import Standardiser
 from probes.metrics.correlation import correlations
-from probes.networks.losses import LOSSES
+from probes.networks.loss_table import LOSSES
 from probes.networks.optimisers import adamw
 
 
@@ -99,7 +99,7 @@ class PairHead(lightning.LightningModule, ABC):
         predicted, gold = self._score(batch), batch.gold
         if self._n_processes() > 1:  # a variance, and a ranking, is of the whole batch, not of each device's share
             predicted, gold = self._from_all(predicted, has_gradient=True), self._from_all(gold)
-        loss = LOSSES[self.loss_name][0](predicted, gold)
+        loss: Tensor = LOSSES[self.loss_name][0](predicted, gold)
         self.log("train_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.gold))
         return loss
 

@@ -12,7 +12,6 @@ from extract.masks.plan import CAUSAL, MaskPlan
 from extract.store.cache import LatentCache
 from probes.fitting.protocols import find_protocol
 from probes.heads.result import HeadResult
-from probes.report.figures.formats import figure_formats
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.write import write_plans
 from probes.runs.config import RunConfig
@@ -52,7 +51,7 @@ def report_plans(
     described = decoder.description.to_dict()
     header = make_header(config, what, folder, command=command, decoder=described, task=task.describe())
     record = PlansScores(header, **scores)
-    write_plans(folder, record, KINDS[config.task.kind].report, formats=figure_formats(config.figures))
+    write_plans(folder, record, KINDS[config.task.kind].report, formats=config.figures)
     return RunResult(folder, record)
 
 

@@ -86,6 +86,12 @@ def _check_row(
     return CheckedRow(values, split, table.place(row))
 
 
+def find_split_column(tables: Mapping[Any, RawTable], named: str | None) -> str | None:
+    """Return the column of the split of one file: as named, else `split` where the file has it, else none."""
+    table = tables.get(None)
+    return "split" if named is None and table is not None and "split" in table.columns else named
+
+
 def columns_of(rows: Sequence[CheckedRow]) -> dict[str, list[Any]]:
     """Gather rows, at least one, column by column."""
     return {name: [row.values[name] for row in rows] for name in rows[0].values}

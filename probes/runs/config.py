@@ -9,14 +9,15 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
 from probes.fitting.protocols import find_protocol
-from probes.latents.channels import split_poolings
+from probes.heads.registry import check_head, resolve_head
+from probes.latents.poolings import split_poolings
 from probes.report.figures.formats import figure_formats
-from probes.tasks.base import Task
-from probes.tasks.pairs.leakage import drop_leaked_rows
+from probes.tasks.corpora import CORPORA
 from probes.tasks.table import TASKS, load_task
 
 if TYPE_CHECKING:
     from probes.heads.options import HeadOptions
+    from probes.tasks.base import Task
 
 NAME_BYTES = 150
 """Of the name of a run, which some files and folders carry on."""
@@ -56,7 +57,7 @@ class TaskSpec:
         """What its rows are: `pairs` with a graded similarity, texts of `classes`, or sentences of tagged `words`."""
         return TASKS[self.name].kind
 
-    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> Task:
+    def load(self, defaults: Mapping[str, Any] = MappingProxyType({})) -> "Task":
         """Load the task, drawn down to `pairs` per split.
 
         `defaults` are options of the reader that replace its own where it has them, as a protocol sets them.
@@ -65,6 +66,8 @@ class TaskSpec:
         options = {**{key: value for key, value in defaults.items() if key in known}, **self.options}
         task: Any = load_task(self.name, **options)
         if self.drop_leaked != "none":
+            from probes.tasks.pairs.leakage import drop_leaked_rows
+
             task = drop_leaked_rows(task, by=self.drop_leaked)
         found: Task = task.subset(self.pairs) if self.pairs else task
         return found
@@ -86,8 +89,6 @@ class PretrainingSpec:
     """Seed of the autoencoders; one set of them serves every seed of a head."""
 
     def __post_init__(self) -> None:
-        from probes.tasks.corpus import CORPORA
-
         if self.corpus and self.corpus not in (*CORPORA, *TASKS):
             raise unknown_name("corpus", self.corpus, [*CORPORA, *TASKS])
         if self.texts < 1:
@@ -127,8 +128,8 @@ class RunConfig:
     """Whether calibration gives a text paired with itself the highest score."""
     bootstrap: int = 1000
     """Bootstrap resamples behind every interval."""
-    figures: str | tuple[str, ...] = "png"
-    """Formats of the figures, png, svg or pdf, one or several with ',' between them."""
+    figures: tuple[str, ...] = ("png",)
+    """Formats of the figures: png, svg, pdf, one or several."""
     caches: str = "caches"
     """Folder of caches, shared by runs."""
     runs: str = "runs"
@@ -161,7 +162,10 @@ class RunConfig:
 
     def _check_heads(self) -> None:
         """Refuse options of heads, and poolings that they read and nobody extracts."""
-        from probes.runs.kinds import KINDS  # the heads bring torch with them
+        for name, options in self.heads.items():
+            check_head(name, options, kind=self.task.kind, task=self.task.name)
+        heads = self.resolve_heads()
+        from probes.runs.kinds import KINDS  # brings torch with it; unknown names are refused without
 
         kind = KINDS[self.task.kind]
         if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
@@ -172,7 +176,7 @@ class RunConfig:
         key, extracted = "extraction.poolings", self.extraction.poolings
         if kind.reads_words:
             key, extracted = "extraction.words.poolings", self.extraction.words.poolings
-        for name, resolved in self.resolve_heads().items():
+        for name, resolved in heads.items():
             for pooling in split_poolings(resolved.pooling_of(extracted)):
                 if pooling not in extracted and "auto" not in extracted:  # the plan says which pooling `auto` is
                     raise ConfigError(
@@ -183,8 +187,6 @@ class RunConfig:
 
     def resolve_heads(self) -> "dict[str, HeadOptions]":
         """Check the options of every head; those that the config leaves out are the protocol's, then the defaults."""
-        from probes.heads.registry import resolve_head  # the heads bring torch with them
-
         context = {"protocol": self.protocol, "kind": self.task.kind, "task": self.task.name}
         return {name: resolve_head(name, options, **context) for name, options in self.heads.items()}
 

@@ -15,14 +15,16 @@ from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.protocols import find_protocol
 from probes.fitting.saved import SavedHead
 from probes.heads.entries import Purpose
-from probes.heads.pairs.pretraining import AUTOENCODER, Pretraining, obtain_autoencoder
+from probes.heads.pairs.autoencoders import AUTOENCODER
+from probes.heads.pairs.pretraining import Pretraining, obtain_autoencoder
 from probes.heads.registry import HEADS
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.runs.config import RunConfig
 from probes.runs.record import describe_cache
 from probes.tasks.base import Task
 from probes.tasks.classes.look_both_ways import look_both_ways_split
-from probes.tasks.corpus import Corpus, load_corpus
+from probes.tasks.corpora import load_corpus
+from probes.tasks.corpus import Corpus
 from probes.tasks.words.every_token import label_every_token
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from extract.decoders.loading import choose_device
 from extract.digest import digest_bytes
 from extract.files import read_file
+from extract.own.names import describe_own
+from extract.run.runner import own_names
 from extract.store.cache import LatentCache
-from probes.heads.pairs.pretraining import AUTOENCODER
+from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting
 from probes.report.document import result_rows
-from probes.report.figures.formats import figure_formats
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
@@ -99,7 +100,7 @@ def run(
         pretrained.describe(corpus),
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
     )  # fmt: skip
-    write_run(folder, scores, task, kind.report, formats=figure_formats(config.figures))
+    write_run(folder, scores, task, kind.report, formats=config.figures)
     return RunResult(folder, scores)
 
 
@@ -130,8 +131,15 @@ def make_header(
     return Header(
         what=what, kind=config.task.kind if task else "", protocol=config.protocol, name=folder.name, command=command,
         device=str(choose_device(config.decoder.device)), n_resamples=config.bootstrap, decoder=decoder, task=task,
-        config_sha256=digest_bytes(read_file(folder / CONFIG)), **describe_program(),
+        config_sha256=digest_bytes(read_file(folder / CONFIG)), own=describe_own(_own_names(config)),
+        **describe_program(),
     )  # fmt: skip
+
+
+def _own_names(config: RunConfig) -> list[tuple[str, str]]:
+    spec = config.extraction
+    words = spec.words.poolings if KINDS[config.task.kind].reads_words else None
+    return [*own_names(spec.mask_plan, spec.poolings, words), *(("head", name) for name in config.heads)]
 
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
@@ -144,5 +152,5 @@ def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT
     decoder = cache.manifest.provenance["decoder"]
     header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task={})
     scores = PretrainingScores(header, describe_cache(cache), pretrained.describe(None))
-    write_pretraining(folder, scores, formats=figure_formats(config.figures))
+    write_pretraining(folder, scores, formats=config.figures)
     return RunResult(folder, scores)

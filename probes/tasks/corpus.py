@@ -1,7 +1,6 @@
 """Texts without gold, for pretraining: generic sentences, text files, hub datasets, or the texts of any task."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from probes.readers.hub import read_hub
 from probes.readers.local import need_local
 from probes.readers.raw_rows import RawTable, read_raw
 from probes.readers.text_files import read_lines
-from probes.tasks.table import TASKS, check_options, load_task
 
 GENERICS_FILE = "GenericsKB.txt"
 MIN_TEXTS = 8
@@ -60,7 +58,7 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
         kinds[score >= 1.0].append(cells[1].strip())
     chosen = kinds if templated == "last" else kinds[:1]
     generator = np.random.default_rng(seed)
-    return _corpus(
+    return make_corpus(
         "generics", local.source(path), [kind[i] for kind in chosen for i in generator.permutation(len(kind))]
     )
 
@@ -68,7 +66,7 @@ def load_generics(folder: str | Path | None = None, *, templated: str = "last", 
 def load_text_file(file: str | Path, *, column: str = "text") -> Corpus:
     """Read texts of a file in their order: one per line of .txt, or a column of CSV, TSV, JSON Lines or Parquet."""
     path = Path(file).expanduser()
-    return _corpus(path.stem, str(path), read_texts(path, column=column))
+    return make_corpus(path.stem, str(path), read_texts(path, column=column))
 
 
 def read_texts(path: Path, *, column: str = "text") -> list[str]:
@@ -83,7 +81,7 @@ def load_hub_texts(
     tables, source = read_hub(repository, revision=revision, help_text="give a local file to corpus 'text-file'")
     if split not in tables:
         raise unknown_name("split", split, tables)
-    return _corpus(Path(repository).name, source, _column(tables[split], column))
+    return make_corpus(Path(repository).name, source, _column(tables[split], column))
 
 
 def _score(cell: str) -> float | None:
@@ -93,38 +91,8 @@ def _score(cell: str) -> float | None:
         return None
 
 
-CORPORA: dict[str, tuple[Callable[..., Corpus], str]] = {
-    "generics": (load_generics, "generic sentences: $ICECORE_DATA/genericskb"),
-    "text-file": (load_text_file, "a line per text, or a column of CSV, TSV, JSON Lines or Parquet"),
-    "text-hub": (load_hub_texts, "a column of a hub dataset"),
-}
-
-
-def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> Corpus:
-    """Load the first `n_texts` texts of a corpus, or of a task of any kind.
-
-    Args:
-        name: A key of `CORPORA`, or a task, all of whose texts are taken.
-        n_texts: The most texts to take, from the start.
-        options: The options of the corpus or task.
-
-    Raises:
-        UnknownNameError: The corpus, task or option is unknown.
-        TaskError: An option is missing or of the wrong type, or the texts cannot be read or are fewer than 8.
-    """
-    if name in CORPORA:
-        load, _ = CORPORA[name]
-        check_options("corpus", name, load, options)
-        found = load(**options)
-    elif name in TASKS:
-        task = load_task(name, **options)
-        found = _corpus(task.name, task.source, task.plain_texts())
-    else:
-        raise unknown_name("corpus", name, [*CORPORA, *TASKS])
-    return Corpus(found.name, found.source, found.lines[:n_texts])
-
-
-def _corpus(name: str, source: str, texts: list[str]) -> Corpus:
+def make_corpus(name: str, source: str, texts: list[str]) -> Corpus:
+    """Make a corpus of the texts that are not blank, each once; `TaskError` for fewer than 8."""
     lines = tuple(dict.fromkeys(text for text in texts if text.strip()))
     if len(lines) < MIN_TEXTS:
         raise TaskError(f"corpus {name!r} has {len(lines)} texts ({source}); allowed: at least {MIN_TEXTS}.")

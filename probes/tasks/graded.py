@@ -1,14 +1,29 @@
 """What tasks with numbers as gold share: enough rows, and different gold, for a correlation."""
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from extract.errors import TaskError
+from probes.readers.checked_rows import CheckedRow, columns_of
 from probes.tasks.base import Task, unique_texts
+from probes.tasks.splitting import SplitRule, place_rows
 
 MIN_SPLIT_ROWS = 8
 """The fewest rows of a split; a correlation over fewer means nothing."""
+
+
+def split_graded(
+    rows: Sequence[CheckedRow], rule: SplitRule, *, columns: Sequence[str], name: str
+) -> tuple[dict[str, dict[str, list[Any]]], str]:
+    """Gather the rows of each split column by column, drawing splits that are missing; see `place_rows`.
+
+    Rows of one group stay together, or where there are no groups those with the same texts, in any order.
+    """
+    keys = [row.values.get("group") or tuple(sorted(row.values[column] for column in columns)) for row in rows]
+    parts, note = place_rows([row.split for row in rows], keys, rule, task=name, fewest=MIN_SPLIT_ROWS)
+    return {split: columns_of([rows[place] for place in places]) for split, places in parts.items()}, note
 
 
 class GradedTask(Task):

@@ -2,13 +2,15 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
 from extract.errors import TaskError
+from probes.readers.splits import SPLITS
 
 MIN_CLASS_ROWS = 3
 """A class with fewer rows cannot be in train, validation and test."""
@@ -16,6 +18,85 @@ SPLIT_NOTE = "splits drawn: "
 """Start of a note about splits that are not official."""
 N_FOLDS = 10
 """Groups are cut into ten parts: eight to train, one each to validation and test."""
+RARE, SPLIT = ("error", "drop"), ("auto", "given")
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How splits that the source lacks are drawn."""
+
+    seed: int = 0
+    """Seed of the draw."""
+    validation_fraction: float = 0.1
+    """Part of the training rows that becomes validation when there is a test split and no validation split."""
+    rare: str = "error"
+    """What to do with classes of fewer than 3 rows when all splits are drawn: `error` or `drop`."""
+    split: str | None = "auto"
+    """`auto` draws them, `given` leaves the splits as they are in the source; None is `auto` where there are none."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("rare", RARE), ("split", (*SPLIT, None))):
+            if getattr(self, name) not in allowed:
+                raise TaskError(
+                    f"`{name}` is {getattr(self, name)!r}, but one of {', '.join(filter(None, allowed))} is needed."
+                )
+        if not 0 < self.validation_fraction <= 0.5:
+            raise TaskError(
+                f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is "
+                "needed."
+            )
+
+
+def place_rows(
+    given: Sequence[str | None], keys: Sequence[Hashable], rule: SplitRule, *, task: str, fewest: int = 1
+) -> tuple[dict[str, NDArray[np.int64]], str]:
+    """Place rows in splits, drawing those that are not given; rows of one key stay together.
+
+    Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
+
+    Args:
+        given: The split of each row; None for none.
+        keys: What names each row: equal keys never end up in two drawn splits.
+        rule: How to draw.
+        task: Name of the task, for messages.
+        fewest: Fewest rows of a drawn split.
+
+    Returns:
+        Split to its rows, in their order, and a note about what was drawn; empty where nothing was.
+
+    Raises:
+        TaskError: Too few rows, or rows without a split under `given`.
+    """
+    parts: dict[str, NDArray[np.int64]] = {
+        split: np.flatnonzero([each == split for each in given]) for split in SPLITS if split in given
+    }
+    named = set(given)
+    is_auto = rule.split == "auto" or (rule.split is None and named == {None})
+    if not is_auto or not (named <= {None, "train"} or named == {"train", "test"}):
+        if None in named:
+            raise TaskError(f"task {task!r} has rows without a split: name their column, or set `split: auto`.")
+        return parts, ""
+    share = 1 / N_FOLDS if named <= {None, "train"} else rule.validation_fraction
+    source = np.arange(len(given)) if named <= {None, "train"} else parts["train"]
+    places: dict[Hashable, list[int]] = {}
+    for row in source.tolist():
+        places.setdefault(keys[row], []).append(row)
+    order = np.random.default_rng(rule.seed).permutation(len(places))
+    rest = [list(places.values())[k] for k in order]
+    n_held = max(fewest, round(len(source) * share))
+    for split in ("test", "validation") if named <= {None, "train"} else ("validation",):
+        held: list[int] = []
+        while rest and len(held) < n_held:
+            held += rest.pop()
+        parts[split] = np.sort(np.array(held, dtype=np.int64))
+    parts["train"] = np.sort(np.array([row for rows in rest for row in rows], dtype=np.int64))
+    if len(parts["train"]) < fewest or min(map(len, parts.values())) < fewest:
+        raise TaskError(
+            f"task {task!r} has {len(source)} rows in {len(places)} different ones, too few to draw splits of at least "
+            f"{fewest} rows each: add rows, or give files that are split already."
+        )
+    counted = ", ".join(f"{len(parts[split])} {split}" for split in SPLITS if split in parts)
+    return {split: parts[split] for split in SPLITS if split in parts}, f"{SPLIT_NOTE}{counted} with seed {rule.seed}"
 
 
 def rare_classes(labels: Sequence[int]) -> dict[int, int]:

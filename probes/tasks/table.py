@@ -6,25 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from extract.errors import TaskError, unknown_name
-from probes.tasks.base import Kind, Task
-from probes.tasks.classes.finance import load_banking77, load_fiqa, load_phrasebank
-from probes.tasks.classes.law import load_scotus, load_unfair_tos
-from probes.tasks.classes.medicine import load_chemprot, load_mqp, load_pubmedqa, load_rct
-from probes.tasks.classes.readers import load_class_hub, load_class_sample, read_class_files
-from probes.tasks.numbers.readers import load_number_sample, read_number_files
-from probes.tasks.pairs.readers import load_sample, load_stsb, load_stsb_hub, load_stsb_local, read_pair_files
-from probes.tasks.words.files import load_word_files, load_word_hub
-from probes.tasks.words.known import (
-    load_conll2000,
-    load_conll2003,
-    load_financial_ner,
-    load_ud_ewt,
-    load_wnut17,
-    load_words_sample,
-)
+from extract.names import later, parameter_names, resolve
+
+if TYPE_CHECKING:
+    from probes.tasks.base import Task
 
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),
@@ -47,61 +35,115 @@ class TaskEntry:
     """One row of the table of tasks."""
 
     name: str
-    kind: Kind
+    kind: str
     description: str
-    load: Callable[..., Task]
+    load: "Callable[..., Task]"
     """Its parameters are the options of the task."""
 
     def options(self) -> tuple[str, ...]:
         """Name the options of the task, in the order of its loader."""
-        return tuple(inspect.signature(self.load).parameters)
+        return parameter_names(self.load)
 
 
-_ENTRIES: dict[Kind, tuple[tuple[str, str, Callable[..., Task]], ...]] = {
+_ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "pairs": (
-        ("sts-sample", "small sample written for this project, gold 0-5, no benchmark", load_sample),
-        ("stsb", "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub", load_stsb),
-        ("stsb-local", "STS Benchmark from its three CSV files, gold 0-5", load_stsb_local),
-        ("stsb-hub", "STS Benchmark (or its like) from the hub, gold 0-1", load_stsb_hub),
-        ("pair-files", "your own CSV, TSV, JSON Lines or Parquet files", read_pair_files),
+        (
+            "sts-sample", "probes.tasks.pairs.readers:load_sample",
+            "small sample written for this project, gold 0-5, no benchmark",
+        ),
+        (
+            "stsb", "probes.tasks.pairs.readers:load_stsb",
+            "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub",
+        ),
+        (
+            "stsb-local", "probes.tasks.pairs.readers:load_stsb_local",
+            "STS Benchmark from its three CSV files, gold 0-5",
+        ),
+        ("stsb-hub", "probes.tasks.pairs.readers:load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
+        ("pair-files", "probes.tasks.pairs.readers:read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
     ),
     "classes": (
-        ("class-sample", "sentences of six topics written for this project, no benchmark", load_class_sample),
-        ("banking77", "Banking77 from its CSV files, 77 intents, accuracy", load_banking77),
-        ("pubmedqa", "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1", load_pubmedqa),
-        ("chemprot", "ChemProt from its JSON Lines files, else the hub, 13 relations, weighted F1", load_chemprot),
-        ("mqp", "medical question pairs from mqp.csv, similar or different, accuracy", load_mqp),
-        ("rct", "PubMed 20k RCT from its text files, 5 parts of an abstract, weighted F1", load_rct),
         (
-            "financial-phrasebank",
-            "Financial PhraseBank from its text files, 3 sentiments, weighted F1",
-            load_phrasebank,
+            "class-sample", "probes.tasks.classes.readers:load_class_sample",
+            "sentences of six topics written for this project, no benchmark",
         ),
-        ("fiqa-sa", "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1", load_fiqa),
-        ("scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1", load_scotus),
-        ("unfair-tos", "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1", load_unfair_tos),
-        ("class-files", "your own CSV, TSV, JSON Lines or Parquet files, by column names", read_class_files),
-        ("class-hub", "a classification dataset of the hub, by column names", load_class_hub),
+        (
+            "banking77", "probes.tasks.classes.finance:load_banking77",
+            "Banking77 from its CSV files, 77 intents, accuracy",
+        ),
+        (
+            "pubmedqa", "probes.tasks.classes.medicine:load_pubmedqa",
+            "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1",
+        ),
+        (
+            "chemprot", "probes.tasks.classes.medicine:load_chemprot",
+            "ChemProt from its JSON Lines files, else the hub, 13 relations, weighted F1",
+        ),
+        (
+            "mqp", "probes.tasks.classes.medicine:load_mqp",
+            "medical question pairs from mqp.csv, similar or different, accuracy",
+        ),
+        (
+            "rct", "probes.tasks.classes.medicine:load_rct",
+            "PubMed 20k RCT from its text files, 5 parts of an abstract, weighted F1",
+        ),
+        (
+            "financial-phrasebank", "probes.tasks.classes.finance:load_phrasebank",
+            "Financial PhraseBank from its text files, 3 sentiments, weighted F1",
+        ),
+        (
+            "fiqa-sa", "probes.tasks.classes.finance:load_fiqa",
+            "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1",
+        ),
+        ("scotus", "probes.tasks.classes.law:load_scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1"),
+        (
+            "unfair-tos", "probes.tasks.classes.law:load_unfair_tos",
+            "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1",
+        ),
+        (
+            "class-files", "probes.tasks.classes.readers:read_class_files",
+            "your own CSV, TSV, JSON Lines or Parquet files, by column names",
+        ),
+        (
+            "class-hub", "probes.tasks.classes.readers:load_class_hub",
+            "a classification dataset of the hub, by column names",
+        ),
     ),
     "numbers": (
-        ("number-sample", "review sentences rated 1 to 5, written for this project, no benchmark", load_number_sample),
-        ("number-files", "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files", read_number_files),
+        (
+            "number-sample", "probes.tasks.numbers.readers:load_number_sample",
+            "review sentences rated 1 to 5, written for this project, no benchmark",
+        ),
+        (
+            "number-files", "probes.tasks.numbers.readers:read_number_files",
+            "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files",
+        ),
     ),
     "words": (
-        ("words-sample", "small sample written for this project: ner, chunk or pos", load_words_sample),
-        ("conll2003", "CoNLL-2003 English: ner, chunk or pos; local files, else the hub", load_conll2003),
-        ("conll2000", "CoNLL-2000: chunk or pos; local files, else the hub", load_conll2000),
-        ("wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17", load_wnut17),
-        ("ud-ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt", load_ud_ewt),
-        ("financial-ner", "financial agreements from $ICECORE_DATA/financial-ner", load_financial_ner),
-        ("word-files", "your own CoNLL columns, CoNLL-U or JSON Lines", load_word_files),
-        ("word-hub", "a token dataset of the hub, by column names", load_word_hub),
+        (
+            "words-sample", "probes.tasks.words.known:load_words_sample",
+            "small sample written for this project: ner, chunk or pos",
+        ),
+        (
+            "conll2003", "probes.tasks.words.known:load_conll2003",
+            "CoNLL-2003 English: ner, chunk or pos; local files, else the hub",
+        ),
+        ("conll2000", "probes.tasks.words.known:load_conll2000", "CoNLL-2000: chunk or pos; local files, else the hub"),
+        ("wnut17", "probes.tasks.words.known:load_wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17"),
+        ("ud-ewt", "probes.tasks.words.known:load_ud_ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt"),
+        (
+            "financial-ner", "probes.tasks.words.known:load_financial_ner",
+            "financial agreements from $ICECORE_DATA/financial-ner",
+        ),
+        ("word-files", "probes.tasks.words.files:load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
+        ("word-hub", "probes.tasks.words.files:load_word_hub", "a token dataset of the hub, by column names"),
     ),
-}
+}  # fmt: skip
+"""Kind to its tasks: name, loader, and a line about it."""
 TASKS: dict[str, TaskEntry] = {
-    name: TaskEntry(name, kind, description, load)
+    name: TaskEntry(name, kind, description, later(place))
     for kind, rows in _ENTRIES.items()
-    for name, description, load in rows
+    for name, place, description in rows
 }
 """Every task, by name."""
 
@@ -110,7 +152,7 @@ RENAMED = {"validation_share": "validation_fraction"}
 """Old names of task options that are still read."""
 
 
-def load_task(name: str, /, **options: object) -> Task:
+def load_task(name: str, /, **options: object) -> "Task":
     """Load a task of any kind.
 
     Args:
@@ -134,7 +176,8 @@ def load_task(name: str, /, **options: object) -> Task:
     entry = TASKS[name]
     found = rename_options(options)
     check_options("task", name, entry.load, found)
-    return entry.load(**found)
+    task: Task = entry.load(**found)
+    return task
 
 
 def rename_options(options: Mapping[str, object]) -> dict[str, object]:
@@ -153,7 +196,7 @@ def check_options(what: str, name: str, load: Callable[..., object], options: Ma
         UnknownNameError: The loader does not take an option.
         TaskError: An option is missing, or of the wrong type.
     """
-    parameters = inspect.signature(load).parameters
+    parameters = inspect.signature(resolve(load)).parameters
     for option, value in options.items():
         if option not in parameters:
             raise unknown_name(f"{what} option", option, parameters, hint=f"These are the options of {what} {name!r}.")

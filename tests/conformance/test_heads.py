@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
+from extract.names import option_names, resolve
 from probes.fitting.saved import SavedHead
 from probes.heads.entries import HeadEntry, Purpose
 from probes.heads.registry import HEADS, resolve_head
@@ -107,7 +108,7 @@ def test_options_resolve_from_nothing_and_from_text(name: str) -> None:
     assert entry.description
     found = resolve_head(name, None)
     assert (found.name, found.pooling, found.layers) == (name, "", ("all",))
-    for source, value in zip(entry.sources, found.own, strict=True):
+    for source, value in zip(map(resolve, entry.sources), found.own, strict=True):
         expected: Any = {} if not is_dataclass(source) else source() if isinstance(source, type) else source
         assert value == expected
         if not is_dataclass(value):
@@ -128,8 +129,14 @@ def test_an_unknown_option_is_refused_with_the_nearest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HEADS)
+def test_options_are_named_without_an_import_as_they_are_declared(name: str) -> None:
+    entry = HEADS[name]
+    assert entry.options()[:-2] == tuple(option for each in entry.sources for option in option_names(resolve(each)))
+
+
+@pytest.mark.parametrize("name", HEADS)
 def test_every_option_is_documented(name: str) -> None:
-    for source in HEADS[name].sources:
+    for source in map(resolve, HEADS[name].sources):
         declared = source if isinstance(source, type) else type(source)
         if is_dataclass(declared):
             lines = [line for each in declared.__mro__[:-1] for line in getsource(each).splitlines()]
@@ -212,6 +219,7 @@ def without_seconds(result: HeadResult) -> str:
     return as_text(replace(result, seeds=tuple({**each, "seconds": 0} for each in result.seeds)))
 
 
+@pytest.mark.long
 def test_the_seed_decides_everything(trial: Trial, tmp_path: Path) -> None:
     same = trial.again(folder=tmp_path / "same")
     assert without_seconds(same) == without_seconds(trial.result)
@@ -254,6 +262,7 @@ def test_predicted_names_are_those_of_the_gold(trial: Trial) -> None:
         assert np.mean(names[found[found >= 0]] == gold[found >= 0]) > PLANTED[kind].chance[1]
 
 
+@pytest.mark.long
 def test_nothing_is_chosen_on_the_test_split(trial: Trial, tmp_path: Path) -> None:
     """Poison the gold of the test split: whatever was chosen, fitted or predicted stays bit-identical."""
     poisoned = trial.again(task=task_of(trial.case, ("test",)), folder=tmp_path)

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from extract.inputs.spans import CONTEXT
-from extract.masks.kinds import KINDS, MaskKind, batch_mask, draw, kind_matrix, parse_kind
+from extract.masks.kinds import KINDS, MaskKind, parse_kind
+from extract.masks.matrices import batch_mask, draw, kind_matrix
 from extract.masks.plan import parse_plan
+from extract.names import resolve
 from extract.wiring.applied import plan_in_force
 from extract.wiring.certificate import influence
 from extract.wiring.probe_rows import probe_spans
@@ -28,7 +30,7 @@ def matrix(kind: MaskKind, spans: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_docstring_draws_the_rule(name: str) -> None:
-    drawn = re.findall(r"(?:^[01](?: [01])+\n?)+", inspect.getdoc(KINDS[name].rule) or "", re.MULTILINE)
+    drawn = re.findall(r"(?:^[01](?: [01])+\n?)+", inspect.getdoc(resolve(KINDS[name].rule)) or "", re.MULTILINE)
     assert drawn[0].strip() == draw(matrix(parse_kind(name), SPANS))
 
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from extract.inputs.batching import Batch, collate
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import SPECIAL, TEXT, EncodedText, WordColumns
-from extract.poolings.pooling import POOLINGS, index_batch
-from extract.poolings.word_pooling import WORD_POOLINGS, index_words
+from extract.poolings.pooling import index_batch
+from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.poolings.word_pooling import index_words
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 D = 5
@@ -42,7 +44,8 @@ def encoded(n_tokens: int, *, n_special: int = 0, words: WordColumns | None = No
 def pool(name: str, rows: list[Tensor], items: list[EncodedText], *, side: Side = "right", width: int = 0) -> Tensor:
     """Pool rows as one batch."""
     batch = collate(items, range(len(items)), side=side, width=width)
-    return POOLINGS[name][0](lay(rows, batch), index_batch(batch.is_text, batch.is_real))
+    pooled: Tensor = POOLINGS[name][0](lay(rows, batch), index_batch(batch.is_text, batch.is_real))
+    return pooled
 
 
 def pool_words(name: str, rows: list[Tensor], items: list[EncodedText], *, side: Side = "right") -> Tensor:
@@ -50,7 +53,8 @@ def pool_words(name: str, rows: list[Tensor], items: list[EncodedText], *, side:
     batch = collate(items, range(len(items)), side=side, width=9)
     assert batch.words is not None
     hidden = lay(rows, batch).nan_to_num(nan=1e30)  # words never read padding; a sum that did would show
-    return WORD_POOLINGS[name][0](hidden, index_words(batch.words, torch.device("cpu")))
+    pooled: Tensor = WORD_POOLINGS[name][0](hidden, index_words(batch.words, torch.device("cpu")))
+    return pooled
 
 
 @pytest.mark.parametrize("name", POOLINGS)

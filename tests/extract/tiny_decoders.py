@@ -17,7 +17,8 @@ from extract.decoders.layers import layer_names
 from extract.digest import digest_rows
 from extract.inputs.batching import Batch, collate
 from extract.inputs.joined import JoinedText, digest_texts
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.store.create import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.writer import StoreWriter

@@ -39,6 +39,8 @@ from tests.golden.record import (
     write_golden,
 )
 
+OFTEN = ("pairs-mse", "classes", "words-pos", "sweep-pairs-all")
+"""Cases of the default suite; the others are `long`."""
 MODES = ("", "exact", "write")
 SHOWN = 20
 NEW_PAIRS = [
@@ -111,7 +113,9 @@ def run_case(name: str, case: Case, folder: Path, decoder: Path) -> Numbers:
     return found
 
 
-@pytest.mark.parametrize("name", make_cases())
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in make_cases()]
+)
 def test_the_numbers_are_the_golden_ones(
     name: str, tmp_path: Path, decoder: Path, labelled: dict[str, str], mode: str
 ) -> None:

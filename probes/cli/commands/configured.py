@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from rich.console import Console
 
@@ -11,53 +13,40 @@ from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
-from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher, show
-from probes.heads.pairs.pretraining import AUTOENCODER
+from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import check_heads, load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
-from probes.tasks.base import Task
-from probes.tasks.corpus import Corpus, load_corpus
-
-DRY_RUN = (bool, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing")
+from probes.tasks.corpora import load_corpus
+from probes.tasks.corpus import Corpus
 
 
-def run_command(argv: Sequence[str]) -> int:
+def run_command(found: SimpleNamespace) -> int:
     """Extract what is missing, fit every head, report."""
-    parsed = read_arguments("run", argv, description=run_command.__doc__ or "", flags={"dry_run": DRY_RUN})
-    if parsed.flags["dry_run"]:
-        return _dry_run(parsed.config)
-    _show(run(parsed.config, watcher=screen_watcher(Console(stderr=True)), command=command_line()))
+    if found.dry_run:
+        return _dry_run(found.config)
+    _show(run(found.config, watcher=screen_watcher(Console(stderr=True)), command=command_line()))
     return 0
 
 
-def extract_command(argv: Sequence[str]) -> int:
+def extract_command(found: SimpleNamespace) -> int:
     """Extract the latents of a config's task into its cache, or find them there."""
-    parsed = read_arguments("extract", argv, description=extract_command.__doc__ or "", flags={"dry_run": DRY_RUN})
-    if parsed.flags["dry_run"]:
-        return _dry_run(parsed.config)
-    for source in _sources(parsed.config):
-        cache = obtain_cache(parsed.config, source, watcher=screen_watcher(Console(stderr=True)))
+    if found.dry_run:
+        return _dry_run(found.config)
+    for source in _sources(found.config):
+        cache = obtain_cache(found.config, source, watcher=screen_watcher(Console(stderr=True)))
         show(str(cache.path))
     return 0
 
 
-def fit_command(argv: Sequence[str]) -> int:
+def fit_command(found: SimpleNamespace) -> int:
     """Fit and report on a cache that is already there; no decoder is loaded."""
-    flags: Flags = {
-        "cache": (str, "", "the cache file; when absent, found in the caches folder"),
-        "head": (
-            str, "", f"fit this head alone; {AUTOENCODER!r} fits layer-wise autoencoders on every text of the cache, "
-            "which is that of pretraining.corpus when absent",
-        ),
-    }  # fmt: skip
-    parsed = read_arguments("fit", argv, description=fit_command.__doc__ or "", flags=flags)
-    config, name, head = parsed.config, parsed.flags["cache"], parsed.flags["head"]
+    config, name, head = found.config, found.cache, found.head
     watcher = screen_watcher(Console(stderr=True))
     if head == AUTOENCODER:
         cache = _open_named(name) if name else find_cache_of(config, _corpus(config))
@@ -83,7 +72,7 @@ def _corpus(config: RunConfig) -> Corpus:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-def _sources(config: RunConfig) -> list[Task | Corpus]:
+def _sources(config: RunConfig) -> list[Any]:
     """Return everything whose texts a run extracts: its task, and the corpus that its heads start from."""
     task, corpus = load_run_task(config), obtain_corpus(config)
     return [task] if corpus is None else [task, corpus]
@@ -105,6 +94,7 @@ def _show(result: RunResult) -> None:
 
 def _dry_run(config: RunConfig) -> int:
     sources = _sources(config)
+    check_heads(config, sources[0])  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=screen_watcher(Console(stderr=True)).say)
     estimates: list[Estimate] = []
     lines: list[str] = []

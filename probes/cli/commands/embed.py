@@ -3,47 +3,33 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from rich.console import Console
 
-from extract.errors import ConfigError, InputError, unknown_name
+from extract.errors import InputError, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache
 from probes.cli.commands.score import read_lines
-from probes.cli.parsing import Flags, read_arguments
 from probes.cli.screen import screen_watcher, show
 from probes.runs.obtain import obtain_cache
 from probes.tasks.corpus import Corpus, read_texts
 
-FLAGS: Flags = {
-    "column": (str, "text", "column of the texts, where FILE is a table"),
-    "out": (
-        str, "", "also write the latents, a row per text of FILE: .npy for an array (texts, layers, poolings, width), "
-        ".parquet for a column per pooling and layer beside the text",
-    ),
-}  # fmt: skip
 SUFFIXES = (".npy", ".parquet")
 
 
-def embed_command(argv: Sequence[str]) -> int:
-    """Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input."""
-    file, *rest = argv or [""]
-    if file.startswith("-") and file not in ("-", "-h", "--help"):
-        raise ConfigError(f"embed begins with {file!r}; allowed: icecore embed FILE [CONFIG] [--key value].")
-    is_help = file in ("-h", "--help")
-    parsed = read_arguments(
-        "embed FILE", argv if is_help else rest, description=embed_command.__doc__ or "", flags=FLAGS
-    )
-    out = Path(parsed.flags["out"])
-    if parsed.flags["out"] and out.suffix not in SUFFIXES:
+def embed_command(found: SimpleNamespace) -> int:
+    """Extract the latents of the texts of a file or of standard input."""
+    file, out = found.file, Path(found.out)
+    if found.out and out.suffix not in SUFFIXES:
         raise unknown_name("suffix of --out", out.suffix, SUFFIXES)
-    texts = _texts(file, parsed.flags["column"])
+    texts = _texts(file, found.column)
     watcher = screen_watcher(Console(stderr=True))
     name = "standard input" if file == "-" else Path(file).name
-    cache = obtain_cache(parsed.config, Corpus(name, file, tuple(texts)), watcher=watcher)
+    cache = obtain_cache(found.config, Corpus(name, file, tuple(texts)), watcher=watcher)
     show(str(cache.path))
-    if parsed.flags["out"]:
+    if found.out:
         write_file(out, _npy(cache, texts) if out.suffix == ".npy" else _parquet(cache, texts))
         show(str(out))
     return 0

@@ -1,30 +1,24 @@
 """`icecore inspect`: what a cache is, from what, how complete, how large, and what was certified."""
 
 import json
-from collections.abc import Sequence
+from types import SimpleNamespace
 
 from rich.console import Console
 
 from extract.errors import CacheError
 from extract.store.cache import LatentCache
 from extract.store.manifest import flatten
-from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import show
 
 NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes unnoticed"
 
 
-def inspect_command(argv: Sequence[str]) -> int:
+def inspect_command(found: SimpleNamespace) -> int:
     """Say what a cache is and how complete; works on half-done caches."""
-    parser = make_parser("inspect", inspect_command.__doc__)
-    parser.add_argument("file", type=str, help="the cache")
-    parser.add_argument("--json", dest="as_json", action="store_true", help="print identity and provenance as JSON")
-    parser.add_argument("--verify", action="store_true", help="read the whole file and compare it with its checksums")
-    found = parse_command(parser, argv, usage="FILE")
     cache = LatentCache(found.file, allow_partial=True)
     if found.verify:
         _verify(cache)
-    if found.as_json:
+    if found.json:
         value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
         Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
         return 0

@@ -1,12 +1,15 @@
 """`icecore list`: what can be named in a configuration."""
 
-from collections.abc import Callable, Iterable, Sequence
-from inspect import signature
+import sys
+from collections.abc import Callable, Iterable
+from shutil import get_terminal_size
+from types import SimpleNamespace
 
-from rich.console import Console
-from rich.table import Table
+from extract.errors import printable
+from probes.cli.help import strong, two_columns
 
-from extract.errors import unknown_name
+MOST_INDENT = 32
+"""Columns of the names; a longer one has a line of its own."""
 
 
 def _decoders() -> list[tuple[str, str]]:
@@ -32,8 +35,7 @@ def _masks() -> list[tuple[str, str]]:
 
 
 def _poolings() -> list[tuple[str, str]]:
-    from extract.poolings.pooling import POOLINGS
-    from extract.poolings.word_pooling import AUTO, AUTO_RULE, WORD_POOLINGS
+    from extract.poolings.table import AUTO, AUTO_RULE, POOLINGS, WORD_POOLINGS
 
     words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
     rows = [(name, text) for name, (_, text) in POOLINGS.items()]
@@ -49,20 +51,21 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _corpora() -> list[tuple[str, str]]:
-    from probes.tasks.corpus import CORPORA
+    from extract.names import parameter_names
+    from probes.tasks.corpora import CORPORA
 
-    rows = [(name, _with_options(text, signature(load).parameters)) for name, (load, text) in CORPORA.items()]
+    rows = [(name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items()]
     return [*rows, ("any task", "the texts of the task; its own options")]
 
 
 def _heads() -> list[tuple[str, str]]:
-    from probes.heads.options import option_defaults
-    from probes.heads.pairs.pretraining import AUTOENCODER, SOURCES
+    from extract.names import option_names
+    from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
     from probes.heads.registry import HEADS
 
     rows = [(name, entry.kind, entry.description, entry.options()) for name, entry in HEADS.items()]
     description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
-    options = tuple(option for source in SOURCES for option in option_defaults(source))
+    options = tuple(option for source in SOURCES for option in option_names(source))
     rows.append((AUTOENCODER, "pretraining.autoencoder", description, options))
     return [(name, _with_options(f"{kind}: {text}", options)) for name, kind, text, options in rows]
 
@@ -72,7 +75,7 @@ def _with_options(text: str, options: Iterable[str]) -> str:
 
 
 def _losses() -> list[tuple[str, str]]:
-    from probes.networks.losses import LOSSES
+    from probes.networks.loss_table import LOSSES
 
     return [(name, text) for name, (_, text) in LOSSES.items()]
 
@@ -99,19 +102,11 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
 }
 
 
-def list_command(argv: Sequence[str]) -> int:
-    """List one table, or all of them."""
-    if argv and argv[0] in ("-h", "--help"):
-        Console(markup=False).print(f"usage: icecore list [{' | '.join(TABLES)}]")
-        return 0
-    for name in argv:
-        if name not in TABLES:
-            raise unknown_name("table", name, TABLES)
-    for name in argv or TABLES:
-        table = Table(title=name, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True, style="bold")
-        table.add_column()
-        for row in TABLES[name]():
-            table.add_row(*row)
-        Console(markup=False).print(table)
+def list_command(found: SimpleNamespace) -> int:
+    """List one table, some, or all of them."""
+    width = get_terminal_size().columns
+    for name in found.table or TABLES:
+        rows = [(printable(key), printable(text)) for key, text in TABLES[name]()]
+        indent = min(max(len(key) for key, _ in rows) + 4, MOST_INDENT)
+        sys.stdout.write("\n".join([strong(name), *two_columns(rows, indent, width=width)]) + "\n")
     return 0

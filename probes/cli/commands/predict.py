@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +14,6 @@ from rich.console import Console
 from extract.errors import IcecoreError, InputError, printable, unknown_name
 from extract.files import write_file
 from probes.cli.commands.score import read_lines, read_rows
-from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import screen_watcher
 from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
 from probes.readers.text_files import inner_suffix
@@ -21,38 +21,14 @@ from probes.runs.loaded import LoadedRun, load_run
 from probes.runs.scorer import Scorer
 
 TABLES = (*DELIMITERS, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-FORMATS = ("csv", "jsonl")
 OBJECT = 'give an object, as {"text": ...}'
 GUESSES = {1: (("text",), ("sentence",), ("words",), ("tokens",)), 2: (("text1", "text2"), ("sentence1", "sentence2"))}
 """Columns that are read when none are named, by the texts of a row."""
 
 
-def predict_command(argv: Sequence[str]) -> int:
+def predict_command(found: SimpleNamespace) -> int:
     """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
-    parser = make_parser("predict", predict_command.__doc__)
-    parser.add_argument("run", type=str, help="run folder, as runs/demo")
-    parser.add_argument(
-        "file", type=str, nargs="?", default="-",
-        help=f"a table ({', '.join(TABLES)}), a text file of rows as `icecore score` reads it, or '-' for such rows on "
-        "standard input",
-    )  # fmt: skip
-    parser.add_argument(
-        "--columns", type=str, default="", help="columns of the texts, parted by commas: two for pairs, else one"
-    )
-    parser.add_argument("--out", type=str, default="", help="file to write; standard output when absent")
-    parser.add_argument("--format", type=str, default="", help="csv or jsonl; by the suffix of --out, else csv")
-    parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
-    parser.add_argument("--decoder", type=str, default="", help="where the run's decoder is; as recorded when absent")
-    parser.add_argument("--probabilities", action="store_true", help="add the probability of every class")
-    parser.add_argument(
-        "--serve", action="store_true",
-        help="stay: read a JSON object with the texts per line on standard input, answer each with a line of JSON",
-    )  # fmt: skip
-    parser.add_argument(
-        "--trust-remote-code", action="store_true", help="run code that comes with the decoder; a run folder cannot"
-    )
-    found = parse_command(parser, argv, usage="RUN [FILE]")
-    form = _format(found.format, found.out)
+    form = found.format or ("jsonl" if found.out.endswith((".jsonl", ".ndjson")) else "csv")
     loaded = load_run(found.run, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code)
     columns = tuple(filter(None, (name.strip() for name in found.columns.split(","))))
     if found.serve:
@@ -72,13 +48,6 @@ def predict_command(argv: Sequence[str]) -> int:
 def _say(loaded: LoadedRun, head: str, what: str) -> None:
     scorer = loaded.scorer(head)
     screen_watcher(Console(stderr=True)).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds; {what}")
-
-
-def _format(named: str, out: str) -> str:
-    form = named or ("jsonl" if out.endswith((".jsonl", ".ndjson")) else "csv")
-    if form not in FORMATS:
-        raise unknown_name("format", form, FORMATS)
-    return form
 
 
 def _read(

@@ -4,12 +4,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
 
 from extract.errors import InputError, printable
-from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import screen_watcher
 from probes.runs.scorer import Scorer, load_scorer
 
@@ -18,23 +18,8 @@ CHUNK_ROWS = 4096
 COUNTS = {1: "one text", 2: "two texts"}
 
 
-def score_command(argv: Sequence[str]) -> int:
+def score_command(found: SimpleNamespace) -> int:
     """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
-    parser = make_parser("score", score_command.__doc__)
-    parser.add_argument("run", type=str, help="run folder, as runs/demo")
-    parser.add_argument("texts", type=str, nargs="*", help="the texts of one row: two for pairs, else one")
-    parser.add_argument(
-        "--file", "--pairs", type=str, default="",
-        help="file of rows, a line each, the two texts of a pair with a tab between them; '-' reads standard input; "
-        "for words also .conll: a word a line, a blank line after each sentence",
-    )  # fmt: skip
-    parser.add_argument("--head", type=str, default="", help="head of the run; the best on validation when absent")
-    parser.add_argument("--decoder", type=str, default="", help="where the run's decoder is; as recorded when absent")
-    parser.add_argument(
-        "--trust-remote-code", action="store_true", help="run code that comes with the decoder; a run folder cannot"
-    )
-    parser.add_argument("--jsonl", action="store_true", help="print a JSON object per row")
-    found = parse_command(parser, argv, usage="RUN TEXT [TEXT]")
     lines = read_lines(found.file) if found.file else []  # before the decoder is loaded, which takes longer
     scorer = load_scorer(
         found.run, head=found.head or None, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code

@@ -5,10 +5,10 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
-from extract.errors import printable, unknown_name
+from extract.errors import printable
 from extract.files import write_file
-from probes.cli.parsing import make_parser, parse_command
 from probes.heads.result import HeadResult
 from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.runs.results import read_scores, results, results_by_plan
@@ -19,15 +19,8 @@ LATEX = str.maketrans(
 )
 
 
-def table_command(argv: Sequence[str]) -> int:
+def table_command(found: SimpleNamespace) -> int:
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
-    parser = make_parser("table", table_command.__doc__)
-    parser.add_argument("runs", type=str, nargs="+", help="run folders, as runs/demo")
-    parser.add_argument("--format", type=str, default="markdown", help=f"{', '.join(FORMATS)}, or tidy (CSV of all)")
-    parser.add_argument("--out", type=str, default="", help="file to write; standard output when absent")
-    found = parse_command(parser, argv, usage="RUN [RUN...] [--format FORMAT]")
-    if found.format not in (*FORMATS, "tidy"):
-        raise unknown_name("format", found.format, (*FORMATS, "tidy"))
     if found.format == "tidy":
         text = results(found.runs).to_csv(index=False)
     else:

@@ -1,27 +1,24 @@
 """`icecore verify` and `icecore attention`: proof and pictures of a mask plan on a decoder."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-from jsonargparse import ArgumentParser
 
 from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
-from extract.masks.kinds import draw
-from extract.masks.plan import parse_plan
+from extract.masks.matrices import draw
 from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
 from extract.wiring.certificate import check_batch_invariance, check_influence, influence
-from extract.wiring.isolation import N_TOKENS, measured_masks
+from extract.wiring.isolation import measured_masks
 from probes.cli.commands.score import read_lines
-from probes.cli.parsing import make_parser, parse_command
 from probes.cli.screen import show
 from probes.report.figures.attention import draw_maps, draw_sink_mass
-from probes.report.figures.formats import FORMATS, figure_formats
+from probes.report.figures.formats import figure_formats
 from probes.report.figures.style import Album
 
 TEXTS = (
@@ -30,13 +27,9 @@ TEXTS = (
 )
 
 
-def verify_command(argv: Sequence[str]) -> int:
+def verify_command(found: SimpleNamespace) -> int:
     """Certify a mask plan on a decoder and print the mask that was measured at every block."""
-    parser = _parser("verify", verify_command.__doc__)
-    parser.add_argument("--tokens", type=int, default=N_TOKENS, help="length of the row, in tokens")
-    parser.add_argument("--picture", type=str, default="", help=f"file for the matrices: .{', .'.join(FORMATS)}")
-    found = parse_command(parser, argv, usage="DECODER PLAN")
-    plan, picture = parse_plan(found.plan), Path(found.picture)
+    plan, picture = found.plan, Path(found.picture)
     formats = figure_formats(picture.suffix.removeprefix(".")) if found.picture else ()
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     with plan_in_force(decoder, plan) as wiring:
@@ -64,19 +57,13 @@ def verify_command(argv: Sequence[str]) -> int:
     return 0
 
 
-def attention_command(argv: Sequence[str]) -> int:
+def attention_command(found: SimpleNamespace) -> int:
     """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
-    parser = _parser("attention", attention_command.__doc__)
-    parser.add_argument("--texts", type=str, default="", help="text file, a text a line; two sentences when absent")
-    parser.add_argument("--bos", type=str, default="auto", help="BOS policy: auto, force or none")
-    parser.add_argument("--out", type=str, default="attention", help="folder for the figures attention and sink_mass")
-    parser.add_argument("--figures", type=str, default="png", help=f"formats, with ',' between: {', '.join(FORMATS)}")
-    found = parse_command(parser, argv, usage="DECODER PLAN")
-    plan, formats = parse_plan(found.plan), figure_formats(found.figures)
+    plan = found.plan
     texts = [line for line in read_lines(found.texts) if line.strip()] if found.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=found.bos))
-    album = Album(_writable(Path(found.out)), formats)
+    album = Album(_writable(Path(found.out)), found.figures)
     title, note = f"{plan.text} on {decoder.description.name}", f"mean over heads and {len(texts):,} texts"
     album.add(
         "attention", draw_maps, maps.maps, maps.blocks, title=f"Mean attention, {title}",
@@ -90,14 +77,6 @@ def attention_command(argv: Sequence[str]) -> int:
         show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
     show(f"{album.folder}: {', '.join(file for files in album.drawn.values() for file in files)}")
     return 0
-
-
-def _parser(name: str, text: str | None) -> ArgumentParser:
-    parser = make_parser(name, text)
-    parser.add_argument("decoder", type=str, help="known name, hub id, local folder or .gguf file")
-    parser.add_argument("plan", type=str, help="mask plan (icecore list plans)")
-    parser.add_argument("--device", type=str, default="auto", help="torch device, or auto")
-    return parser
 
 
 def _writable(folder: Path) -> Path:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extract.decoders.layers import EMBEDDING, FINAL_NORM, GROUPS, select_from
+from extract.decoders.layers import GROUPS, is_number, select_from
 from extract.errors import ConfigError
 from probes.fitting.saved import fit_or_load
 from probes.heads.classes.class_head import ClassHead, predict_split
@@ -189,12 +189,16 @@ def check_probe(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> Non
 
 def _extracted(layers: tuple[str, ...], extracted: tuple[str, ...]) -> tuple[str, ...]:
     """Resolve a selection against the extracted layers, where these are named and need no decoder to be known."""
-    return layers if set(extracted) & set(GROUPS) else select_from(layers, sorted(extracted))
+    if set(extracted) & set(GROUPS):
+        return layers
+    if any(is_number(item) for item in (*layers, *extracted)):
+        return extracted if len(extracted) == 1 else layers
+    return select_from(layers, sorted(extracted))
 
 
 def names_one_layer(layers: tuple[str, ...]) -> bool:
     """Return whether a selection names one layer, for which no cache need be asked."""
-    return len(layers) == 1 and (layers[0].startswith("block_") or layers[0] in (EMBEDDING, FINAL_NORM))
+    return len(layers) == 1 and layers[0] not in GROUPS
 
 
 def selection_of(task: ClassTask, options: ProbeOptions, *, has_choice: bool) -> str:

@@ -1,7 +1,6 @@
 """Pair heads: what they refuse, and how they are scored over seeds: chosen as the protocol says, test read once."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from jaxtyping import Bool, Float32
 
 from extract.errors import ConfigError, HeadError, TaskError
 from probes.fitting.protocols import find_protocol
-from probes.fitting.trainer import EpochOptions
-from probes.heads.entries import HeadEntry, Purpose
+from probes.heads.entries import Purpose
 from probes.heads.options import HeadOptions, option_defaults, try_building
 from probes.heads.pairs.fitting import FittedHead, fit_options, fit_seed
 from probes.heads.pairs.residuals import residuals_of
@@ -22,22 +20,14 @@ from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.correlation import CORRELATIONS, pearson
 from probes.metrics.intervals import summarise_seeds
 from probes.networks.layer_cosine import KINDS, LayerCosine
-from probes.networks.losses import COMPARING, MIN_BATCH
+from probes.networks.loss_table import COMPARING
+from probes.networks.losses import MIN_BATCH
 from probes.networks.pair_head import PairHead, collect_similarities
 from probes.tasks.pairs.leakage import subsets
 
 METRIC = "pearson"
 MIN_SUBSET = 30
 """Fewer rows than this have no correlation worth an interval."""
-
-
-def pair_head(name: str, network: type[PairHead], fit: EpochOptions, description: str) -> HeadEntry:
-    """Make the row of a pair head: a network of `PairHead`'s interface is all that a new one needs."""
-    return HeadEntry(
-        name, "pairs", description, (network, fit) if network.is_trained else (network,),
-        evaluate=partial(evaluate_pair_head, network), check=check_pairs, check_options=partial(check_network, network),
-        build=network, oldest_schema=2,
-    )  # fmt: skip
 
 
 def check_pairs(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Float32
 
 from extract.errors import HeadError
+from probes.fitting.epochs import EpochOptions
 from probes.fitting.saved import SavedHead, fit_or_load
-from probes.fitting.trainer import EpochOptions, FitResult, fit_head, predict_pairs
+from probes.fitting.trainer import FitResult, fit_head, predict_pairs
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.setting import Setting, Watch

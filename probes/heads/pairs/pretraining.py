@@ -12,22 +12,19 @@ import torch
 from extract.digest import digest_json
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
+from probes.fitting.epochs import FitOptions
 from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.layer_fit import fit_layers
 from probes.fitting.saved import SavedHead, fit_or_load
-from probes.fitting.trainer import FitOptions
 from probes.heads.options import resolve_sources, try_building
+from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.widths import is_same_rule
 
-DEFAULTS = FitOptions(batch_size=64, max_epochs=20, patience=5)
 _SHARED = (("encoder", operator.eq), ("bottleneck", is_same_rule), ("standardises_latents", operator.eq))
 """Options of autoencoders that a head which starts from them takes over."""
 FOLDER = "autoencoders"
-AUTOENCODER = "autoencoder"
-SOURCES = (LayerAutoencoder, DEFAULTS)
-"""What declares their options."""
 
 
 def check_autoencoder_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], FitOptions]:

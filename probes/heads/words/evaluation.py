@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,34 +10,20 @@ from jaxtyping import Int
 from extract.errors import TaskError
 from probes.fitting.protocols import MAGNET
 from probes.fitting.saved import SavedHead, fit_or_load
-from probes.heads.entries import HeadEntry, Purpose
+from probes.heads.entries import Purpose
 from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
 from probes.heads.words.description import coverage, departures, describe_mix, describe_seed, selection, token_curves
 from probes.heads.words.fitting import TokenFit, fit_token_head, predict_logits
 from probes.heads.words.judging import Judge, judge_of, majority_ids
-from probes.heads.words.options import ReadingOptions, TokenOptions, token_options
+from probes.heads.words.options import ReadingOptions, token_options
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import SeedSummary
 from probes.networks.token_heads import TokenHead, TokenMix
 
 MIX = "mix"
 """What stands for the layer of a head that reads a mix of all of them."""
-
-
-def token_head(
-    name: str, network: type[TokenHead], description: str, *, options: type[ReadingOptions] = TokenOptions,
-    fit: Callable[..., TokenFit] | None = None,
-) -> HeadEntry:  # fmt: skip
-    """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
-
-    `fit` fits it in place of `fit_token_head`.
-    """
-    return HeadEntry(
-        name, "words", description, (options,), evaluate=partial(evaluate_token_head, network, fit),
-        check=check_words, build=network,
-    )  # fmt: skip
 
 
 def check_words(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:

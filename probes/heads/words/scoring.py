@@ -9,7 +9,7 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.joined import JoinedText, join_words
-from extract.inputs.template import cut_at_tokens
+from extract.inputs.text_encoder import cut_at_tokens
 from extract.run.embed import embed_words
 from extract.run.runner import unique_texts
 from extract.run.spec import ExtractionSpec

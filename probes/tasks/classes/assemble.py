@@ -1,7 +1,6 @@
 """Checked rows to a task: classes numbered, missing splits drawn, and every decision written into the notes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,14 @@ from probes.readers.checks import Label, check_group, check_label, check_text
 from probes.readers.splits import SPLITS
 from probes.tasks.classes.audit import class_notes
 from probes.tasks.classes.task import ClassTask, build_class_splits
-from probes.tasks.splitting import MIN_CLASS_ROWS, SPLIT_NOTE, hold_out, rare_classes, split_three_ways
-
-RARE = ("error", "drop")
+from probes.tasks.splitting import (
+    MIN_CLASS_ROWS,
+    SPLIT_NOTE,
+    SplitRule,
+    hold_out,
+    rare_classes,
+    split_three_ways,
+)
 
 
 def class_fields(
@@ -27,27 +31,6 @@ def class_fields(
         "label": (label, check_label),
         "group": (group, check_group),
     }
-
-
-@dataclass(frozen=True)
-class SplitRule:
-    """How splits that the source lacks are drawn."""
-
-    seed: int = 0
-    """Seed of the draw."""
-    validation_fraction: float = 0.1
-    """Part of the training rows that becomes validation when there is a test split and no validation split."""
-    rare: str = "error"
-    """What to do with classes of fewer than 3 rows when all splits are drawn: `error` or `drop`."""
-
-    def __post_init__(self) -> None:
-        if self.rare not in RARE:
-            raise TaskError(f"`rare` is {self.rare!r}, but one of {', '.join(RARE)} is needed.")
-        if not 0 < self.validation_fraction <= 0.5:
-            raise TaskError(
-                f"`validation_fraction` is {self.validation_fraction:g}, but a number above 0 and at most 0.5 is "
-                "needed."
-            )
 
 
 def assemble_task(
@@ -84,7 +67,7 @@ def assemble_task(
         raise TaskError(f"task {name!r} has no rows: give at least three texts of each of two classes.")
     labels, names = number_classes(rows, class_names)
     said: list[str] = []
-    if {row.split for row in rows} <= {None, "train"}:
+    if rule.split == "auto" and {row.split for row in rows} <= {None, "train"}:
         if rare_classes(labels):
             rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
             labels, names = number_classes(rows, class_names)
@@ -146,7 +129,7 @@ def _keep_official(
             )
         if places and split is not None:
             parts[split] = np.asarray(places, dtype=np.int64)
-    if "validation" in parts or "train" not in parts:
+    if rule.split == "given" or "validation" in parts or "train" not in parts:
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
     groups = _groups([rows[place] for place in train])

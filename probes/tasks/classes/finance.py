@@ -9,8 +9,9 @@ from probes.readers.local import LocalFolder, data_hint, find_local, need_local
 from probes.readers.published import fiqa_table, phrasebank_table
 from probes.readers.raw_rows import read_raw
 from probes.readers.splits import name_splits
-from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
+from probes.tasks.classes.assemble import assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
+from probes.tasks.splitting import SplitRule
 
 SENTIMENTS = ("negative", "neutral", "positive")
 PHRASEBANK_FILES = {agree: f"Sentences_{agree}Agree.txt" for agree in ("All", "75", "66", "50")}

@@ -9,8 +9,9 @@ from probes.readers.local import data_hint, find_local, need_local
 from probes.readers.published import PUBMEDQA_FORMS, pubmedqa_table, rct_table, rename_labels
 from probes.readers.raw_rows import FileFormat, read_raw
 from probes.readers.splits import name_splits
-from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
+from probes.tasks.classes.assemble import assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
+from probes.tasks.splitting import SplitRule
 
 PUBMEDQA_FILES = ("ori_pqal.json", "test_ground_truth.json")
 PUBMEDQA_CLASSES = ("yes", "no", "maybe")

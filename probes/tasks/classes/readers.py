@@ -5,12 +5,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from probes.readers.checked_rows import check_rows, read_tables
+from probes.readers.checked_rows import check_rows, find_split_column, read_tables
 from probes.readers.hub import read_hub
 from probes.readers.splits import name_splits
 from probes.tasks.base import load_shipped
-from probes.tasks.classes.assemble import SplitRule, assemble_task, class_fields
+from probes.tasks.classes.assemble import assemble_task, class_fields
 from probes.tasks.classes.task import ClassTask
+from probes.tasks.splitting import SplitRule
 
 _NO_HUB = "check the name and the connection, or give local files to task 'class-files'"
 
@@ -24,6 +25,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     text2: str | None = None,
     group: str | None = None,
     split_column: str | None = None,
+    split: str = "auto",
     class_names: Sequence[str] | None = None,
     metric: str = "accuracy",
     header: bool = True,
@@ -45,7 +47,8 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         label: Column of the class: texts, or whole numbers.
         text2: Column of a second text, for pairs.
         group: Column that names rows which must not be torn apart (a document, an author).
-        split_column: Column of the split, when `files` is one file that has one.
+        split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
+        split: `auto` draws the splits that are missing, stratified by class; `given` draws none.
         class_names: Names in the order of their numbers; None takes the labels that occur.
         metric: The metric to choose by, a key of `CLASS_METRICS`.
         header: The first row of delimited text names the columns.
@@ -73,10 +76,11 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         >>> read_class_files(path).class_names
         ('even', 'odd')
     """
-    rule = SplitRule(seed, validation_fraction, rare)
+    rule = SplitRule(seed, validation_fraction, rare, split)
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields = class_fields(text, label, text2, group)
-    rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=bad_rows)
+    column = find_split_column(tables, split_column)
+    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
     return assemble_task(
         rows, name=name, source=source, metrics=(metric,), class_names=class_names, rule=rule, notes=notes
     )

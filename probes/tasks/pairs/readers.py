@@ -7,14 +7,16 @@ from functools import partial
 from pathlib import Path
 
 from extract.errors import TaskError
-from probes.readers.checked_rows import Fields, check_rows, columns_by_split, read_tables
+from probes.readers.checked_rows import Fields, check_rows, columns_by_split, find_split_column, read_tables
 from probes.readers.checks import check_gold, check_text, is_number
 from probes.readers.hub import read_hub
 from probes.readers.local import DATA_VARIABLE, find_local, need_local
 from probes.readers.splits import name_splits
 from probes.tasks.base import load_shipped
+from probes.tasks.graded import split_graded
 from probes.tasks.pairs.audit import audit_notes
 from probes.tasks.pairs.task import PairTask, build_splits
+from probes.tasks.splitting import SplitRule
 
 STSB_FILES = {"train": "stsb-en-train.csv", "validation": "stsb-en-dev.csv", "test": "stsb-en-test.csv"}
 STSB_HUB_ID = "sentence-transformers/stsb"
@@ -31,7 +33,10 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     sentence1: str = "sentence1",
     sentence2: str = "sentence2",
     score: str = "score",
-    split_column: str = "split",
+    split_column: str | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    validation_fraction: float = 0.1,
     score_range: Sequence[float | int] = (0.0, 5.0),
     header: bool = True,
     columns: Sequence[str] | None = None,
@@ -39,7 +44,7 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     quoting: bool = True,
     bad_rows: str = "error",
 ) -> PairTask:
-    r"""Read a pair task from one file per split, or from one file with a split column.
+    r"""Read a pair task from one file per split, or from one file with or without a split column.
 
     Args:
         files: Split (train, validation or dev, test) to its file; or one file that holds all splits. The format goes
@@ -48,7 +53,12 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         sentence1: Column of the first text.
         sentence2: Column of the second text.
         score: Column of the gold similarity.
-        split_column: Column of the split, used only when `files` is one file.
+        split_column: Column of the split, where `files` is one file; None takes `split` if the file has it.
+        split: `auto` draws the splits that are missing, equal pairs together: all three (80/10/10) of rows in train or
+            in no split, validation where there is train and test. `given` draws none. None is `auto` where a file has
+            no splits.
+        seed: Seed of that draw.
+        validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         score_range: Lowest and highest gold allowed; scales the gold to [0, 1].
         header: The first row of delimited text names the columns.
         columns: Column names, in order, of delimited text without a header.
@@ -75,9 +85,12 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     limits = parse_score_range(score_range)
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields = _fields(sentence1, sentence2, score, limits=limits)
-    rows, notes = check_rows(tables, fields, split_column=split_column, bad_rows=bad_rows)
-    splits = build_splits(columns_by_split(rows))
-    return PairTask(name, splits, limits, source, notes=(*notes, *audit_notes(splits)))
+    column = find_split_column(tables, split_column)
+    rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
+    rule = SplitRule(seed, validation_fraction, split=split)
+    columns_of_splits, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
+    splits = build_splits(columns_of_splits)
+    return PairTask(name, splits, limits, source, notes=(*notes, *filter(None, [drawn]), *audit_notes(splits)))
 
 
 def _fields(

@@ -9,7 +9,7 @@ from extract.errors import TaskError, unknown_name
 from probes.metrics.tags import is_span_tag, split_tag
 from probes.readers.sentences import SentenceTable
 from probes.readers.splits import order_splits
-from probes.tasks.splitting import hold_out_any
+from probes.tasks.splitting import SplitRule, hold_out_any, place_rows
 from probes.tasks.words.schemes import Place, to_iob2
 from probes.tasks.words.task import METRICS, WordMetric, WordTask, audit_words, build_word_splits
 
@@ -97,6 +97,25 @@ def _looks_like_span(tag: str) -> bool:
     """Tell `B-PER` from O, and from positional tags such as `S----3MP2-`."""
     kind = split_tag(tag)[1]
     return is_span_tag(tag) and kind[:1].isalnum()
+
+
+def draw_splits(
+    tables: Mapping[str, SentenceTable], rule: SplitRule, *, name: str
+) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
+    """Draw the splits that are missing, and say so in a note: all of train alone, documents whole, or validation."""
+    if rule.split == "auto" and set(tables) == {"train", "test"}:
+        return hold_out(tables, fraction=rule.validation_fraction, seed=rule.seed)
+    if rule.split == "given" or set(tables) != {"train"}:
+        return dict(tables), ()
+    table = tables["train"]
+    keys = [sentence.document or row for row, sentence in enumerate(table.sentences)]
+    parts, note = place_rows([None] * len(keys), keys, rule, task=name)
+    drawn = {split: [table.sentences[row] for row in rows] for split, rows in parts.items()}
+    first = next(iter(drawn))
+    return {
+        split: replace(table, sentences=rows, notes=table.notes if split == first else ())
+        for split, rows in drawn.items()
+    }, (note,)
 
 
 def hold_out(

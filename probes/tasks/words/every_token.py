@@ -4,7 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from extract.inputs.template import InputTemplate, cut_at_tokens
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import cut_at_tokens
 from probes.metrics.tags import split_tag
 from probes.tasks.words.task import WordTask, build_word_splits
 

@@ -12,14 +12,15 @@ from probes.readers.sentences import SentenceTable
 from probes.readers.splits import files_by_split, find_split_files, name_splits
 from probes.readers.text_files import inner_suffix
 from probes.readers.token_rows import TokenColumns, check_token_rows, read_token_json
-from probes.tasks.words.assemble import build_task, hold_out
+from probes.tasks.splitting import SplitRule
+from probes.tasks.words.assemble import build_task, draw_splits, hold_out
 from probes.tasks.words.task import WordTask
 
 CONLLU_SUFFIX = ".conllu"
 _NO_HUB = "check the name and the connection, or give local files to task 'word-files'"
 
 
-def load_word_files(
+def load_word_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
     files: Mapping[str, str | Path] | str | Path,
     *,
     tags: str = "tags",
@@ -29,14 +30,17 @@ def load_word_files(
     scheme: str = "auto",
     separator: str = "auto",
     has_comments: bool = False,
+    split: str | None = None,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
     name: str = "word-files",
 ) -> WordTask:
     r"""Read a word task from files of columns, CoNLL-U files or JSON Lines; span tags become IOB2.
 
     Args:
         files: Split (train, validation or dev, test) to its file; or a folder in which one file a split has train,
-            dev or valid, test (testa is validation, testb is test) as a part of its name. The format goes by the
-            suffix: .conllu; .jsonl, .ndjson and .json; anything else is columns. Any of them may be packed (.gz).
+            dev or valid, test (testa is validation, testb is test) as a part of its name; or one file. The format goes
+            by the suffix: .conllu; .jsonl, .ndjson and .json; anything else is columns. Any may be packed (.gz).
         tags: The column, or list, of the tags; `upos`, `xpos` or `deprel` of CoNLL-U.
         columns: Names of the columns in the order of the file, `word` among them; needed for files of columns only.
         words: The list of words in JSON Lines.
@@ -44,6 +48,10 @@ def load_word_files(
         scheme: `auto` detects IOB1, IOB2, IO, BIOES or BILOU and rejects mixtures; a name is trusted.
         separator: `tab`, `space`, `whitespace` (both), or `auto`: what the first line of each file has.
         has_comments: True skips lines of column files that start with #.
+        split: `auto` draws the splits that are missing: all three (80/10/10, documents whole) from train or one file,
+            validation where there is train and test. `given` draws none. None is `auto` for one file.
+        validation_fraction: Share of the training sentences that becomes validation when only that split is missing.
+        seed: Seed of that draw.
         name: What reports call the task.
 
     Raises:
@@ -61,23 +69,30 @@ def load_word_files(
     """
     if isinstance(columns, str):
         raise TaskError(f"`columns` is {columns!r}, but a list of names is needed, such as [word, pos, chunk, ner].")
-    paths = files_by_split(files) if isinstance(files, Mapping) else find_split_files(Path(files).expanduser())
+    is_one = not isinstance(files, Mapping) and Path(files).expanduser().is_file()
+    if isinstance(files, Mapping):
+        paths = files_by_split(files)
+    else:
+        place = Path(files).expanduser()
+        paths = {"train": place} if is_one else find_split_files(place)
     tables: dict[str, SentenceTable] = {}
-    for split, path in paths.items():
+    for part, path in paths.items():
         suffix = inner_suffix(path)
         if suffix == CONLLU_SUFFIX:
-            tables[split] = read_conllu(path, tags)
+            tables[part] = read_conllu(path, tags)
         elif suffix in JSON_SUFFIXES:
-            tables[split] = read_token_json(path, TokenColumns(words, tags))
+            tables[part] = read_token_json(path, TokenColumns(words, tags))
         elif columns is None:
             raise TaskError(
                 f"{path} is read as columns, so `columns` must name them in order, such as [word, pos, chunk, ner]."
             )
         else:
             file_format = ColumnFormat(tuple(columns), separator, has_comments)
-            tables[split] = read_columns(path, tags, file_format=file_format)
+            tables[part] = read_columns(path, tags, file_format=file_format)
     source = ", ".join(str(path) for path in paths.values())
-    return build_task(tables, name=name, source=source, metric=metric, scheme=scheme)
+    rule = SplitRule(seed, validation_fraction, split=split or ("auto" if is_one else "given"))
+    tables, notes = draw_splits(tables, rule, name=name)
+    return build_task(tables, name=name, source=source, metric=metric, scheme=scheme, notes=notes)
 
 
 def load_word_hub(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.decoders.layers import layer_names, select_from, select_layers
+from extract.decoders.layers import layer_names, select_from, select_layers, split_layers
 from extract.errors import UnknownNameError
 
 
@@ -40,3 +40,25 @@ def test_unknown_names_get_the_nearest_match() -> None:
         select_layers("block_5", 4)
     with pytest.raises(UnknownNameError, match=r"no layer was selected by \[\]. Allowed: all, blocks, upper-half"):
         select_layers([], 2)
+
+
+def test_numbers_name_blocks_and_count_down_from_the_last_layer() -> None:
+    assert select_layers(12, 30) == select_layers("12", 30) == select_layers("block_12", 30) == ("block_12",)
+    assert select_layers([4, "-1"], 12) == select_layers("4, -1", 12) == ("block_04", "final_norm")
+    assert select_layers("-2,0,blocks", 2) == ("embedding", "block_01", "block_02")
+    assert select_from(-1, ("block_03", "block_07")) == select_from(7, ("block_03", "block_07")) == ("block_07",)
+
+
+@pytest.mark.parametrize("number", [5, -7, 99])
+def test_a_number_out_of_range_is_one_sentence(number: int) -> None:
+    with pytest.raises(UnknownNameError) as error:
+        select_layers(["all", number], 4)
+    assert str(error.value) == (
+        f"layer {number} is not there; allowed: 0 to 4 for blocks (0 is the embedding), or -1 to -6 from the last down."
+    )
+
+
+@pytest.mark.parametrize("spec", [1.5, [True], ["4", None], "4,,8"])
+def test_what_is_no_layer_is_named(spec: object) -> None:
+    with pytest.raises(UnknownNameError, match="allowed: names or numbers"):
+        split_layers(spec)

@@ -7,7 +7,8 @@ from hypothesis import given
 
 from extract.inputs.alignment import align_words
 from extract.inputs.joined import join_words
-from extract.inputs.template import InputTemplate, cut_at_tokens
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import cut_at_tokens
 from extract.inputs.tokenised import Tokeniser
 from tests.extract.inputs.test_alignment import FEW, PAIRS
 from tests.extract.word_tokenizers import WORD_TOKENIZERS, word_tokenizer

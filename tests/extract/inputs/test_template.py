@@ -7,7 +7,8 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import INSTRUCTION, SPECIAL, TEXT, EncodedText
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 

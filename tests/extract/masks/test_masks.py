@@ -11,7 +11,9 @@ from torch import Tensor
 
 from extract.errors import UnknownNameError
 from extract.inputs.spans import CONTEXT
-from extract.masks.kinds import KINDS, MaskKind, additive, batch_mask, draw, kind_matrix, parse_kind
+from extract.masks.kinds import KINDS, MaskKind, parse_kind
+from extract.masks.matrices import additive, batch_mask, draw, kind_matrix
+from extract.names import resolve
 
 DRAWN_SPANS = torch.tensor([CONTEXT, 0, 0, CONTEXT])
 M = (1, 2, 3, 4, 6, 8)
@@ -59,7 +61,7 @@ def kinds_drawn(name: str) -> list[MaskKind]:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_drawing_of_a_kind_is_its_table(name: str) -> None:
-    drawn = drawings(inspect.getdoc(KINDS[name].rule) or "")
+    drawn = drawings(inspect.getdoc(resolve(KINDS[name].rule)) or "")
     assert drawn == [draw(kind_matrix(kind, 4, spans=DRAWN_SPANS)) for kind in kinds_drawn(name)]
 
 

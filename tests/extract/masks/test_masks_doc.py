@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from extract.inputs.template import BOS_POLICIES
-from extract.masks.kinds import KINDS, draw, kind_matrix
+from extract.masks.kinds import KINDS
+from extract.masks.matrices import draw, kind_matrix
 from extract.masks.paper_plans import LBW_PLANS, lbw_plan
 from extract.masks.plan import ARCHITECTURES, PLANS
+from extract.names import resolve
 from tests.extract.mask_families import ALSO_WORKING, BY_ARGUMENT, HYBRIDS, REFUSED, WORKING
 from tests.extract.masks.test_masks import DRAWN_SPANS, kinds_drawn
 
@@ -82,4 +84,4 @@ def test_docstrings_of_the_rules_name_their_paper() -> None:
         for word in ("BACK", "BIDIR", "MASK0-FOR", "MASK0-BIDIR", "MAGNET"):
             if word in row.source.split():
                 assert word in told, name
-                assert word in (inspect.getdoc(row.rule) or ""), name
+                assert word in (inspect.getdoc(resolve(row.rule)) or ""), name

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from extract.errors import UnknownNameError
-from extract.poolings.pooling import POOLINGS, index_batch, pool_mean, pool_median, select_poolings
+from extract.poolings.pooling import index_batch, pool_mean, pool_median
+from extract.poolings.table import POOLINGS, select_poolings
 
 N_PADS, N_TEXT, WIDTH = 3, 4, 5
 

@@ -12,7 +12,8 @@ from extract.inputs.alignment import WORD_CUT
 from extract.inputs.batching import collate
 from extract.inputs.tokenised import TEXT, EncodedText, WordColumns
 from extract.masks.plan import parse_plan
-from extract.poolings.word_pooling import WORD_POOLINGS, check_word_poolings, index_words, select_word_poolings
+from extract.poolings.table import WORD_POOLINGS, check_word_poolings, select_word_poolings
+from extract.poolings.word_pooling import index_words
 from extract.run.spec import WordSpec
 
 WIDTH = 5

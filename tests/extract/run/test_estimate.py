@@ -13,6 +13,7 @@ from extract.run.embed import embed_texts, embed_words
 from extract.run.estimate import _work, estimate_extraction
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, ExtractionSpec, WordSpec, batch_limits
+from extract.run.word_encoder import make_encoder
 from extract.wiring.capture import pool_batch
 
 
@@ -129,6 +130,27 @@ def test_a_very_long_text_is_timed_by_its_beginning(
     assert estimates[1].longest == window
     assert estimates[1].n_words == 6003
     assert estimates[1].seconds == pytest.approx(estimates[1].n_tokens / estimates[1].tokens_per_second)
+
+
+def test_neither_the_first_batches_nor_a_hiccup_move_the_estimate(
+    decoder: Decoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which a token takes a millisecond, and 20 of them in the first two batches and in another."""
+    now, asked = [0.0], [0]
+
+    def run(decoder: Decoder, batch: Batch, **_: Any) -> torch.Tensor:
+        asked[0] += 1
+        work = _work(decoder, batch.n_tokens.tolist()) / _work(decoder, [1])
+        now[0] += 1e-3 * work * (20 if asked[0] in (1, 2, 5) else 1)
+        return torch.zeros(1)
+
+    monkeypatch.setattr("extract.run.estimate.pool_batch", run)
+    monkeypatch.setattr("extract.run.estimate.time.perf_counter", lambda: now[0])
+    spec = ExtractionSpec()
+    estimate = estimate_extraction(decoder, texts, spec=spec, manifest=describe_extraction(decoder, texts, spec))
+    lengths = [len(item.ids) for item in make_encoder(decoder, spec, has_words=False)(texts)]
+    assert estimate.seconds == pytest.approx(1e-3 * _work(decoder, lengths) / _work(decoder, [1]), rel=0.01)
+    assert asked[0] > 5
 
 
 def test_work_is_counted_for_rows_as_they_are(decoder: Decoder) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from extract.errors import (
     CertificateError,
     InputError,
     NonFiniteLatentError,
+    TruncationWarning,
     UnknownNameError,
 )
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
+from extract.run.embed import embed_texts
 from extract.run.pipeline import TRIM_ITEMS
 from extract.run.runner import describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
@@ -97,6 +100,7 @@ def test_two_runs_give_the_same_bits(decoder: Decoder, texts: list[str], whole: 
     assert_same_arrays(whole.path, again.path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_batches", [1, 2, 5, 8])
 def test_resumed_equals_uninterrupted(
     decoder: Decoder, texts: list[str], whole: LatentCache, tmp_path: Path, n_batches: int
@@ -117,6 +121,7 @@ def test_resumed_equals_uninterrupted(
     assert resumed.manifest.provenance["batching"]["batch_tokens"] == 64
 
 
+@pytest.mark.long
 def test_interrupted_again_and_again(decoder: Decoder, tmp_path: Path) -> None:
     n_runs = 0
     while True:
@@ -197,6 +202,40 @@ def test_truncated_rows_are_flagged(decoder: Decoder, tmp_path: Path) -> None:
     assert cache.is_truncated[rows].tolist() == (n_tokens > 6).tolist()
     assert cache.n_tokens[rows].tolist() == n_tokens.clip(max=6).tolist()
     assert 0 < int(cache.is_truncated.sum()) < len(SENTENCES)
+
+
+def test_truncated_texts_are_counted_in_one_warning(decoder: Decoder, tmp_path: Path) -> None:
+    spec = ExtractionSpec(template=InputTemplate(max_tokens=6), layers=("block_01",))
+    for _ in range(2):  # extracted, and found again
+        with pytest.warns(TruncationWarning) as caught:
+            cache = extract_latents(decoder, SENTENCES, spec=spec, folder=tmp_path)
+        [warning] = caught
+        assert str(warning.message) == (
+            f"{int(cache.is_truncated.sum())} of {len(SENTENCES)} texts have more than 6 tokens, and their ends were "
+            "left out; raise template.max_tokens (this decoder takes 64), or set template.on_long to 'error'."
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        extract_latents(decoder, SENTENCES, spec=ExtractionSpec(layers=("block_01",)), folder=tmp_path)
+
+
+def test_a_cache_is_the_same_whether_layers_are_named_or_numbered(decoder: Decoder, tmp_path: Path) -> None:
+    texts = SENTENCES[:2]
+    named = extract_latents(decoder, texts, spec=ExtractionSpec(layers=("block_02", "final_norm")), folder=tmp_path)
+    for layers in (("2", "-1"), ("-1", "block_02"), ("02", "final_norm")):
+        found = extract_latents(decoder, texts, spec=ExtractionSpec(layers=layers), folder=tmp_path)
+        assert (found.path, found.manifest.id) == (named.path, named.manifest.id)
+
+
+def test_a_column_of_a_dataset_is_a_sequence_of_texts(decoder: Decoder, tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    column: Any = Dataset.from_dict({"text": SENTENCES[:3]})["text"]
+    cache = extract_latents(decoder, column, spec=ExtractionSpec(layers=("block_01",)), folder=tmp_path)
+    assert cache.rows_of(column).tolist() == cache.rows_of(SENTENCES[:3]).tolist()
+    torch.testing.assert_close(
+        embed_texts(decoder, column, spec=ExtractionSpec()), embed_texts(decoder, SENTENCES[:3], spec=ExtractionSpec())
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

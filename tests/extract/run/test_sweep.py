@@ -29,6 +29,7 @@ def sweep(decoder: Decoder, texts: list[str], folder: Path, plans: tuple[str, ..
     return sweep_latents(decoder, texts, [parse_plan(plan) for plan in plans], spec=SPEC, folder=folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "mistral", "opt"])
 def test_a_sweep_equals_separate_extractions(family: str, texts: list[str], tmp_path: Path) -> None:
     decoder = make_decoder(family)
@@ -92,6 +93,7 @@ def test_a_grid_of_k_and_k0_costs_what_its_tree_says() -> None:
     assert count_blocks(grid) < 0.5 * n_blocks * len(grid)
 
 
+@pytest.mark.long
 def test_an_interrupted_sweep_goes_on_and_ends_with_the_same_numbers(
     decoder: Decoder, texts: list[str], tmp_path: Path
 ) -> None:

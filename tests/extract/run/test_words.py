@@ -16,7 +16,7 @@ from extract.inputs.batching import collate
 from extract.inputs.joined import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
-from extract.poolings.word_pooling import WORD_POOLINGS
+from extract.poolings.table import WORD_POOLINGS
 from extract.run.estimate import estimate_extraction
 from extract.run.runner import count_rows, describe_extraction, extract_latents
 from extract.run.spec import ExtractionSpec, WordSpec
@@ -219,6 +219,7 @@ def test_words_of_long_texts_equal_those_of_their_windows(
         check_windows(decoder, long, text, encoder, every=1)
 
 
+@pytest.mark.long
 def test_every_word_of_a_very_long_sentence_has_a_latent(tmp_path: Path) -> None:
     decoder = make_decoder(adds_bos=True, max_position_embeddings=1024)
     text = joined(" ".join(make_texts(1900)))
@@ -233,6 +234,7 @@ def test_every_word_of_a_very_long_sentence_has_a_latent(tmp_path: Path) -> None
     check_windows(decoder, cache, text, encoder, every=10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_batches", [1, 3, 6])
 @pytest.mark.parametrize("spec", [SPEC, LONG])
 def test_resumed_equals_uninterrupted(
@@ -283,6 +285,7 @@ def test_storage_rounds_and_no_more(
     assert torch.equal(cache.read(7, 90, "mean", layers="block_02")[0], expected[7:90].float())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("instruction", ["", "Snow: "])
 def test_a_sweep_equals_separate_extractions(
     decoder: Decoder, words: list[JoinedText], tmp_path: Path, instruction: str

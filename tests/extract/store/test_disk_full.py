@@ -120,6 +120,7 @@ def test_a_disk_full_to_the_last_byte(
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
+@pytest.mark.long
 def test_a_small_disk_fills_in_the_middle_and_grows(
     decoder: Decoder, small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.spans import CONTEXT
-from extract.masks.kinds import batch_mask, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import batch_mask
 from extract.masks.plan import parse_plan
 from extract.wiring import applied
 from extract.wiring.applied import plan_in_force

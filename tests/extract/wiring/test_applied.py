@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.masks.kinds import kind_matrix, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import kind_matrix
 from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch, run_batch

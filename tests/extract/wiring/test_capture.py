@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import DecoderError
 from extract.inputs.batching import collate
-from extract.inputs.template import InputTemplate, TextEncoder
+from extract.inputs.template import InputTemplate
+from extract.inputs.text_encoder import TextEncoder
 from extract.wiring.capture import forward_inputs, pool_batch, run_batch
 from tests.extract.tiny_decoders import (
     FAMILIES,

@@ -11,7 +11,8 @@ from transformers.models.falcon.modeling_falcon import build_alibi_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch
-from extract.masks.kinds import kind_matrix, parse_kind
+from extract.masks.kinds import parse_kind
+from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.masks.reach import expected_reach
 from extract.wiring.applied import masks_in_force, plan_in_force
@@ -37,7 +38,12 @@ from tests.extract.mask_families import (
 from tests.extract.tiny_decoders import make_decoder
 
 TOLERANCE = 1e-5
-ALL = (*WORKING, *ALSO_WORKING, *BY_ARGUMENT)
+OFTEN = (*WORKING, "bloom", "gpt_neo", "gptj")
+"""Families of the default suite: those with an attention of their own kind; the others are `long`."""
+OTHERS = [
+    name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in (*ALSO_WORKING, *BY_ARGUMENT)
+]
+ALL = [*WORKING, *OTHERS]
 KINDS = (
     "causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid",
 )  # fmt: skip
@@ -121,7 +127,7 @@ def test_influence_is_exactly_what_the_masks_allow(name: str) -> None:
     assert_reach(family_decoder(name), *KINDS, *MIXED)
 
 
-@pytest.mark.parametrize("name", [*ALSO_WORKING, *BY_ARGUMENT])
+@pytest.mark.parametrize("name", OTHERS)
 def test_influence_in_other_families(name: str) -> None:
     assert_reach(family_decoder(name), "backward", "nosink-bidirectional:2", "hybrid", "extra/bidirectional:1")
 

@@ -34,6 +34,7 @@ def test_a_second_run_neither_extracts_nor_fits(
     assert "summary.md holds the summary" in out
 
 
+@pytest.mark.long
 def test_the_resolved_config_gives_the_same_scores(finished: Finished) -> None:
     """From nothing but config.yaml, caches and run folder being new."""
     again = finished.base / "again"
@@ -141,6 +142,14 @@ def test_a_dry_run_says_what_is_in_force(
     assert capsys.readouterr().out.splitlines()[:3] == lines
 
 
+def test_a_dry_run_checks_the_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"left {i},right {i},{i % 6}" for i in range(20)]
+    (tmp_path / "a.csv").write_text("\n".join(["sentence1,sentence2,score", *rows]), encoding="utf-8")
+    task = ["--task.name", "pair-files", "--task.options.files.train", str(tmp_path / "a.csv")]
+    assert main(["run", "--dry-run", *task]) == 1
+    assert capsys.readouterr().err.startswith("icecore: task 'pair-files' has no split 'validation', which every head")
+
+
 def test_extract_finds_the_cache(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +158,7 @@ def test_extract_finds_the_cache(
     assert capsys.readouterr().out.strip() == str(finished.cache)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["found", "named"])
 def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     config = yaml.safe_load(finished.config.read_text(encoding="utf-8"))
@@ -189,6 +199,7 @@ def test_fit_with_a_cache_of_other_texts_names_the_text(
     assert "does not hold the text" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_one_head_of_a_classification_task_alone_can_be_fitted(
     decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +227,7 @@ def test_a_run_folder_that_cannot_be_written_is_named(
     assert f"the run folder '{tmp_path}/runs/tiny' cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_fit_with_another_cache_writes_over_nothing(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

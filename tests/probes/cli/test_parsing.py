@@ -1,13 +1,14 @@
 """Configurations: YAML merged with the command line, and a sentence for whatever cannot be used."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from extract.errors import ConfigError, IcecoreError, UnknownNameError
-from probes.cli.commands.configured import DRY_RUN
-from probes.cli.parsing import Parsed, read_arguments
+from extract.errors import ConfigError, IcecoreError, UnknownNameError, UsageError
+from probes.cli.parsing import read_arguments
+from probes.cli.table import COMMANDS
 from probes.runs.config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,8 +37,8 @@ def write(folder: Path, text: str) -> str:
     return str(folder / "base.yaml")
 
 
-def read(*argv: str) -> Parsed:
-    return read_arguments("run", argv, description="Run.", flags={"dry_run": DRY_RUN})
+def read(*argv: str) -> SimpleNamespace:
+    return read_arguments(COMMANDS["run"], argv)
 
 
 def refusal(*argv: str) -> str:
@@ -71,8 +72,8 @@ def test_a_file_may_stand_first_or_behind_config(base: str) -> None:
     assert read("--config", base) == first
     assert first.config.extraction.poolings == ("mean", "last")
     assert first.config.seeds == (0, 1)
-    assert first.flags == {"dry_run": False}
-    assert read(base, "--dry-run").flags == {"dry_run": True}
+    assert first.dry_run is False
+    assert read(base, "--dry-run").dry_run is True
 
 
 @pytest.mark.parametrize("form", [("--heads.cosine-mlp.hidden", "64"), ("--heads.cosine-mlp.hidden=64",)])
@@ -103,6 +104,17 @@ def test_all_heads_may_be_replaced(base: str) -> None:
 def test_keys_of_the_top_level(base: str, argv: tuple[str, ...], expected: dict[str, Any]) -> None:
     config = read(base, *argv).config
     assert {key: getattr(config, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("text", ["4, block_08,-1", "[4, block_08, -1]", "['4', block_08, '-1']"])
+def test_layers_may_be_numbers_and_lists_need_no_brackets(tmp_path: Path, text: str) -> None:
+    expected = ("4", "block_08", "-1")
+    assert read("--extraction.layers", text).config.extraction.layers == expected
+    file = write(tmp_path, f"extraction:\n  layers: {text}\n  poolings: last\nseeds: 3\n")
+    config = read(file, "--heads.layer-cosine.layers", text, "--heads.layer-cosine.pooling=last").config
+    assert (config.extraction.layers, config.extraction.poolings, config.seeds) == (expected, ("last",), (3,))
+    assert config.resolve_heads()["layer-cosine"].layers == expected
+    assert read("--seeds", "0,2", "--extraction.poolings", "mean,last").config.seeds == (0, 2)
 
 
 def test_nested_keys(base: str) -> None:
@@ -236,7 +248,7 @@ def test_an_unknown_key_in_the_file(tmp_path: Path, text: str, key: str, near: s
     ],
 )
 def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: str) -> None:
-    with pytest.raises(UnknownNameError):
+    with pytest.raises((UnknownNameError, UsageError)):
         read(base, *argv)
     assert refusal(base, *argv).startswith(sentence)
 
@@ -244,8 +256,11 @@ def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: s
 @pytest.mark.parametrize(
     ("argv", "part"),
     [
-        (("--seeds", "[a]"), '"seeds": Expected a int. Got value: a.'),
-        (("--seeds", "3"), '"seeds": Expected a tuple. Got value: 3.'),
+        (("--seeds", "[a]"), "seeds is 'a'; allowed: a list, as [1,2] or 1,2. See icecore run --help."),
+        (("--bootstrap", "many"), "bootstrap is 'many'; allowed: a whole number. See icecore run --help."),
+        (("--anchor_identical", "3"), "anchor_identical is '3'; allowed: true or false."),
+        (("--extraction.template.max_tokens=x",), "max_tokens is 'x'; allowed: a whole number, or null."),
+        (("--heads", "3"), "section 'heads' is 3 on the command line; allowed: its keys one by one"),
         (("--seeds", "[]"), "seeds are []; allowed: at least one, each once."),
         (("--seeds", "[1,1]"), "seeds are [1, 1]; allowed"),
         (("--bootstrap", "10"), "bootstrap is 10; allowed: 100 resamples or more."),
@@ -253,9 +268,18 @@ def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: s
         (("--heads", "{}"), "no head was named"),
         (("--heads.cosine-mlp.hidden", "[1"), "expected ',' or ']'"),
         (("--heads.cosine-mlp.hidden", "1.5"), "option hidden of head 'cosine-mlp' is 1.5; allowed: a whole number"),
-        (("--heads.cosine-mlp.hidden",), "option hidden of head 'cosine-mlp' is None"),
+        (
+            ("--heads.cosine-mlp.hidden",),
+            "--heads.cosine-mlp.hidden lacks its value; allowed: --heads.cosine-mlp.hidden",
+        ),
+        (("--heads.cosine-mlp.hidden", "null"), "option hidden of head 'cosine-mlp' is None"),
+        (("--seeds", "--dry-run"), "--seeds lacks its value; allowed: --seeds VALUE, or --seeds=VALUE."),
+        (("--dry-run=3",), "--dry-run is given '3'; allowed: --dry-run alone, without a value."),
         (("--heads.cosine-mlp.hidden.x", "3"), "option hidden of head 'cosine-mlp' is {'x': 3}"),
-        (("--heads.cosine-mlp.layers", "3"), "option layers of head 'cosine-mlp' is 3"),
+        (
+            ("--heads.cosine-mlp.layers", "1.5"),
+            "option layers of head 'cosine-mlp' is 1.5; allowed: a layer, or a list",
+        ),
         (("--heads.cosine-mlp.pooling", "max"), "reads the pooling 'max', which is not extracted; allowed: mean, last"),
         (("--heads.cosine-mlp", "3"), "section 'heads.cosine-mlp' is 3 on the command line; allowed: its keys"),
         (("--heads.cosine-mlp.pooling", "mean+max"), "reads the pooling 'max', which is not extracted; allowed: mean,"),
@@ -265,7 +289,7 @@ def test_an_unknown_value_is_named(base: str, argv: tuple[str, ...], sentence: s
         (("--pretraining.autoencoder.bottleneck", "[4,0]"), "bottleneck is [4, 0]; allowed: a size"),
         (("--pretraining.autoencoder.max_epochs", "0"), "option max_epochs of head 'autoencoder' is 0; allowed"),
         (("--pretraining.texts", "0"), "pretraining.texts is 0; allowed: a whole number of at least 1."),
-        (("spare.yaml",), "unrecognized arguments: spare.yaml"),
+        (("spare.yaml",), "'spare.yaml' is one word too many; allowed: icecore run [CONFIG] [options]"),
         (("--extraction.batch_tokens", "0"), "batch_tokens is 0; allowed"),
     ],
 )
@@ -277,7 +301,8 @@ def test_a_value_that_cannot_be_used(base: str, argv: tuple[str, ...], part: str
     ("text", "sentence"),
     [
         ("name: [a\n", "base.yaml' is not YAML (while parsing a flow sequence"),
-        ("seeds: hello\n", "the configuration cannot be used: "),
+        ("seeds: hello\n", "seeds is 'hello'; allowed: a list, as [1,2] or 1,2."),
+        ("bootstrap: [1]\n", "bootstrap is '[1]'; allowed: a whole number."),
         ("\0", "base.yaml' is not YAML (unacceptable character #x0000"),
     ],
 )

@@ -99,7 +99,6 @@ def test_a_service_answers_line_by_line_and_outlives_bad_lines(
         (["--columns", "left"], "--columns names 1 columns; this run takes 2 texts per row"),
         ([], "has no columns text1, text2 or sentence1, sentence2; name 2 of its own with --columns: id, left, right"),
         (["--columns", "id,left"], "line 1, column 'id': 0 is no text; allowed: a text that is not empty"),
-        (["--format", "xml"], "unknown format 'xml'"),
         (["--columns", "left,right", "--out", "/dev/null/x.csv"], "cannot be written"),
     ],
 )
@@ -127,8 +126,6 @@ def test_tables_of_runs(finished: Finished, classes: Path, capsys: pytest.Captur
     assert texts["latex"].count(r"\\") == 1 + len(rows)
     assert "\\%" in texts["latex"]
     assert len(texts["tidy"].splitlines()) > 50
-    assert main(["table", *runs, "--format", "word"]) == 1
-    assert "unknown format 'word'" in capsys.readouterr().err
 
 
 def test_texts_are_embedded_without_a_task(
@@ -155,7 +152,6 @@ def test_texts_are_embedded_without_a_task(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--decoder.name", "x"], "embed begins with '--decoder.name'"),
         (["t.txt", "--out", "x.csv"], "unknown suffix of --out '.csv'"),
         (["none.txt"], "none.txt"),
     ],

@@ -60,6 +60,7 @@ def ladder(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Ladd
     return Ladder(base, argv, said.getvalue().splitlines())
 
 
+@pytest.mark.long
 def test_extract_prints_the_cache_of_the_task_and_that_of_the_corpus(ladder: Ladder, finished: Finished) -> None:
     task, corpus = ladder.extracted
     assert Path(task) == ladder.base / "caches" / finished.cache.name
@@ -93,6 +94,7 @@ def test_the_head_has_the_codes_of_its_layers(ladder: Ladder) -> None:
         assert set(record["calibration"]) == {"predictions", "scores"}
 
 
+@pytest.mark.long
 def test_fit_finds_both_caches_and_fits_nothing_anew(
     ladder: Ladder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +174,7 @@ def test_autoencoders_are_fitted_on_the_cache_of_the_corpus(
     assert scores["pretraining"]["autoencoders"]["last"] == ladder.scores["pretraining"]["autoencoders"]["last"]
 
 
+@pytest.mark.long
 def test_one_head_alone_can_be_fitted(finished: Finished, tmp_path: Path) -> None:
     argv = ["fit", str(finished.config), "--cache", str(finished.cache), f"--runs={tmp_path}"]
     assert main([*argv, "--head", "cosine-mlp", "--name", "one"]) == 0

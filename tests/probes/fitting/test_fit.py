@@ -11,7 +11,8 @@ from torch import Tensor
 
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import EpochOptions, fit_head, predict_pairs
+from probes.fitting.epochs import EpochOptions
+from probes.fitting.trainer import fit_head, predict_pairs
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.correlation import pearson
 from probes.networks.cosine_heads import CosineMLP

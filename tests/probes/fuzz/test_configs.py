@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from extract.errors import IcecoreError
 from probes.cli import parsing
+from probes.cli.table import COMMANDS
 from probes.runs.config import RunConfig
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
@@ -32,8 +33,8 @@ KEYS = (
 def one_parser() -> Iterator[None]:
     """Build the parser once, which takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        made = parsing._build_parser("run", "", {})
-        patch.setattr(parsing, "_build_parser", lambda *_: made)
+        made = parsing._build_parser()
+        patch.setattr(parsing, "_build_parser", lambda: made)
         yield
 
 
@@ -41,7 +42,7 @@ def read(path: Path, content: bytes) -> None:
     """Read a configuration from a file; only an `IcecoreError` may come of it, of one line."""
     path.write_bytes(content)
     try:
-        found = parsing.read_arguments("run", [str(path)], description="", flags={})
+        found = parsing.read_arguments(COMMANDS["run"], [str(path)])
     except IcecoreError as error:
         assert str(error)
         return

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
-from probes.fitting.trainer import EpochOptions, FitOptions
-from probes.heads.options import option_defaults
-from probes.heads.pairs.pretraining import AUTOENCODER, SOURCES, check_autoencoder_options
+from extract.names import option_names
+from probes.fitting.epochs import EpochOptions, FitOptions
+from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
+from probes.heads.pairs.pretraining import check_autoencoder_options
 from probes.heads.registry import HEADS, head_entry, resolve_head
 
 
@@ -93,7 +94,7 @@ ODD: list[Any] = [
     ("head", "option"),
     [
         *((name, option) for name, entry in HEADS.items() for option in entry.options()),
-        *((AUTOENCODER, option) for source in SOURCES for option in option_defaults(source)),
+        *((AUTOENCODER, option) for source in SOURCES for option in option_names(source)),
     ],
 )
 def test_an_odd_value_of_any_option_is_taken_or_refused_in_a_sentence(head: str, option: str) -> None:

@@ -5,8 +5,9 @@ import torch
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.latents.channels import Channels, channels_of, split_poolings
+from probes.latents.channels import Channels, channels_of
 from probes.latents.pair_latents import PairLatents
+from probes.latents.poolings import split_poolings
 from probes.latents.standardise import fit_standardiser
 from probes.networks.cosine_heads import CosineMLP
 from probes.tasks import PairTask

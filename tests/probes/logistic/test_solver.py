@@ -34,6 +34,7 @@ def test_objectives_are_at_least_as_low_as_sklearns(shape: tuple[int, int, int, 
             assert float(fit.report.objective[layer, c, 0]) == pytest.approx(ours, rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES)
 def test_coefficients_agree_with_sklearn_at_tight_convergence(shape: tuple[int, int, int, int]) -> None:
     latents, codes = plant(*shape[:3], n_classes=shape[3])

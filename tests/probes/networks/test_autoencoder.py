@@ -10,8 +10,8 @@ from torch import Tensor
 
 from extract.errors import HeadError, UnknownNameError
 from extract.store.cache import LatentCache
+from probes.fitting.epochs import FitOptions
 from probes.fitting.layer_fit import LayerFit, fit_layers
-from probes.fitting.trainer import FitOptions
 from probes.latents.standardise import Standardiser
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
@@ -65,6 +65,7 @@ def assert_same_layer(whole: LayerGroups, k: int, single: LayerGroups, *, atol: 
         torch.testing.assert_close(mine[row], theirs[0], rtol=0, atol=atol)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "products"),
     [("linear", "oneDNN"), ("mlp", "oneDNN"), ("mlp", "plain"), ("normed-mlp", "oneDNN")],
@@ -89,6 +90,7 @@ def test_layers_trained_together_equal_each_layer_trained_alone(kind: str, corpu
     assert together.history[-1]["held_out_loss"] < 0.99 * together.history[0]["held_out_loss"]
 
 
+@pytest.mark.long
 def test_every_layer_keeps_the_epoch_it_would_keep_alone(tmp_path: Path) -> None:
     """On few texts layers lose again on held-out ones after a while, each at its own time."""
     few = write_corpus(tmp_path / "few.h5", n_texts=40)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from probes.fitting.trainer import EpochOptions, fit_head, predict_pairs
+from probes.fitting.epochs import EpochOptions
+from probes.fitting.trainer import fit_head, predict_pairs
 from probes.latents.pair_latents import PairLatents
 from probes.metrics.correlation import pearson
 from probes.networks.cosine_heads import CosineLinear, CosineMLP

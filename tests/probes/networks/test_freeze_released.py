@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import HeadError, UnknownNameError
+from probes.fitting.epochs import FitOptions
 from probes.fitting.layer_fit import fit_layers
 from probes.fitting.protocols import FREEZE, find_protocol
-from probes.fitting.trainer import FitOptions
 from probes.heads.pairs.pretraining import check_autoencoder_options
 from probes.heads.registry import resolve_head
 from probes.latents.pair_latents import PairLatents

@@ -8,7 +8,8 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 from extract.errors import HeadError
-from probes.fitting.trainer import EpochOptions, fit_head
+from probes.fitting.epochs import EpochOptions
+from probes.fitting.trainer import fit_head
 from probes.latents.pair_latents import PairLatents
 from probes.networks.layer_cosine import KINDS, LayerCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, write_latents

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 import probes.heads.pairs.fitting
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
+from probes.fitting.epochs import EpochOptions
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import EpochOptions, fit_head, predict_pairs
+from probes.fitting.trainer import fit_head, predict_pairs
 from probes.heads.pairs.evaluation import layer_contributions
 from probes.heads.pairs.fitting import FittedHead, fit_seed
 from probes.heads.registry import resolve_head

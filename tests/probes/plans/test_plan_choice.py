@@ -123,6 +123,7 @@ def run_all(planted: Planted, folder: Path, *, search: str) -> dict[str, dict[st
     return found
 
 
+@pytest.mark.long
 def test_a_sweep_chooses_the_winner_of_validation_whatever_test_says(planted: Planted, tmp_path: Path) -> None:
     found = run_all(planted, tmp_path, search="")
     clean = found["planted"]
@@ -146,6 +147,7 @@ def test_rows_are_drawn_the_same_whatever_test_says(tmp_path: Path) -> None:
             assert draw_rows(task, n_rows).digest() == draw_rows(plain, n_rows).digest()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["halving", "coordinate"])
 def test_a_search_is_the_same_whatever_test_says(strategy: str, planted: Planted, tmp_path: Path) -> None:
     found = run_all(planted, tmp_path, search=strategy)

@@ -61,6 +61,7 @@ def scores(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_a_search_reports_every_trial_and_what_it_cost(folder: Path, scores: dict[str, Any]) -> None:
     search = scores["search"]
     plans = [plan.text for plan in plans_over_k_and_k0(range(3), range(3))]
@@ -105,8 +106,10 @@ def test_the_chosen_plan_is_fitted_on_the_whole_task(folder: Path, scores: dict[
 
 def load_config(folder: Path) -> RunConfig:
     from probes.cli.parsing import read_arguments
+    from probes.cli.table import COMMANDS
 
-    return read_arguments("run", [str(folder / "tiny.yaml")], description="", flags={}).config
+    config: RunConfig = read_arguments(COMMANDS["run"], [str(folder / "tiny.yaml")]).config
+    return config
 
 
 def test_a_second_search_computes_nothing(
@@ -135,6 +138,7 @@ def test_latents_of_fewer_rows_are_kept(folder: Path, scores: dict[str, Any]) ->
         assert ("composed_of" in cache.certificate) == (len(cache) > smallest)
 
 
+@pytest.mark.long
 def test_pairs_are_searched_along_coordinates(
     folder: Path, capsys: pytest.CaptureFixture[str], read_json: Callable[[Path], Any]
 ) -> None:

@@ -136,8 +136,8 @@ def test_bad_plans_and_decoders_are_told_in_a_sentence(
     assert "'backward:9' needs 9 blocks, but the decoder has 3" in capsys.readouterr().err
     assert main([command, "nowhere-to-be-found", "causal"]) == 1
     assert "nowhere-to-be-found" in capsys.readouterr().err
-    assert main([command, "one-argument"]) == 1
-    assert f"Usage: icecore {command} DECODER PLAN" in capsys.readouterr().err
+    assert main([command, "one-argument"]) == 2
+    assert f"allowed: icecore {command} DECODER PLAN" in capsys.readouterr().err
 
 
 def test_a_head_that_needs_autoencoders_is_refused_before_anything_is_extracted() -> None:

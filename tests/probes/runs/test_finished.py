@@ -124,6 +124,7 @@ def test_a_changed_byte_is_noticed(copy: Path, name: str, old: str, new: str) ->
         load_scorer(copy)
 
 
+@pytest.mark.long
 def test_running_again_repairs_a_changed_folder(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", finished.scores["command"].split())  # the folder serves other tests too
     path = finished.folder / "scores.json"

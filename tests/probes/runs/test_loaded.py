@@ -1,6 +1,7 @@
 """A finished run in Python: the predictions of the run again, its results as data, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,6 +48,16 @@ def test_pairs_get_the_scores_of_the_run(loaded: LoadedRun) -> None:
     assert all(type(score) is float for score in loaded.predict(pairs[:2]))
 
 
+def test_columns_of_a_dataset_are_rows(classes: LoadedRun) -> None:
+    from datasets import Dataset
+
+    texts = ["Ice melts in spring.", "The court adjourned."]
+    column: Any = Dataset.from_dict({"text": texts})["text"]
+    assert classes.predict(column) == classes.predict(texts)
+    head = next(name for name in classes.heads if name == "logistic-probe")
+    assert classes.predict_proba(column, head=head).equals(classes.predict_proba(texts, head=head))
+
+
 def test_a_stream_holds_few_rows_at_a_time(loaded: LoadedRun) -> None:
     pairs = [("Ice melts.", "Snow falls."), ("A cat sleeps.", "A dog barks."), ("One.", "Two.")]
     read = []
@@ -66,6 +77,7 @@ def test_the_decoder_is_loaded_once(loaded: LoadedRun) -> None:
     assert loaded.scorer("cosine-mlp").decoder is loaded.scorer("layer-cosine").decoder
 
 
+@pytest.mark.long
 def test_words_get_the_tags_of_the_run(words: LoadedRun) -> None:
     tokens, tags = by_sentence(words.folder, "word"), by_sentence(words.folder, words.best)
     for own, given in zip(words.tag(tokens), tags, strict=True):

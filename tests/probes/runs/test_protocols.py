@@ -9,7 +9,7 @@ import pytest
 
 import probes.heads.pairs.fitting
 from extract.errors import ConfigError, TaskError
-from extract.inputs.template import TextEncoder
+from extract.inputs.text_encoder import TextEncoder
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import ignore_epoch
 from probes.fitting.protocols import PROTOCOLS
@@ -180,6 +180,7 @@ def test_the_split_that_chooses_must_be_there(tmp_path: Path) -> None:
         evaluate_head("cosine-mlp", QUICK, setting)
 
 
+@pytest.mark.long
 def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     cache: LatentCache, task: PairTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

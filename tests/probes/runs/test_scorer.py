@@ -112,6 +112,7 @@ def test_a_cosine_threshold_is_kept_with_what_was_chosen(class_pairs: Path) -> N
         load_scorer(class_pairs, head="cosine-threshold").probabilities([("a", "b")])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("head", ["token-classifier", "token-mix"])
 def test_words_get_the_tags_of_the_run(words: Path, head: str) -> None:
     sentences, tags = by_sentence(words, "word"), by_sentence(words, head)

@@ -70,6 +70,7 @@ def plans_with_test(scores: dict[str, Any], head: str) -> set[str]:
     return {row["plan"] for row in scores["plans"] if "test" in row["heads"][head]["summary"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_test_is_read_for_chosen_plans_and_causal_alone(
     kind: str, base: Path, decoder_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,6 +95,7 @@ def test_test_is_read_for_chosen_plans_and_causal_alone(
         assert zero_shot == {scores["chosen"]["layer-cosine"]["plan"], "causal"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_plan_is_read_where_that_is_asked_for(kind: str, base: Path, decoder_folder: Path) -> None:
     some = run_sweep(config_of(kind, base, decoder_folder), PLANS).scores

@@ -189,6 +189,7 @@ def test_streaming_from_the_file_is_gathering_from_it(finished: WordRun) -> None
     assert n_words == rows.n_words
 
 
+@pytest.mark.long
 def test_fitting_alone_loads_no_decoder_and_ends_alike(
     finished: WordRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
     read_json: Callable[[Path], Any],
@@ -216,6 +217,7 @@ def test_the_lists_name_tasks_and_heads_of_words(capsys: pytest.CaptureFixture[s
         assert name in printed
 
 
+@pytest.mark.long
 def test_a_sweep_chooses_plan_and_layer_on_validation(
     decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
 ) -> None:
@@ -239,6 +241,7 @@ def test_a_sweep_chooses_plan_and_layer_on_validation(
     assert len(list((result.folder / "heads").rglob("head.json"))) == 4
 
 
+@pytest.mark.long
 def test_a_search_finds_its_plan_without_test(
     decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
 ) -> None:
@@ -273,6 +276,7 @@ def test_a_cut_word_is_an_error_and_is_counted(decoder_folder: Path, tmp_path: P
     assert "**optimistic**: words without a latent are left out of the scores" in summary
 
 
+@pytest.mark.long
 def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path) -> None:
     heads = {"token-classifier": {"steps": 6}}
     config = make_config(
@@ -298,6 +302,7 @@ def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path)
     assert other["departures"][1:] == ["a word is the last of its tokens, and not their mean, as with MAGNET"]
 
 
+@pytest.mark.long
 def test_look_both_ways_labels_every_token(
     decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
 ) -> None:

@@ -1,5 +1,6 @@
 """Drawn splits: whole, disjoint, repeatable, every class in every part, no group torn apart."""
 
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.tasks.splitting import draw_order, hold_out, rare_classes, split_three_ways
+from probes.tasks.splitting import SplitRule, draw_order, hold_out, place_rows, rare_classes, split_three_ways
 
 sizes = st.lists(st.integers(3, 60), min_size=1, max_size=8)
 
@@ -102,3 +103,49 @@ def test_every_beginning_of_the_order_is_stratified(class_sizes: list[int], seed
 
 def test_rare_classes_are_counted() -> None:
     assert rare_classes([4, 4, 4, 7, 1, 1]) == {1: 2, 7: 1}
+
+
+def test_missing_splits_are_drawn_the_same_way_and_keep_equal_rows_together() -> None:
+    keys = [f"k{i % 40}" for i in range(60)]  # 20 of them twice
+    parts, note = place_rows([None] * 60, keys, SplitRule(), task="t", fewest=4)
+    again, _ = place_rows(["train"] * 60, keys, SplitRule(), task="t", fewest=4)
+    assert {split: rows.tolist() for split, rows in parts.items()} == {s: rows.tolist() for s, rows in again.items()}
+    assert list(parts) == ["train", "validation", "test"]
+    assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(60))
+    found = {split: {keys[row] for row in rows} for split, rows in parts.items()}
+    assert not (found["train"] & found["test"] or found["train"] & found["validation"])
+    assert 6 <= len(parts["test"]) <= 7
+    assert note == f"splits drawn: {len(parts['train'])} train, {len(parts['validation'])} validation, " + (
+        f"{len(parts['test'])} test with seed 0"
+    )
+    other, _ = place_rows([None] * 60, keys, SplitRule(seed=1), task="t")
+    assert other["test"].tolist() != parts["test"].tolist()
+
+
+def test_validation_is_drawn_from_train_and_official_splits_are_kept() -> None:
+    given = ["train"] * 20 + ["test"] * 5
+    parts, note = place_rows(given, list(range(25)), SplitRule(validation_fraction=0.25), task="t")
+    assert parts["test"].tolist() == [20, 21, 22, 23, 24]
+    assert (len(parts["train"]), len(parts["validation"])) == (15, 5)
+    assert note.startswith("splits drawn: 15 train, 5 validation, 5 test")
+    for official in (["test"] * 3, ["train", "validation", "train"], ["validation", "test", "test"]):
+        kept, note = place_rows(official, [0, 1, 2], SplitRule(), task="t")
+        assert ({split: len(rows) for split, rows in kept.items()}, note) == (dict(Counter(official)), "")
+    kept, note = place_rows(given, list(range(25)), SplitRule(split="given"), task="t")
+    assert (list(kept), note) == (["train", "test"], "")
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "sentence"),
+    [
+        ([None] * 9, SplitRule(split="given"), "task 't' has rows without a split: name their column, or set `split: "),
+        ([None, "test"] * 9, SplitRule(), "task 't' has rows without a split: "),
+        ([None] * 9, SplitRule(), "task 't' has 9 rows in 9 different ones, too few to draw splits of at least 4 rows"),
+    ],
+)
+def test_what_cannot_be_split_is_named(given: list[str | None], rule: SplitRule, sentence: str) -> None:
+    with pytest.raises(TaskError) as error:
+        place_rows(given, list(range(len(given))), rule, task="t", fewest=4)
+    assert str(error.value).startswith(sentence)
+    with pytest.raises(TaskError, match="`split` is 'all', but one of auto, given is needed"):
+        SplitRule(split="all")

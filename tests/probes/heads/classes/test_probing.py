@@ -124,6 +124,7 @@ def test_nothing_is_chosen_on_test(cache: LatentCache, probed: Probed, tmp_path:
     assert poisoned.accuracy() < 0.6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("has_validation", [True, False])
 def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_validation: bool, tmp_path: Path) -> None:

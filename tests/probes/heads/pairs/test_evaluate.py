@@ -94,6 +94,7 @@ def test_a_kept_head_is_loaded_and_gives_the_same(setting: Setting, monkeypatch:
         np.testing.assert_array_equal(again.predictions[split], first.predictions[split])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     ["option", "fit", "pooling", "poolings", "layers", "gold", "device", "protocol", "calibration", "anchor_identical"],

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from extract.names import resolve
 from extract.store.cache import LatentCache
 from probes.fitting.trainer import FitResult, fit_head, predict_pairs
 from probes.heads.pairs.evaluation import layer_contributions
@@ -17,7 +18,7 @@ from probes.latents.pair_latents import PairLatents
 from probes.latents.standardise import Standardiser
 from probes.metrics.correlation import pearson
 from probes.networks.layer_cosine import LayerCosine
-from probes.networks.losses import LOSSES
+from probes.networks.loss_table import LOSSES
 from probes.networks.pair_head import PairHead
 from probes.networks.siamese_cosine import SiameseCosine
 from probes.networks.widths import code_widths
@@ -43,7 +44,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**QUICK["siamese-cosine"], "bottleneck": [16, 24, 24, 24, 16], "pair_features": 2, "max_epochs": 8},
     ),
 }  # fmt: skip
-TRAINED = [case for case, (name, _) in CASES.items() if HEADS[name].sources[0].is_trained]
+TRAINED = [case for case, (name, _) in CASES.items() if resolve(HEADS[name].sources[0]).is_trained]
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ def test_the_planted_layer_is_found(fitted: Fitted) -> None:
         assert int(np.argmax(fitted.head.curves(fitted.data, "test")["spearman"][0])) == k
 
 
+@pytest.mark.long
 def test_shuffled_gold_scores_at_chance(case: str, cache: LatentCache) -> None:
     shuffled = fit(case, cache, make_task(shuffled=["train", "validation"]))
     gold = shuffled.data.split("validation").gold.numpy()
@@ -194,7 +196,7 @@ def test_gradients_reach_every_parameter(case: str) -> None:
     head = build(case).train()
     a, b = draw(32)
     gold = torch.rand(32, generator=torch.Generator().manual_seed(5))
-    LOSSES[head.loss_name][0](head(a, b), gold).backward()  # type: ignore[no-untyped-call]
+    LOSSES[head.loss_name][0](head(a, b), gold).backward()
     for name, parameter in head.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name

@@ -13,8 +13,8 @@ import torch
 import probes.heads.pairs.pretraining
 from extract.errors import ConfigError, HeadError, UnknownNameError
 from extract.store.cache import LatentCache
+from probes.fitting.epochs import FitOptions
 from probes.fitting.saved import SavedHead
-from probes.fitting.trainer import FitOptions
 from probes.heads.pairs.pretraining import FOLDER, Pretraining, check_autoencoder_options, obtain_autoencoder
 from probes.heads.saved import load_head
 from probes.networks.autoencoder import LayerAutoencoder

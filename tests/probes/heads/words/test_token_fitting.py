@@ -53,6 +53,7 @@ def fit(
     return head, data, fit_token_head(head, data, options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -232,6 +233,7 @@ def test_an_epoch_of_several_passes_is_several_epochs(cache: PlantedCache, task:
     assert torch.equal(single.weight, once.weight)
 
 
+@pytest.mark.long
 def test_patience_is_not_spent_on_a_few_steps(cache: PlantedCache, task: WordTask) -> None:
     options = replace(QUICK, patience=1, max_epochs=20, learning_rate=1e-3, batch_size=64)  # two batches a pass
     _, _, short = fit(cache, task, options)

@@ -81,6 +81,8 @@ def test_one_file_with_a_split_column(tmp_path: Path) -> None:
     lines = [f"part,{HEADER}", *(f"{part},{part} {line}" for part in ("train", "valid", "test") for line in GOOD)]
     path = save(tmp_path / "p.csv", lines)
     assert counts(read_class_files(path, split_column="part")) == {"train": 40, "validation": 40, "test": 40}
+    named = save(tmp_path / "s.csv", [lines[0].replace("part", "split"), *lines[1:]])
+    assert counts(read_class_files(named)) == {"train": 40, "validation": 40, "test": 40}
     save(path, [*lines, "tset,a,odd"])
     assert "line 122: column 'part' holds 'tset', but one of train, validation, test" in fails(
         path, split_column="part"

@@ -9,6 +9,7 @@ from probes.tasks.classes.finance import load_banking77
 from probes.tasks.classes.medicine import load_pubmedqa
 
 
+@pytest.mark.long
 def test_banking77_has_the_published_counts(icecore_data: Path) -> None:
     task = load_banking77(folder=str(icecore_data / "banking77"))
     assert task.n_rows() == {

@@ -37,6 +37,16 @@ def test_files_are_read_by_their_column_names_and_bad_rows_dropped(tmp_path: Pat
     assert task.notes[2:] == ("validation: 10 of 10 texts are also in train",)
 
 
+def test_splits_of_one_file_are_drawn_with_groups_whole(tmp_path: Path) -> None:
+    path = tmp_path / "mine.tsv"
+    path.write_text("\n".join(["text\tnumber\tby", *(f"text {i}\t{i % 7}\tby {i // 2}" for i in range(100))]))
+    task = load_task("number-files", files=str(path), group="by")
+    assert task.n_rows() == {"train": 80, "validation": 10, "test": 10}
+    found = [set(task.groups(split) or ()) for split in task.splits]
+    assert sum(map(len, found)) == len(set().union(*found)) == 50
+    assert task.notes[0] == "splits drawn: 80 train, 10 validation, 10 test with seed 0"
+
+
 def test_repeats_are_counted_and_groups_are_in_the_digest() -> None:
     columns = {"text": [f"text {i % 9}" for i in range(10)], "number": range(10)}
     assert number_task({"train": columns}).audit() == ("train: 1 of 10 rows repeat an earlier text",)

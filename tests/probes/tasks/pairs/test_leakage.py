@@ -211,6 +211,7 @@ def test_an_unknown_choice_of_rows_is_named() -> None:
         drop_leaked_rows(make_task(), by="pair")
 
 
+@pytest.mark.long
 def test_stsb_test_is_leaked_as_published(icecore_data: Path) -> None:
     task = load_stsb_local(icecore_data / "stsb")
     tables = {split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}

@@ -205,11 +205,40 @@ def test_one_file_with_a_split_column(tmp_path: Path) -> None:
     task = read_pair_files(path, split_column="part")
     assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 8, "validation": 8, "test": 8}
     assert list(task.splits) == ["train", "validation", "test"]
-    with pytest.raises(UnknownNameError, match=r"unknown column 'split': Allowed: part, sentence1"):
-        read_pair_files(path)
+    with pytest.raises(
+        UnknownNameError, match=r"unknown column 'prat': did you mean 'part'\? Allowed: part, sentence1"
+    ):
+        read_pair_files(path, split_column="prat")
+    with pytest.raises(TaskError, match="task 'pair-files' has rows without a split: name their column, or set `split"):
+        read_pair_files(path, split="given")
     save(path, [*lines, "tset,a,b,1"])
     with pytest.raises(TaskError, match=r"line 26: column 'part' holds 'tset', but one of train, validation, test"):
         read_pair_files(path, split_column="part")
+
+
+def test_splits_of_one_file_are_drawn_and_equal_pairs_stay_together(tmp_path: Path) -> None:
+    """Columns by any name, no split column; the same pair in the other order is the same pair."""
+    pairs = [(f"left {i}", f"right {i}", i % 6) for i in range(60)]
+    again = [(b, a, gold) for a, b, gold in pairs[:30]]
+    path = save(tmp_path / "mine.csv", ["a,b,gold", *(f"{a},{b},{gold}" for a, b, gold in [*pairs, *again])])
+    task = read_pair_files(path, sentence1="a", sentence2="b", score="gold")
+    assert task.notes[0].startswith("splits drawn: ")
+    assert set(task.n_rows().values()) <= {9, 10, 70, 71, 72}
+    assert not [note for note in task.notes if "also in" in note]
+    same = read_pair_files(str(path), sentence1="a", sentence2="b", score="gold")
+    assert same.digest() == task.digest()
+    other = read_pair_files(path, sentence1="a", sentence2="b", score="gold", seed=1)
+    assert other.digest() != task.digest()
+    with pytest.raises(TaskError, match=r"task 'pair-files' has 8 rows in 8 different ones, too few to draw splits of"):
+        read_pair_files(save(tmp_path / "few.csv", [HEADER, *GOOD]))
+
+
+def test_validation_is_drawn_from_train_when_asked(tmp_path: Path) -> None:
+    files = {"train": save(tmp_path / "a.csv", [HEADER, *(f"l {i},r {i},{i % 6}" for i in range(80))])}
+    files["test"] = save(tmp_path / "b.csv", [HEADER, *GOOD])
+    assert read_pair_files(files).n_rows() == {"train": 80, "test": 8}
+    task = read_pair_files(files, split="auto", validation_fraction=0.25)
+    assert task.n_rows() == {"train": 60, "validation": 20, "test": 8}
 
 
 def test_files_by_split(tmp_path: Path) -> None:

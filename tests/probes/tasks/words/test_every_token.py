@@ -10,6 +10,7 @@ from probes.tasks.words.known import load_words_sample
 from tests.extract.word_tokenizers import WORD_TOKENIZERS, word_tokenizer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WORD_TOKENIZERS)
 @pytest.mark.parametrize("tags", ["ner", "pos"])
 def test_tags_of_words_go_to_their_tokens(name: str, tags: str) -> None:

@@ -211,6 +211,7 @@ def test_tasks_of_local_files_only_say_what_is_missing(tmp_path: Path, monkeypat
         load_ud_ewt("pos")
 
 
+@pytest.mark.long
 def test_wnut17_has_the_published_counts(icecore_data: Path) -> None:
     task = load_wnut17(str(icecore_data / "wnut17"))
     assert sizes(task) == {"train": (3394, 62730), "validation": (1009, 15733), "test": (1287, 23394)}
@@ -224,6 +225,7 @@ def test_wnut17_has_the_published_counts(icecore_data: Path) -> None:
     assert same.digest() == task.digest()
 
 
+@pytest.mark.long
 def test_ud_ewt_has_the_published_counts(icecore_data: Path) -> None:
     task = load_ud_ewt(folder=str(icecore_data / "ud-ewt"))
     assert sizes(task) == {"train": (12544, 204577), "validation": (2001, 25147), "test": (2077, 25094)}

@@ -112,6 +112,16 @@ def test_columns_must_be_named(tmp_path: Path) -> None:
         load_word_files(write(tmp_path, "train.txt"), tags="ner")
 
 
+def test_splits_of_one_file_are_drawn_with_documents_whole(tmp_path: Path) -> None:
+    document = "-DOCSTART- O\n\n" + "Oslo B-LOC\nis O\n\n" * 4
+    (tmp_path / "all.txt").write_text(document * 20, encoding="utf-8")
+    task = load_word_files(tmp_path / "all.txt", columns=["word", "ner"], tags="ner")
+    assert task.n_rows() == {"train": 64, "validation": 8, "test": 8}
+    found = [set(rows["document"]) for rows in task.splits.values()]
+    assert sum(map(len, found)) == len(set().union(*found)) == 20
+    assert task.notes[0] == "splits drawn: 64 train, 8 validation, 8 test with seed 0"
+
+
 def test_conllu_and_json_files(tmp_path: Path) -> None:
     rows = [["1", "Ice", "_", "NOUN"], ["2", "melts", "_", "VERB"]]
     text = "".join("\t".join(row) + "\t_" * 6 + "\n" for row in rows)

