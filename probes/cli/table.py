@@ -4,6 +4,7 @@ from extract.errors import UsageError, unknown_name
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import parse_plan
 from probes.cli.arguments import Argument, Command
+from probes.report.figures.formats import FORMATS, figure_formats
 
 LISTED = ("decoders", "plans", "masks", "poolings", "tasks", "corpora", "heads", "losses", "instructions")
 """Tables of `icecore list`."""
@@ -82,7 +83,7 @@ _COMMANDS = (
         "Certify a mask plan on a decoder and print the mask that was measured at every block.",
         (
             *_PLAN, Argument("--tokens", "length of the row, in tokens", 8, int),
-            Argument("--picture", "PNG file for the matrices", completes="files"), _DEVICE,
+            Argument("--picture", f"file for the matrices: .{', .'.join(FORMATS)}", completes="files"), _DEVICE,
         ),
         examples=("verify smollm2-135m-instruct nosink-bidirectional:10",),
     ),
@@ -92,7 +93,9 @@ _COMMANDS = (
         (
             *_PLAN, Argument("--texts", "text file, a text a line; two sentences when absent", completes="files"),
             Argument("--bos", "BOS policy: auto, force or none", "auto"),
-            Argument("--out", "folder for attention.png and sink_mass.png", "attention", completes="files"), _DEVICE,
+            Argument("--out", "folder for the figures attention and sink_mass", "attention", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+            _DEVICE,
         ),
         examples=("attention smollm2-135m-instruct causal --bos force",),
     ),

@@ -85,6 +85,11 @@ class HeadResult:
         """The splits that were scored."""
         return tuple(self.summary)
 
+    @property
+    def reported_split(self) -> str:
+        """The split to report: test, or validation where there is no test."""
+        return "test" if "test" in self.summary else "validation"
+
     def mean(self, split: str, metric: str | None = None) -> float:
         """Return the mean over seeds of a metric on a split; NaN where the split was not scored."""
         found = self.summary.get(split, {}).get(metric or self.metric)

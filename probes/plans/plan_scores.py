@@ -51,7 +51,7 @@ def report_plans(
     described = decoder.description.to_dict()
     header = make_header(config, what, folder, command=command, decoder=described, task=task.describe())
     record = PlansScores(header, **scores)
-    write_plans(folder, record, KINDS[config.task.kind].report)
+    write_plans(folder, record, KINDS[config.task.kind].report, formats=config.figures)
     return RunResult(folder, record)
 
 

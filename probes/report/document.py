@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
+from probes.report.lead import Bare, run_lead
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import Column, Row, markdown_table
 
@@ -37,6 +38,8 @@ class KindReport:
     """Further lines of the section "What was used"."""
     residuals: Callable[[Any, str, NDArray[np.float64]], Residuals] | None = None
     """Compares, for a task and a split, predicted numbers with gold; None for predicted names."""
+    bare: Bare = lambda *_: ""
+    """Compares the score of a head with what needs none, as part of a sentence; empty where there is nothing."""
     zero_shot: str = ""
     """Metric of the score that a mask plan has without any head; empty where there is none."""
     writers: tuple[Callable[..., None], ...] = ()
@@ -50,8 +53,8 @@ class Context:
     scores: RunScores
     task: Any
     report: KindReport
-    figures: Mapping[str, str] = field(default_factory=dict)
-    """Title to file name, relative to the run folder, of every figure that was drawn."""
+    figures: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Title to files, relative to the run folder, of every figure that was drawn."""
 
     @property
     def results(self) -> Iterable[tuple[str, HeadResult]]:
@@ -61,11 +64,6 @@ class Context:
 
 Section = Callable[[Context], Iterator[str]]
 """Writes lines of Markdown."""
-
-
-def reported_split(splits: Iterable[str]) -> str:
-    """Choose the split to report: test, or validation where there is no test."""
-    return "test" if "test" in set(splits) else "validation"
 
 
 def result_rows(
@@ -84,19 +82,20 @@ def summary_text(context: Context) -> str:
     """Write the summary of a run, as Markdown."""
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
-    lines = [*opening_lines(header), markdown_table(rows, titles), f"\n{_numbers(context)}", *_cautions(context)]
+    opening = opening_lines(header, run_lead(context.scores, report.bare))
+    lines = [*opening, markdown_table(rows, titles), f"\n{_numbers(context)}", *_cautions(context)]
     for section in (*report.remarks, _departures, *report.sections, _used):
         lines += section(context)
     lines += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
         lines += ["\n## Data notes\n", *(f"- {note}" for note in header.task["notes"])]
-    return join_lines([*lines, *_figures(context.figures)])
+    return join_lines([*lines, *figure_lines(context.figures)])
 
 
-def pretraining_text(scores: PretrainingScores, figures: Mapping[str, str]) -> str:
+def pretraining_text(scores: PretrainingScores, figures: Mapping[str, Sequence[str]]) -> str:
     """Write the summary of autoencoders that were fitted by themselves."""
     lines = (*opening_lines(scores.header), *_pretraining(scores.pretraining), "\n## What was used\n")
-    return join_lines([*lines, machine_line(scores.header), *_figures(figures)])
+    return join_lines([*lines, machine_line(scores.header), *figure_lines(figures)])
 
 
 def join_lines(lines: Iterable[str]) -> str:
@@ -104,12 +103,13 @@ def join_lines(lines: Iterable[str]) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def opening_lines(header: Header) -> Iterator[str]:
-    """Write the title, that a sample is no benchmark, and the command."""
+def opening_lines(header: Header, lead: str = "") -> Iterator[str]:
+    """Write the title, the sentences that say most, that a sample is no benchmark, and the command if there was one."""
     yield f"# {header.name}\n"
+    yield f"{lead}\n" if lead else ""
     if header.task.get("is_sample"):
         yield "> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
-    yield f"Command: `{header.command}`\n"
+    yield f"Command: `{header.command}`\n" if header.command else ""
 
 
 def machine_line(header: Header) -> str:
@@ -119,10 +119,15 @@ def machine_line(header: Header) -> str:
     return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
 
 
-def _figures(figures: Mapping[str, str]) -> Iterator[str]:
+def figure_lines(figures: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Show every figure in the first of its formats that a page can show, with links to the others."""
     if figures:
         yield "\n## Figures\n"
-    yield from (f"![{title}]({file})" for title, file in figures.items())
+    for title, files in figures.items():
+        shown = next((file for file in files if not file.endswith(".pdf")), None)
+        links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != shown]
+        picture = f"![{title}]({shown})" if shown else f"{title}:"
+        yield " ".join([picture, *links])
 
 
 def _numbers(context: Context) -> str:

@@ -70,6 +70,16 @@ def interval(summary: SeedSummary | None) -> str:
     return f"{percent(summary.low)} to {percent(summary.high)}"
 
 
+def over(score: float, what: str, other: float) -> str:
+    """Write by how many points a score is above another one.
+
+    Example:
+        >>> over(0.75, "the majority class", 0.5)
+        '+25.0 over the majority class (50.0)'
+    """
+    return f"{percent(score - other, sign='+')} over {what} ({percent(other)})"
+
+
 def describe_point(chosen: Mapping[str, Any]) -> str:
     """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none."""
     penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
@@ -122,3 +132,8 @@ def majority_column(title: str) -> Column:
         return percent(row.result.baselines["majority"].get("test")) if row.is_first else NOTHING
 
     return Column(title, text, on_screen=False)
+
+
+def over_majority(what: str) -> Callable[[Any, HeadResult, str], str]:
+    """Make what compares a score with always predicting the most frequent class of train."""
+    return lambda _, result, split: over(result.mean(split), what, result.baselines["majority"][split])

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,47 +13,70 @@ from rich.table import Table
 from extract.errors import printable
 from extract.files import write_file
 from probes.report.document import Context, KindReport, pretraining_text, result_rows, summary_text
-from probes.report.figures import draw_autoencoders, draw_figures
+from probes.report.figures.fitting import draw_autoencoders
+from probes.report.figures.heads import draw_figures
+from probes.report.figures.plans import (
+    draw_layer_curves,
+    draw_search,
+    draw_sweep,
+    has_layer_curves,
+    layer_curves_note,
+)
+from probes.report.figures.style import TALL, Album
 from probes.report.predictions import write_predictions
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
-from probes.report.style import new_figure, save_figure
-from probes.report.sweeps import curve_label, draw_search, draw_sweep, points_of, search_summary, sweep_summary
+from probes.report.sweeps import points_label, points_of, search_summary, sweep_summary
 from probes.tasks.base import Task
 
 
-def write_run(folder: Path, scores: RunScores, task: Task, report: KindReport) -> None:
+def write_run(
+    folder: Path, scores: RunScores, task: Task, report: KindReport, *, formats: Sequence[str] = ("png",)
+) -> None:
     """Write scores, predictions, figures and summary of a run."""
     _write_scores(folder, scores)
     write_predictions(folder / "predictions.csv", task, scores.heads, report)
     for write in report.writers:
         write(folder, task, scores.heads)
-    (folder / "figures").mkdir(exist_ok=True)
-    figures = draw_figures(folder, scores.heads, task, report) | draw_autoencoders(folder, scores.pretraining)
-    _write_summary(folder, summary_text(Context(scores, task, report, figures)))
+    album = Album(folder, formats)
+    draw_figures(album, scores, task, report)
+    draw_autoencoders(album, scores.pretraining, plan=scores.cache["plan"])
+    _write_summary(folder, summary_text(Context(scores, task, report, album.drawn)))
 
 
-def write_plans(folder: Path, scores: PlansScores, report: KindReport) -> None:
-    """Write scores, figure and summary of a sweep or a search."""
+def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
+    """Write scores, figures and summary of a sweep or a search."""
     _write_scores(folder, scores)
-    header, figure = scores.header, new_figure()
+    album, header = Album(folder, formats), scores.header
     about = f"{header.task['name']} on {header.decoder['name']}"
     if scores.search:
-        draw_search(figure, scores)
-        save_figure(figure, folder / "search.png", title=f"{scores.search['strategy']}: {about}")
-        _write_summary(folder, search_summary(scores))
+        found = scores.plans[0].plan.text
+        note = f"{about}; larger: more rows; framed: found, {found}"
+        album.add("search", draw_search, scores, title="Search for a plan", note=note)
     else:
-        metric = report.zero_shot or next(iter(scores.chosen.values())).result.metric
-        draw_sweep(figure, points_of(scores, report), metric=metric)
-        save_figure(figure, folder / "sweep.png", title=f"{curve_label(scores, report)}: {about}")
-        _write_summary(folder, sweep_summary(scores, report))
+        what, metric = points_label(scores, report)
+        points, label = points_of(scores, report), f"{metric} x 100, validation"
+        best = max(points, key=lambda plan: points[plan])
+        album.add(
+            "sweep", partial(draw_sweep, label=label), points, title=f"{what}, {len(points):,} plans",
+            note=f"{about}; best: {best.text}, {points[best]:.1f}",
+        )  # fmt: skip
+    for name, choice in scores.chosen.items():
+        if has_layer_curves(choice.result):
+            album.add(
+                f"layers_{name.replace('-', '_')}", draw_layer_curves, scores, name,
+                title=f"{name}: score of each layer, {len(scores.plans):,} plans",
+                note=f"{about}; {layer_curves_note(scores, name)}", size=TALL,
+            )  # fmt: skip
+    text = search_summary(scores, album.drawn) if scores.search else sweep_summary(scores, report, album.drawn)
+    _write_summary(folder, text)
 
 
-def write_pretraining(folder: Path, scores: PretrainingScores) -> None:
+def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Sequence[str] = ("png",)) -> None:
     """Write scores, figures and summary of autoencoders that were fitted by themselves."""
     _write_scores(folder, scores)
-    (folder / "figures").mkdir(exist_ok=True)
-    figures = draw_autoencoders(folder, scores.pretraining)
-    _write_summary(folder, pretraining_text(scores, figures))
+    album = Album(folder, formats)
+    draw_autoencoders(album, scores.pretraining, plan=scores.cache["plan"])
+    _write_summary(folder, pretraining_text(scores, album.drawn))
 
 
 def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:

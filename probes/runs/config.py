@@ -11,6 +11,7 @@ from extract.run.spec import ExtractionSpec
 from probes.fitting.protocols import find_protocol
 from probes.heads.registry import check_head, resolve_head
 from probes.latents.poolings import split_poolings
+from probes.report.figures.formats import figure_formats
 from probes.tasks.corpora import CORPORA
 from probes.tasks.table import TASKS, load_task
 
@@ -127,6 +128,8 @@ class RunConfig:
     """Whether calibration gives a text paired with itself the highest score."""
     bootstrap: int = 1000
     """Bootstrap resamples behind every interval."""
+    figures: tuple[str, ...] = ("png",)
+    """Formats of the figures: png, svg, pdf, one or several."""
     caches: str = "caches"
     """Folder of caches, shared by runs."""
     runs: str = "runs"
@@ -143,6 +146,7 @@ class RunConfig:
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: whole numbers from 0 to {(1 << 32) - 1}.")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
+        object.__setattr__(self, "figures", figure_formats(self.figures))
         if self.bootstrap < 100:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:

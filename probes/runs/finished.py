@@ -1,7 +1,6 @@
 """A finished run, read back from its folder, which may come from anybody: values are checked and names are no paths."""
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.registry import find_head
+from probes.report.lead import best_result
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
 from probes.runs.kinds import KINDS
 from probes.runs.record import CONFIG
@@ -43,8 +43,7 @@ class FinishedRun:
     @property
     def best(self) -> str:
         """The head with the best selection score."""
-        found = {name: result.selection_score for name, result in self.scores.heads.items()}
-        return max(found, key=lambda name: -math.inf if math.isnan(found[name]) else found[name])
+        return best_result(self.scores.heads.values()).name
 
     def require_head(self, saved: SavedHead[FittedModule], name: str) -> None:
         """Refuse a head in another head's folder, or one that was fitted on another cache than the scores are of."""

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from extract.decoders.layers import FINAL_NORM
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from probes.heads.classes.results import fewest_rows
@@ -18,14 +17,12 @@ from probes.heads.words.scoring import WORDS_SCORING
 from probes.report.document import KindReport
 from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.kinds.numbers import NUMBERS_REPORT
-from probes.report.kinds.pairs import PAIRS_REPORT
+from probes.report.kinds.pairs import PAIRS_REPORT, ZERO_SHOT, zero_shot_scores
 from probes.report.kinds.words import WORDS_REPORT
 from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:
     from probes.runs.config import RunConfig
-
-ZERO_SHOT = "layer-cosine"
 
 
 def _text_columns(task: Any, split: str) -> list[tuple[str, ...]]:
@@ -73,16 +70,6 @@ def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
             "autoencoders (icecore list corpora), or use start: fresh."
         )
     require_same_encoders(resolved.name, arguments, config.pretraining.autoencoder)
-
-
-def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
-    """Return the correlation of the raw cosine at the final norm, or at the highest layer there is."""
-    place = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
-    found: dict[str, dict[str, float]] = {}
-    for curve in result.curves:
-        if curve.name == "raw":
-            found.setdefault(curve.split, {})[curve.metric] = curve.values[place]
-    return found
 
 
 _KINDS = (

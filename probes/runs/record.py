@@ -25,6 +25,8 @@ MOST_LETTERS = 60
 """Of what a folder is named after beside its run."""
 PATH_KEYS = ("caches", "runs", "name", "adapter", "spans")
 """Settings that name a place whether it is there or not."""
+LOOKS = ("figures",)
+"""Settings of how a report looks, not of what it says: a run again with others goes to the same folder."""
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
 
@@ -37,10 +39,10 @@ def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCac
     Raises:
         ConfigError: The folder cannot be written, or holds a link.
     """
-    portable = without_absolute_paths(settings)
+    portable, kept = without_absolute_paths(settings), _without_looks(settings)
     cache_id = cache.manifest.id if cache else ""
     place = Path(runs) / name
-    digests = (digest_json(settings)[:8], digest_json([settings, cache_id])[:8])
+    digests = (digest_json(kept)[:8], digest_json([kept, cache_id])[:8])
     older, last = (place.with_name(f"{name}-{digest}") for digest in digests)
     telling = place.with_name(f"{name}-{_what_differs(place, portable)}".rstrip("-"))
     folders = (place, *[older] * older.exists(), telling, last.with_name(f"{telling.name}-{digests[0]}"))
@@ -58,6 +60,10 @@ def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCac
     return folder
 
 
+def _without_looks(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in LOOKS}
+
+
 def _as_yaml(settings: Any) -> str:
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     return text
@@ -70,7 +76,7 @@ def _what_differs(folder: Path, settings: dict[str, Any]) -> str:
     """
     try:
         kept = yaml.safe_load(read_file(folder / CONFIG))
-        unequal = differences(settings, kept)
+        unequal = differences(_without_looks(settings), _without_looks(kept))
     except (OSError, ValueError, RecursionError, AttributeError, yaml.YAMLError):
         return ""
     parts = []
@@ -89,7 +95,8 @@ def _is_ours(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:
         found = {Manifest.from_json(read_file(path).decode()).id for path in manifests}
         taken = folder / CONFIG
         kept = yaml.safe_load(read_file(taken)) if taken.exists() else settings
-        return _as_yaml(without_absolute_paths(kept)) == _as_yaml(settings) and found <= {cache_id}
+        kept, settings = _without_looks(without_absolute_paths(kept)), _without_looks(settings)
+        return _as_yaml(kept) == _as_yaml(settings) and found <= {cache_id}
     except (OSError, ValueError, RecursionError, CacheError, yaml.YAMLError):
         return False  # something else, or damaged: left alone
 

@@ -100,7 +100,7 @@ def run(
         pretrained.describe(corpus),
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
     )  # fmt: skip
-    write_run(folder, scores, task, kind.report)
+    write_run(folder, scores, task, kind.report, formats=config.figures)
     return RunResult(folder, scores)
 
 
@@ -152,5 +152,5 @@ def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT
     decoder = cache.manifest.provenance["decoder"]
     header = make_header(config, "pretraining", folder, command=command, decoder=decoder, task={})
     scores = PretrainingScores(header, describe_cache(cache), pretrained.describe(None))
-    write_pretraining(folder, scores)
+    write_pretraining(folder, scores, formats=config.figures)
     return RunResult(folder, scores)

@@ -1,6 +1,7 @@
 """A run that the command line has finished on a tiny random decoder, for tests to look at."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,3 +94,44 @@ def edit_scores(folder: Path, change: Callable[[Any], object]) -> None:
 
 def stamps(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def opening(folder: Path) -> str:
+    """Read what a summary says first, after its title."""
+    return (folder / "summary.md").read_text(encoding="utf-8").split("\n\n")[1]
+
+
+def require_opening(folder: Path) -> None:
+    """Compare the two sentences that the summary of a finished run, sweep or search opens with to its scores."""
+    scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    what = scores["what"]
+    results = scores["heads"] if what == "run" else _chosen(scores)
+    ranked = sorted(results, key=lambda name: -results[name]["selection_score"])
+    best, text = results[ranked[0]], opening(folder)
+    first, second = re.split(r"\. (?=On )", text)
+    plan = scores["cache"]["plan"] if what == "run" else scores["chosen"][ranked[0]]["plan"]
+    here, there = (best["summary"][split][best["metric"]] for split in ("validation", "test"))
+    assert f"`{ranked[0]}` ({best['chosen'].get('layer', 'all layers')}" in first
+    assert f"`{plan}`" in first
+    assert f" {100 * here['mean']:.1f}" in first
+    if there["mean"] is None:
+        assert second == "On test it has no score."
+    else:
+        assert second.startswith(f"On test it has {100 * there['mean']:.1f}")
+        assert f"(95 % interval {100 * there['low']:.1f} to {100 * there['high']:.1f})" in second
+    if what == "run" and len(ranked) > 1:
+        other = results[ranked[1]]["summary"]["validation"][best["metric"]]["mean"]
+        margin = f"{100 * (here['mean'] - other):+.1f} over the next head, `{ranked[1]}` ({100 * other:.1f})"
+        assert first.endswith(margin)
+    elif what != "run":
+        gain = scores["chosen"][ranked[0]].get("gain")
+        assert gain is None or gain["over"] == plan or f"{100 * gain['gain']:+.1f} over the plan" in second
+    internal = {key for key in scores if "_" in key}
+    written = (folder / "summary.md").read_text(encoding="utf-8")
+    assert not {key for key in internal if key in written}, "keys of scores.json are no words"
+
+
+def _chosen(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return, for every head of a sweep or search, its result under the plan that was chosen for it."""
+    by_plan = {row["plan"]: row["heads"] for row in scores["plans"]}
+    return {name: by_plan[choice["plan"]][name] for name, choice in scores["chosen"].items()}

@@ -54,8 +54,7 @@ def _show(result: Any) -> None:
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
         show(line)
-    figure = "search.png what was tried" if scores.search else "sweep.png the curve"
-    show(f"{result.folder}/summary.md holds every plan, {figure}.")
+    show(f"{result.folder}/summary.md holds every plan and the figures.")
 
 
 def choose_plans(flags: Mapping[str, Any]) -> list[MaskPlan]:

@@ -1,5 +1,6 @@
 """`icecore verify` and `icecore attention`: proof and pictures of a mask plan on a decoder."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,9 @@ from extract.wiring.certificate import check_batch_invariance, check_influence, 
 from extract.wiring.isolation import measured_masks
 from probes.cli.commands.score import read_lines
 from probes.cli.screen import show
-from probes.report.attention import draw_attention, draw_influence, draw_sink_mass
+from probes.report.figures.attention import draw_maps, draw_sink_mass
+from probes.report.figures.formats import figure_formats
+from probes.report.figures.style import Album
 
 TEXTS = (
     "The river froze early that year, and the ferry stayed on the far bank until spring.",
@@ -26,7 +29,8 @@ TEXTS = (
 
 def verify_command(found: SimpleNamespace) -> int:
     """Certify a mask plan on a decoder and print the mask that was measured at every block."""
-    plan = found.plan
+    plan, picture = found.plan, Path(found.picture)
+    formats = figure_formats(picture.suffix.removeprefix(".")) if found.picture else ()
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     with plan_in_force(decoder, plan) as wiring:
         certificate = {**check_influence(decoder, plan), **check_batch_invariance(decoder)}
@@ -47,8 +51,9 @@ def verify_command(found: SimpleNamespace) -> int:
         f"(allowed {certificate['allowed']:g})"
     )
     if found.picture:
-        title = f"measured masks, {plan.text} on {decoder.description.name}"
-        draw_influence(torch.stack(masks), tuple(names), _writable(found.picture), title=title)
+        album = Album(_writable(picture.parent), formats)
+        title = f"Measured masks, {plan.text} on {decoder.description.name}"
+        album.add(picture.stem, partial(draw_maps, label=""), torch.stack(masks), names, title=title)
     return 0
 
 
@@ -58,20 +63,27 @@ def attention_command(found: SimpleNamespace) -> int:
     texts = [line for line in read_lines(found.texts) if line.strip()] if found.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(found.decoder, device=found.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=found.bos))
-    folder = Path(found.out)
-    title = f"{plan.text} on {decoder.description.name}"
-    draw_attention(maps, _writable(str(folder / "attention.png")), title=f"mean attention, {title}")
-    draw_sink_mass(maps, folder / "sink_mass.png", title=f"sink mass, {title}")
+    album = Album(_writable(Path(found.out)), found.figures)
+    title, note = f"{plan.text} on {decoder.description.name}", f"mean over heads and {len(texts):,} texts"
+    album.add(
+        "attention", draw_maps, maps.maps, maps.blocks, title=f"Mean attention, {title}",
+        note=f"{note}; one scale for all blocks",
+    )  # fmt: skip
+    album.add(
+        "sink_mass", draw_sink_mass, maps.sink_mass, note=note,
+        title=f"Attention on the first tokens, {title}",
+    )  # fmt: skip
     for block, masses in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
         show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
-    show(f"{folder}/attention.png and sink_mass.png")
+    show(f"{album.folder}: {', '.join(file for files in album.drawn.values() for file in files)}")
     return 0
 
 
-def _writable(name: str) -> Path:
-    path = Path(name)
+def _writable(folder: Path) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"the picture {name!r} cannot be written ({error.strerror}); name another place.") from error
-    return path
+        raise ConfigError(
+            f"folder {str(folder)!r} of figures cannot be written ({error.strerror}); name another."
+        ) from error
+    return folder

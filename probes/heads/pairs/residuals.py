@@ -11,7 +11,6 @@ from probes.metrics.correlation import pearson
 from probes.tasks import PairTask
 
 N_LARGEST = 10
-N_BINS = 10
 _WORD = re.compile(r"\w+")
 
 
@@ -85,12 +84,6 @@ class Residuals:
             }
             for rows in parts
         ]  # fmt: skip
-
-    def calibration_curve(self, n_bins: int = N_BINS) -> tuple[Float[np.ndarray, " K"], Float[np.ndarray, " K"]]:
-        """Return mean prediction and mean gold of `n_bins` groups of equal size, by prediction."""
-        groups = np.array_split(np.argsort(self.predicted, kind="stable"), min(n_bins, len(self.predicted)))
-        means = [(self.predicted[group].mean(), self.gold[group].mean()) for group in groups]
-        return np.array([x for x, _ in means]), np.array([y for _, y in means])
 
 
 def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"]) -> Residuals:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from probes.fitting.protocols import LBW
 from probes.report import table
-from probes.report.document import Context, KindReport, reported_split, text_inputs
+from probes.report.document import Context, KindReport, text_inputs
 from probes.tasks.classes.task import ClassTask
 
 
@@ -76,7 +76,8 @@ CLASSES_REPORT = KindReport(
     gold=_gold,
     units=lambda task, split: task.groups(split),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
-    metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
+    metrics=lambda result: tuple(result.summary[result.reported_split]),
     remarks=(_defaults, _released_limit),
     used=(_classes, _convergence, _growth),
+    bare=table.over_majority("the majority class"),
 )  # fmt: skip

@@ -1,9 +1,11 @@
 """The report of a run on texts with one number each."""
 
 from collections.abc import Iterator
+from typing import Any
 
+from probes.heads.result import HeadResult
 from probes.report import table
-from probes.report.document import Context, KindReport, reported_split, text_inputs
+from probes.report.document import Context, KindReport, text_inputs
 
 
 def _errors(context: Context) -> Iterator[str]:
@@ -11,10 +13,16 @@ def _errors(context: Context) -> Iterator[str]:
     yield "Root mean square error in the units of the gold, and that of always predicting the mean of train.\n"
     rows = []
     for name, result in context.results:
-        split = reported_split(result.splits)
+        split = result.reported_split
         found = result.extras["rmse"][split]
         rows.append((name, split, table.number(found["probe"], 3), table.number(found["mean_of_train"], 3)))
     yield table.markdown_table(rows, ("head", "split", "RMSE", "RMSE of the mean of train"))
+
+
+def _error_of_mean(_: Any, result: HeadResult, split: str) -> str:
+    """Compare the error of a head with that of the mean of train, which has no correlation."""
+    found = result.extras["rmse"][split]
+    return f"with an RMSE of {found['probe']:.3f} where always predicting the mean has {found['mean_of_train']:.3f}"
 
 
 NUMBERS_REPORT = KindReport(
@@ -28,4 +36,5 @@ NUMBERS_REPORT = KindReport(
     units=lambda task, split: task.groups(split),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     sections=(_errors,),
+    bare=_error_of_mean,
 )  # fmt: skip

@@ -1,17 +1,22 @@
 """The report of a run on text pairs with a graded similarity."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from extract.decoders.layers import FINAL_NORM
 from probes.heads.pairs.residuals import residuals_of
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
 from probes.report import table
-from probes.report.document import Context, KindReport, reported_split, text_inputs
+from probes.report.document import Context, KindReport, text_inputs
+from probes.report.lead import best_result
 from probes.tasks.pairs.leakage import SUBSETS
 
 COLUMNS = ("head", "split", "mean abs. error", "RMSE", "bias", "size vs length", "size vs overlap", "size vs gold",
            "prediction vs overlap (gold)")  # fmt: skip
+ZERO_SHOT = "layer-cosine"
+"""The head without training."""
 SIDES = ("n_words", "overlap", "gold")
 
 
@@ -47,8 +52,8 @@ def _residuals(context: Context) -> Iterator[str]:
         "\nIn the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every prediction "
         "is in predictions.csv."
     )
-    best = max(context.scores.heads.values(), key=_comparable)
-    split = reported_split(best.splits)
+    best = best_result(context.scores.heads.values())
+    split = best.reported_split
     worst = residuals_of(context.task, split, best.predictions[split]).largest()
     rows = [
         (f"{row['gold']:.1f}", f"{row['predicted']:.1f}", table.cell(row["sentence1"]), table.cell(row["sentence2"]))
@@ -61,12 +66,8 @@ def _residuals(context: Context) -> Iterator[str]:
     yield _quarters(best.extras["residuals"][split]["quarters"])
 
 
-def _comparable(result: HeadResult) -> float:
-    return result.selection_score if result.selection_score == result.selection_score else -2.0
-
-
 def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
-    split = reported_split(result.splits)
+    split = result.reported_split
     found = result.extras["residuals"][split]
     sizes = (table.number(found[key], 2) for key in ("mean_absolute", "root_mean_square"))
     signed = [found["bias"], *(found["size_against"][side] for side in SIDES)]
@@ -93,6 +94,23 @@ def _identical(context: Context) -> Iterator[str]:
         yield f"- `{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values)
 
 
+def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
+    """Return the correlation of the raw cosine at the final norm, or at the highest layer there is."""
+    place = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
+    found: dict[str, dict[str, float]] = {}
+    for curve in result.curves:
+        if curve.name == "raw":
+            found.setdefault(curve.split, {})[curve.metric] = curve.values[place]
+    return found
+
+
+def _over_bare_cosine(heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+    """Compare a score with the bare cosine of the final norm, where the run has it."""
+    found = zero_shot_scores(heads[ZERO_SHOT]).get(split, {}) if ZERO_SHOT in heads else {}
+    score = found.get(result.metric, math.nan)
+    return "" if math.isnan(score) else table.over(result.mean(split), "the bare cosine of the top layer", score)
+
+
 PAIRS_REPORT = KindReport(
     columns=(
         table.HEAD_AT_POINT, table.POOLING, table.score_column("validation Pearson", "validation"),
@@ -106,5 +124,6 @@ PAIRS_REPORT = KindReport(
     remarks=(lambda _: iter(["\nCorrelations are of the whole split."]),),
     sections=(_subsets, _residuals, _identical),
     residuals=residuals_of,
+    bare=_over_bare_cosine,
     zero_shot="spearman",
 )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.report import table
-from probes.report.document import Context, KindReport, reported_split
+from probes.report.document import Context, KindReport
 from probes.report.predictions import write_conll
 from probes.tasks.words.task import WordTask
 
@@ -50,7 +50,7 @@ def _decoding(context: Context) -> Iterator[str]:
 
 def _types(context: Context) -> Iterator[str]:
     for name, result in context.results:
-        split = reported_split(result.splits)
+        split = result.reported_split
         rows = [
             (table.cell(row["type"]), *(table.percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
             for row in result.extras["by_type"][split][:MOST_TYPES]
@@ -61,7 +61,7 @@ def _types(context: Context) -> Iterator[str]:
 
 def _errors(context: Context) -> Iterator[str]:
     for name, result in context.results:
-        split = reported_split(result.splits)
+        split = result.reported_split
         rows = [
             (
                 table.cell(row["gold"]),
@@ -139,7 +139,7 @@ WORDS_REPORT = KindReport(
         table.HEAD, table.POINT, table.Column("metric", _metric), *table.SCORES,
         table.majority_column("majority tag of each word, test"), replace(table.SEEDS, on_screen=False), table.EPOCHS,
     ),
-    metrics=lambda result: tuple(result.summary[reported_split(result.splits)]),
+    metrics=lambda result: tuple(result.summary[result.reported_split]),
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
     units=_units,
@@ -147,5 +147,6 @@ WORDS_REPORT = KindReport(
     remarks=(without_latent,),
     sections=(_decoding, _types, _errors, _layers, _mix),
     used=(_words,),
+    bare=table.over_majority("the majority tag of each word"),
     writers=(write_conll,),
 )  # fmt: skip

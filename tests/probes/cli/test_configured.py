@@ -56,6 +56,29 @@ def test_another_configuration_of_the_same_name_gets_its_own_folder(finished: Fi
     assert (other / "scores.json").is_file()
 
 
+def test_figures_are_written_as_asked_for(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = ["fit", str(finished.config), "--head", "layer-cosine", "--runs", str(tmp_path)]
+    assert main([*again, "--figures", "svg,pdf"]) == 0
+    folder = tmp_path / "tiny"
+    stems = ("curve", "residuals", "rows")
+    drawn = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert set(drawn) == {f"layer_cosine_{stem}.{ending}" for stem in stems for ending in ("svg", "pdf")}
+    summary = (folder / "summary.md").read_text(encoding="utf-8")
+    assert "(figures/layer_cosine_curve.svg) [pdf](figures/layer_cosine_curve.pdf)" in summary
+    (tmp_path / "more.yaml").write_text("figures: [pdf, svg, png]\n", encoding="utf-8")
+    assert main([*again, "--config", str(tmp_path / "more.yaml")]) == 0  # looks open no other folder
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["tiny"]
+    after = {path.name: path.read_bytes() for path in (folder / "figures").iterdir()}
+    assert {name: after[name] for name in drawn} == drawn
+    assert set(after) - set(drawn) == {f"layer_cosine_{stem}.png" for stem in stems}
+    assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == ["pdf", "svg", "png"]
+    capsys.readouterr()
+    assert main([*again, "--figures", "svg,jpg"]) == 1
+    assert "unknown format of figures 'jpg': " in capsys.readouterr().err
+
+
 def test_a_dry_run_writes_nothing(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

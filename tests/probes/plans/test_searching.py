@@ -23,6 +23,7 @@ from probes.plans.sweeping import run_sweep
 from probes.runs.config import RunConfig
 from probes.tasks.table import load_task
 from tests.extract.tiny_decoders import save_decoder
+from tests.probes.finished_run import require_opening
 from tests.probes.worded_classes import write_worded_classes
 
 GRID = ["--k", "0-2", "--k0", "0-2"]
@@ -82,6 +83,7 @@ def test_a_search_reports_every_trial_and_what_it_cost(folder: Path, scores: dic
     assert all(f"`{plan}`" in summary for plan in plans)
     assert f"{search['cost']:,} block passes times texts" in summary
     assert (folder / "runs/tiny-search/search.png").stat().st_size > 1000
+    require_opening(folder / "runs/tiny-search")
 
 
 def test_the_chosen_plan_is_fitted_on_the_whole_task(folder: Path, scores: dict[str, Any]) -> None:

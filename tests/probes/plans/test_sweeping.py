@@ -13,6 +13,7 @@ from probes.cli.main import main
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder
+from tests.probes.finished_run import require_opening
 
 EMPTY = {"plans": "", "kinds": "", "k": "", "k0": "", "windows": "", "read": ""}
 
@@ -45,7 +46,8 @@ def test_a_sweep_reports_every_plan_and_chooses_on_validation(config: Path, caps
         row["plan"]: row["heads"]["layer-cosine"]["summary"]["validation"]["pearson"]["mean"] for row in scores["plans"]
     }
     assert scores["chosen"]["layer-cosine"]["plan"] == max(means, key=lambda plan: means[plan])
-    assert (folder / "sweep.png").stat().st_size > 1000
+    assert {path.name for path in folder.glob("*.png")} == {"sweep.png", "layers_layer_cosine.png"}
+    require_opening(folder)
     summary = (folder / "summary.md").read_text(encoding="utf-8")
     assert all(f"`{plan}`" in summary for plan in plans)
     assert scores["chosen"]["layer-cosine"]["plan"] in capsys.readouterr().out
@@ -102,6 +104,8 @@ def test_verify_prints_the_mask_of_every_block_and_draws_it(
     assert "block_03\n1 1 1 1\n0 1 1 1\n0 0 1 1\n0 0 0 1\n" in printed  # its own mask, whatever reached it from below
     assert "plan backward:1 took effect on decoder in 3 blocks, by themselves and in every head, at 5 layers" in printed
     assert picture.stat().st_size > 1000
+    assert main(["verify", decoder, "causal", "--picture", str(tmp_path / "mask.jpg")]) == 1
+    assert "unknown format of figures 'jpg'" in capsys.readouterr().err
 
 
 def test_attention_prints_the_sink_mass_of_every_block(
@@ -111,10 +115,15 @@ def test_attention_prints_the_sink_mass_of_every_block(
     texts.write_text("The mouse ran.\n\nSnow fell on the quiet harbour.\n", encoding="utf-8")
     out = tmp_path / "maps"
     decoder = str(config.parent / "decoder")
-    assert main(["attention", decoder, "nosink-bidirectional", "--texts", str(texts), "--out", str(out)]) == 0
+    words = ["attention", decoder, "nosink-bidirectional", "--texts", str(texts), "--out", str(out)]
+    assert main([*words, "--figures", "svg,pdf"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:3]] == [[f"block_0{i}", "0.000"] for i in (1, 2, 3)]
-    assert {path.name for path in out.iterdir()} == {"attention.png", "sink_mass.png"}
+    files = ["attention.svg", "attention.pdf", "sink_mass.svg", "sink_mass.pdf"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(files)
+    assert lines[3].endswith(f": {', '.join(files)}")
+    assert main(["attention", decoder, "causal", "--figures", "jpg"]) == 1
+    assert "unknown format of figures 'jpg'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["verify", "attention"])

@@ -24,6 +24,12 @@ def classes(made_runs: dict[str, MadeRun]) -> MadeRun:
 
 
 @pytest.fixture
+def numbers(made_runs: dict[str, MadeRun]) -> MadeRun:
+    """A run on texts with numbers."""
+    return made_runs["numbers"]
+
+
+@pytest.fixture
 def words(made_runs: dict[str, MadeRun]) -> MadeRun:
     """A run on words."""
     return made_runs["words"]

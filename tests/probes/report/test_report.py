@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from probes.report.document import Context, reported_split, result_rows, summary_text
+from probes.report.document import Context, result_rows, summary_text
 from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run, seal_scores
 from probes.report.table import describe_point, interval, markdown_table, number, spread
@@ -28,7 +28,7 @@ from tests.probes.report.made_runs import (
 )
 
 
-def context(made: MadeRun, **figures: str) -> Context:
+def context(made: MadeRun, **figures: tuple[str, ...]) -> Context:
     return Context(made.scores, made.task, made.kind.report, figures)
 
 
@@ -93,9 +93,9 @@ def test_a_run_without_a_test_split_has_dashes(made: MadeRun) -> None:
     assert [value for title, value in row.items() if title.startswith(("test", "95"))] == ["-"] * (
         2 if made.kind.name == "words" else 3
     )
-    assert [reported_split(names) for names in (["validation", "test"], ["validation"], ["train"])] == [
-        "test", "validation", "validation",
-    ]  # fmt: skip
+    splits = (("validation", "test"), ("validation",), ("train",))
+    reported = [make_result(summary={name: {} for name in names}).reported_split for names in splits]
+    assert reported == ["test", "validation", "validation"]
 
 
 def test_a_terminal_has_the_columns_that_fit(made: MadeRun) -> None:
@@ -109,8 +109,11 @@ def test_a_terminal_has_the_columns_that_fit(made: MadeRun) -> None:
 
 def test_every_kind_has_the_same_document(made: MadeRun) -> None:
     told = made.with_header(task={"is_sample": True, "notes": ["look here"]}, protocol="magnet")
-    text = summary_text(context(told, **{"A figure": "figures/a.png"}))
-    assert text.startswith("# made\n\n> The task is a **sample** shipped with the project")
+    text = summary_text(context(told, **{"A figure": ("figures/a.png",)}))
+    name, lead, sample = text.split("\n\n")[:3]
+    assert name == "# made"
+    assert lead.startswith("The ")
+    assert sample.startswith("> The task is a **sample** shipped with the project")
     assert "Command: `icecore run made.yaml`" in text
     assert section(text, "Data notes") == ["- look here"]
     assert section(text, "Figures") == ["![A figure](figures/a.png)"]
@@ -290,7 +293,7 @@ FIGURES = {
     "pairs": ["layer_cosine_curve", "layer_cosine_residuals", "cosine_mlp_layers", "cosine_mlp_history",
               "cosine_mlp_residuals", "layer_cosine_rows", "cosine_mlp_rows"],
     "classes": ["logistic_probe_layers", "logistic_probe_confusion", "cosine_threshold_layers",
-                "cosine_threshold_confusion", "logistic_probe_rows", "cosine_threshold_rows"],
+                "cosine_threshold_confusion"],
     "numbers": ["ridge_probe_curve", "ridge_probe_rows"],
     "words": ["token_classifier_layers", "token_classifier_confusion", "token_classifier_history",
               "token_mix_weights", "token_mix_confusion", "token_mix_history", "token_classifier_rows",

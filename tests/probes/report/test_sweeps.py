@@ -11,12 +11,10 @@ from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
 from extract.masks.plan import parse_plan
-from probes.report.document import KindReport
 from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.kinds.pairs import PAIRS_REPORT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
-from probes.report.style import new_figure
-from probes.report.sweeps import EVERY_PLAN, Points, _lines, curve_label, draw_sweep, points_of, sweep_summary
+from probes.report.sweeps import EVERY_PLAN, points_label, points_of, sweep_summary
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
 
@@ -38,10 +36,6 @@ def make_plans(plans: Plans, **fields: Any) -> PlansScores:
     return PlansScores(header, plans=rows, **{**values, **fields})
 
 
-def points(plans: Plans, report: KindReport = CLASSES_REPORT) -> Points:
-    return points_of(make_plans(plans), report)
-
-
 WINDOWS = [
     ("causal", 0.5), ("nosink-bidirectional@3-4", 0.6), ("nosink-bidirectional@5-6", 0.7),
     ("nosink-bidirectional@4-6", 0.65), ("backward@6-6", 0.4),
@@ -53,73 +47,27 @@ def grid(ks: list[int], k0s: list[int]) -> Plans:
     return [(plan.text, 0.01 * place) for place, plan in enumerate(plans_over_k_and_k0(ks, k0s), start=1)]
 
 
-def test_windows_are_lines_over_their_last_block() -> None:
-    assert _lines(points(WINDOWS), of_windows=True) == {
-        "nosink-bidirectional, 2 blocks": {4: 60.0, 6: 70.0},
-        "nosink-bidirectional, 3 blocks": {6: 65.0},
-        "backward, 1 block": {6: 40.0},
-    }
-    assert _lines(points([*WINDOWS, ("backward:2", 0.3)]), of_windows=True) == {}
-    assert _lines(points([("causal", 0.5)]), of_windows=True) == {}
-
-
-def test_lines_over_k_begin_at_causal() -> None:
-    found = _lines(points(OVER_K), of_windows=False)
-    assert found["backward"] == pytest.approx({0: 50, 1: 60, 2: 70})
-    assert found["bidirectional"] == pytest.approx({0: 50, 1: 55})
-    assert _lines(points(WINDOWS), of_windows=False) == {}
-
-
-@pytest.mark.parametrize(
-    ("plans", "kind"),
-    [
-        (grid([1, 2, 3], [0, 1]), "heat map"),
-        (grid([2], [1]), "heat map"),
-        (grid([0, 1, 2], [0, 1, 2]), "heat map"),
-        (grid([0, 1, 2, 3], [0]), "lines"),
-        (OVER_K, "lines"),
-        (WINDOWS, "lines"),
-        ([*OVER_K, ("nosink-bidirectional:1+bidirectional:1", 0.8)], "bars"),
-        ([*OVER_K, ("backward:1~skip3@1", 0.8)], "bars"),
-        ([*WINDOWS, ("backward:2", 0.3)], "bars"),
-        ([("causal", 0.5), ("[causal,backward]", 0.3)], "bars"),
-    ],
-    ids=["two k0", "one point", "grid", "k0 is 0", "over k", "windows", "k and combined", "skip", "mixed", "list"],
-)
-def test_every_plan_is_in_the_figure(plans: Plans, kind: str) -> None:
-    figure = new_figure()
-    draw_sweep(figure, points(plans), metric="accuracy")
-    axes = figure.axes[0]
-    assert kind == ("heat map" if axes.images else "lines" if axes.lines else "bars")
-    if kind == "heat map":
-        shown = [float(text.get_text()) for text in axes.texts]
-    elif kind == "lines":
-        shown = list({float(value) for line in axes.lines for value in np.asarray(line.get_ydata(), float)})
-    else:
-        shown = [patch.get_width() for patch in axes.patches]  # type: ignore[attr-defined]
-    assert sorted(shown) == pytest.approx(sorted(100 * score for _, score in plans), abs=0.06)
-
-
 def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
     scores = make_plans(OVER_K)
     assert list(points_of(scores, PAIRS_REPORT).values()) == pytest.approx([25, 30, 35, 27.5])
-    assert curve_label(scores, PAIRS_REPORT) == "Zero-shot, final norm"
-    assert curve_label(scores, CLASSES_REPORT) == "head, best layer"
-    assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, PAIRS_REPORT)
-    assert "| `backward:2` | 35.0 | 70.0 |" in sweep_summary(scores, PAIRS_REPORT)
+    assert points_label(scores, PAIRS_REPORT) == ("Zero-shot, final norm", "Spearman")
+    assert points_label(scores, CLASSES_REPORT) == ("head, best layer", "accuracy")
+    assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, PAIRS_REPORT, {})
+    assert "| `backward:2` | 35.0 | 70.0 |" in sweep_summary(scores, PAIRS_REPORT, {})
 
 
 def test_a_sweep_is_summarised() -> None:
-    text = sweep_summary(make_plans(OVER_K), CLASSES_REPORT)
+    text = sweep_summary(make_plans(OVER_K), CLASSES_REPORT, {"A sweep": ("sweep.svg", "sweep.pdf")})
     assert "its scores are no benchmark result" in text
     assert "4 plans, 5 block passes per batch instead of 20 (0.25)." in text
     assert "| head | plan | validation accuracy | test accuracy | 95 % interval | test, chosen - causal |" in text
     assert "| head | `bidirectional:1`, final_norm | 55.0 | 55.0 | 45.0 to 65.0 | +5.0 |" in text
-    assert "test_read: bidirectional:1, after everything was chosen." in text
+    assert "Test was read for bidirectional:1, after everything was chosen." in text
     assert "| plan | head accuracy |\n" in text
     assert "| `backward:1` | 60.0 |\n" in text
-    assert "(sweep.png)" in text
-    every = sweep_summary(make_plans(OVER_K, test_read=EVERY_PLAN), CLASSES_REPORT)
+    assert "![A sweep](sweep.svg) [pdf](sweep.pdf)\n" in text
+    every = sweep_summary(make_plans(OVER_K, test_read=EVERY_PLAN), CLASSES_REPORT, {"A sweep": ("sweep.pdf",)})
+    assert "A sweep: [pdf](sweep.pdf)\n" in every
     assert "a plan picked by its test score is a choice on test" in every
     assert "| plan | head accuracy | test, head accuracy |" in every
     assert "| `backward:1` | 60.0 | 60.0 |" in every
@@ -129,7 +77,7 @@ def test_a_choice_without_test_has_dashes() -> None:
     scores = make_plans(OVER_K)
     result = make_result("head", 0.7, summary={"validation": {"accuracy": make_summary(0.7)}})
     chosen = {"head": PlanChoice(parse_plan("backward:2"), result)}
-    text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), CLASSES_REPORT)
+    text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), CLASSES_REPORT, {})
     assert "| head | `backward:2`, final_norm | 70.0 | - | - | - |" in text
 
 

@@ -25,6 +25,7 @@ from probes.runs.config import RunConfig, TaskSpec
 from probes.runs.obtain import check_heads, load_run_task
 from probes.runs.run import run
 from probes.tasks.classes.task import ClassTask, build_class_splits
+from tests.probes.finished_run import opening, require_opening
 
 
 def write_pairs(path: Path) -> Path:
@@ -75,7 +76,7 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     scores = read_json(folder / "scores.json")
     (manifest,) = [name for name in listing(folder) if name.startswith("manifests/")]
     figures = [f"figures/{name}_{what}.png" for name in ("cosine_threshold", "logistic_probe")
-               for what in ("confusion", "layers", "rows")]  # fmt: skip
+               for what in ("confusion", "layers")]  # fmt: skip
     probe_files = [
         f"heads/{head}/{name}"
         for head in ("cosine-threshold", "logistic-probe")
@@ -98,6 +99,8 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     assert "The default of `logistic-probe` is final_norm, C 1" in summary
     assert "similar" in (folder / "predictions.csv").read_text(encoding="utf-8")
     assert "pairs: mqp on tiny-llama" in capsys.readouterr().out
+    require_opening(folder)
+    assert " over the majority class (" in opening(folder)
 
 
 def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Path], Any]) -> None:

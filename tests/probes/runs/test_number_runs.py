@@ -13,6 +13,7 @@ from probes.cli.main import main
 from probes.heads.numbers.ridge_probe import RidgeProbe
 from probes.heads.saved import load_head
 from probes.runs.scorer import load_scorer
+from tests.probes.finished_run import opening, require_opening
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,9 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     assert f"| ridge-probe | test | {extras['rmse']['test']['probe']:.3f} |" in summary
     assert "is a **sample**" in summary
     assert "bootstrap over test rows" in summary
+    require_opening(folder)
+    mean = extras["rmse"]["test"]["mean_of_train"]
+    assert opening(folder).endswith(f"where always predicting the mean has {mean:.3f}.")
 
 
 def test_a_sweep_chooses_a_plan_on_validation(config: Path, read_json: Callable[[Path], Any]) -> None:

@@ -17,7 +17,7 @@ from extract.store.cache import LatentCache
 from probes.runs.config import RunConfig, TaskSpec
 from probes.runs.run import run
 from probes.tasks.pairs.leakage import SUBSETS
-from tests.probes.finished_run import SIZES, Finished, forbid
+from tests.probes.finished_run import SIZES, Finished, forbid, require_opening
 
 
 def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], list[str]]) -> None:
@@ -129,6 +129,7 @@ def test_the_summary_holds_table_and_figures(finished: Finished) -> None:
     for path in figures:
         assert f"](figures/{path.name})" in text
     assert finished.scores["command"] in text
+    require_opening(finished.folder)
 
 
 def test_a_task_without_validation_is_told_before_anything_is_extracted(

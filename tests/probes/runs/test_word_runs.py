@@ -32,6 +32,7 @@ from probes.runs.run import run
 from probes.tasks.words.files import load_word_files
 from probes.tasks.words.known import load_words_sample
 from probes.tasks.words.task import WordTask
+from tests.probes.finished_run import opening, require_opening
 
 QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 1, "learning_rate": 1e-2}
 LAYERS = ["embedding", "block_01", "block_02", "block_03", "final_norm"]
@@ -104,6 +105,8 @@ def test_a_run_writes_everything(finished: WordRun, listing: Callable[[Path], li
     for path in (finished.folder / "figures").glob("*.png"):
         with Image.open(path) as image:
             assert np.ptp(np.asarray(image.convert("L"))) > 100
+    require_opening(finished.folder)
+    assert " over the majority tag of each word (" in opening(finished.folder)
 
 
 def test_scores_say_what_was_done(finished: WordRun) -> None:
@@ -233,6 +236,8 @@ def test_a_sweep_chooses_plan_and_layer_on_validation(
     assert "| token-classifier accuracy |" in text.replace("|  |", "|")
     assert "`backward@1-2`" in text
     assert (result.folder / "sweep.png").stat().st_size > 1000
+    assert (result.folder / "layers_token_classifier.png").stat().st_size > 1000
+    require_opening(result.folder)
     assert len(list((result.folder / "heads").rglob("head.json"))) == 4
 
 

@@ -94,32 +94,3 @@ def test_a_correlation_with_a_constant_is_nan(task: PairTask) -> None:
     assert all(math.isnan(value) for value in values["size_against"].values())
     assert (values["bias"], values["mean_absolute"], values["root_mean_square"]) == (0.5, 0.5, 0.5)
     assert math.isnan(residuals_of(task, "test", np.full(8, 2.0)).to_dict()["prediction_against_overlap"])
-
-
-@pytest.mark.parametrize(
-    ("n_bins", "predicted", "gold"),
-    [
-        (1, [2.34375], [2.375]),
-        # sorted by prediction: rows 2 3 7 4 6 0 5 1
-        (2, [1.3125, 3.375], [1.625, 3.125]),
-        (4, [1.0, 1.625, 2.25, 4.5], [0.5, 2.75, 2.75, 3.5]),
-        (3, [3.25 / 3, 6.5 / 3, 4.5], [2.5 / 3, 9.5 / 3, 3.5]),  # the larger groups first
-    ],
-)
-def test_the_calibration_curve_is_of_groups_of_equal_size(
-    found: Residuals, n_bins: int, predicted: list[float], gold: list[float]
-) -> None:
-    x, y = found.calibration_curve(n_bins)
-    np.testing.assert_allclose(x, predicted)
-    np.testing.assert_allclose(y, gold)
-
-
-def test_a_calibration_curve_has_no_more_points_than_rows(found: Residuals) -> None:
-    x, y = found.calibration_curve()
-    np.testing.assert_allclose(x, sorted(PREDICTED))
-    np.testing.assert_allclose(y, [0.0, 1.0, 1.5, 4.0, 2.5, 3.0, 2.0, 5.0])
-
-
-def test_predictions_that_hit_lie_on_the_diagonal(task: PairTask) -> None:
-    x, y = residuals_of(task, "test", np.array(GOLD)).calibration_curve(3)
-    np.testing.assert_allclose(x, y)

@@ -1,0 +1,103 @@
+"""The two sentences that a summary opens with: what is best on validation, and what it is worth on test."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from probes.heads.result import HeadResult
+from probes.report.scores import PlanChoice, PlansScores, RunScores
+from probes.report.table import describe_point, interval, metric_label, over, percent, spread
+
+Bare = Callable[[Mapping[str, HeadResult], HeadResult, str], str]
+"""Compares, for the heads of a run, the best of them and a split, with what needs no head."""
+
+
+def best_result(results: Iterable[HeadResult]) -> HeadResult:
+    """Return the result that scored best where it was chosen; one without a score comes last, of equals the first."""
+    return max(results, key=_ranked)
+
+
+def _ranked(result: HeadResult) -> float:
+    return -math.inf if math.isnan(result.selection_score) else result.selection_score
+
+
+def run_lead(scores: RunScores, bare: Bare) -> str:
+    """Name the best head of a run with its margin, and its score on test with the interval and what needs no head."""
+    best = best_result(scores.heads.values())
+    others = [each for each in scores.heads.values() if each is not best and each.metric == best.metric]
+    margin = ""
+    if others:
+        second = best_result(others)
+        margin = f", {over(_score(best), f'the next head, `{second.name}`', _score(second))}"
+    return (
+        f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
+        f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
+    )
+
+
+def sweep_lead(scores: PlansScores) -> str:
+    """Name the best plan of a sweep with its margin over the next plan, and its score on test with the gain."""
+    name, choice = _best_choice(scores)
+    others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
+    margin = ""
+    if others:
+        plan = max(others, key=lambda plan: _ranked(others[plan]))
+        margin = f", {over(_score(choice.result), f'the next plan, `{plan.text}`', _score(others[plan]))}"
+    return (
+        f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
+        f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
+    )
+
+
+def search_lead(scores: PlansScores) -> str:
+    """Name the plan that a search found and what it cost, and its score on test with the gain."""
+    (name, choice), search = _best_choice(scores), scores.search
+    return (
+        f"Of {search['n_plans']:,} plans the search found `{choice.plan.text}` at {search['share']:.2f} of the cost of "
+        f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
+        f"{_worth(choice.result, _gain(choice))}"
+    )
+
+
+def _best_choice(scores: PlansScores) -> tuple[str, PlanChoice]:
+    return max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
+
+
+def _gain(choice: PlanChoice) -> str:
+    """Compare with the plan that one would take without choosing."""
+    gain = choice.gain
+    if gain is None:
+        return ""
+    if gain.over == choice.plan.text:
+        return "and is the plan one would take without choosing"
+    return over(gain.chosen, f"the plan `{gain.over}`", gain.default)
+
+
+def _where(result: HeadResult) -> str:
+    point = describe_point(result.chosen) or ("all layers" if len(result.layers) > 1 else result.layers[0])
+    return f" ({point}, pooling {result.pooling})"
+
+
+def _split(result: HeadResult) -> str:
+    """Name what the choice was made on; validation where there was nothing to choose."""
+    where = result.selection.partition(" (")[0]
+    return "validation" if where == "nothing to choose" else where
+
+
+def _score(result: HeadResult) -> float:
+    """Return the score where the choice was made; folds of train have no summary."""
+    return result.mean(_split(result)) if _split(result) in result.summary else result.selection_score
+
+
+def _chosen_score(result: HeadResult) -> str:
+    found = result.summary.get(_split(result), {}).get(result.metric)
+    score = spread(found) if found else percent(result.selection_score)
+    return f"{metric_label(result.metric)} {score} on {_split(result)}"
+
+
+def _worth(result: HeadResult, compared: str) -> str:
+    split, found = result.reported_split, result.summary[result.reported_split][result.metric]
+    if math.isnan(found.mean):
+        return f"On {split} it has no score."
+    ends = "" if math.isnan(found.low) else f" (95 % interval {interval(found)})"
+    parts = [f"On {split} it has {spread(found)}{ends}", compared]
+    return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."
