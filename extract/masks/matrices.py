@@ -20,7 +20,7 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
         0 1 1
     """
     order = torch.arange(n_tokens)
-    matrix: Tensor = KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind.n, spans)
+    matrix: Tensor = KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind, spans)
     return matrix
 
 
@@ -34,7 +34,7 @@ def batch_mask(
     """
     order = is_real.long().cumsum(1) - 1
     i, j = order.unsqueeze(-1), order.unsqueeze(-2)
-    allowed: Tensor = KINDS[kind.name].rule(i, j, kind.n, spans)
+    allowed: Tensor = KINDS[kind.name].rule(i, j, kind, spans)
     if window is not None:
         allowed = allowed & ((i - j).abs() < window)
     itself = torch.eye(is_real.shape[1], dtype=torch.bool, device=is_real.device)
