@@ -24,8 +24,12 @@ if TYPE_CHECKING:
         extract_latents,
         join_words,
         load_decoder,
+        register_mask,
+        register_pooling,
+        register_word_pooling,
     )  # fmt: skip
     from probes import (
+        HeadEntry,
         LoadedRun,
         LogisticProbe,
         RunConfig,
@@ -33,14 +37,18 @@ if TYPE_CHECKING:
         load_run,
         load_scorer,
         load_task,
+        pair_head,
+        register_head,
         results,
         run,
+        token_head,
     )  # fmt: skip
 
 __all__ = [
-    "Decoder", "DecoderSpec", "ExtractionSpec", "IcecoreError", "InputTemplate", "JoinedText", "LatentCache",
-    "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "extract_latents", "join_words", "load_decoder",
-    "load_head", "load_run", "load_scorer", "load_task", "results", "run",
+    "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate", "JoinedText",
+    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "extract_latents", "join_words",
+    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "register_head",
+    "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head",
 ]  # fmt: skip
 
 

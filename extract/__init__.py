@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from extract.inputs.joined import JoinedText as JoinedText
     from extract.inputs.joined import join_words as join_words
     from extract.inputs.template import InputTemplate as InputTemplate
+    from extract.masks.kinds import register_mask as register_mask
+    from extract.poolings.table import register_pooling as register_pooling
+    from extract.poolings.table import register_word_pooling as register_word_pooling
     from extract.run.runner import extract_latents as extract_latents
     from extract.run.spec import ExtractionSpec as ExtractionSpec
     from extract.run.spec import WordSpec as WordSpec
@@ -31,6 +34,9 @@ _HOMES = {
     "extract_latents": "extract.run.runner",
     "join_words": "extract.inputs.joined",
     "load_decoder": "extract.decoders.loading",
+    "register_mask": "extract.masks.kinds",
+    "register_pooling": "extract.poolings.table",
+    "register_word_pooling": "extract.poolings.table",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.heads.entries import HeadEntry
+    from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.config import RunConfig
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from probes.tasks.table import load_task
 
 _HOMES = {
+    "HeadEntry": "probes.heads.entries",
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
@@ -24,12 +27,16 @@ _HOMES = {
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks.table",
+    "pair_head": "probes.heads.registry",
+    "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
+    "token_head": "probes.heads.registry",
 }
 
 __all__ = [
-    "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task", "results", "run",
+    "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task",
+    "pair_head", "register_head", "results", "run", "token_head",
 ]  # fmt: skip
 
 

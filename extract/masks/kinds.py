@@ -3,10 +3,12 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from extract.errors import unknown_name
 from extract.names import later
+from extract.own.names import PLACE, add_own, find_own, first_sentence
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,46 @@ KINDS: dict[str, KindRow] = {
         default=1,
     ),
 }  # fmt: skip
+SHIPPED = tuple(KINDS)
+
+
+def register_mask(
+    name: str, rule: Callable[..., Any] | None = None, *, what: str = "", default: int = 0, needs_spans: bool = False
+) -> Any:
+    """Add a mask kind under a name, which plans may then use; also as a decorator.
+
+    The code of the rule is part of what a cache is: edited, it is another mask, and nothing stored is reused.
+
+    Args:
+        name: Words of small letters joined by hyphens; the same again replaces it.
+        rule: Takes the positions `(T, 1)` of queries, `(1, T)` of keys, the number `n` and spans; returns
+            `(T, T)` bool, true where a query attends to a key. It must work on batches of positions, too.
+        what: One line for `icecore list masks`; the first line of its docstring when empty.
+        default: The number of a kind that has one, the `n` of the rule: `my-kind` has this one, `my3-kind` another.
+        needs_spans: Whether it reads spans.
+
+    Raises:
+        InputError: A name of the library or of another form, or a rule that leaves a token without anything to see.
+
+    Example:
+        >>> @register_mask("every-other")
+        ... def allow_every_other(i, j, n, spans):
+        ...     return (i - j) % 2 == 0
+    """
+    if rule is None:
+        return partial(register_mask, name, what=what, default=default, needs_spans=needs_spans)
+    if not needs_spans:
+        later("extract.masks.trial:try_rule")(name, rule, default)
+    row = KindRow(rule, what or first_sentence(rule), "yours", default, needs_spans)
+    add_own("mask kind", name, row, shipped=SHIPPED, form=rf"[a-z]+(-[a-z]+)*|{PLACE.pattern}")
+    KINDS[name] = row
+    return rule
+
+
+def _register_as(name: str, rule: Callable[..., Any]) -> None:
+    """Add a rule that a name stands for, with the number and spans that it was registered with, if it was."""
+    known = next((row for row in KINDS.values() if row.rule is rule), KindRow(rule, "", ""))
+    register_mask(name, rule, what=known.what, default=known.default, needs_spans=known.needs_spans)
 
 
 def parse_kind(text: str) -> MaskKind:
@@ -75,7 +117,12 @@ def parse_kind(text: str) -> MaskKind:
         >>> parse_kind("nosink3-causal")
         MaskKind(name='nosink-causal', n=3)
     """
+    if PLACE.fullmatch(text):
+        find_own("mask kind", text, known=KINDS, add=_register_as)
+        return MaskKind(text, KINDS[text].default)
     found = re.fullmatch(r"([a-z]+)(\d*)((?:-[a-z]+)*)", text)
+    if found:
+        find_own("mask kind", found[1] + found[3], known=KINDS, add=_register_as)
     row = KINDS.get(found[1] + found[3]) if found else None
     if found and row is not None:
         n = int(found[2]) if found[2] else row.default

@@ -113,6 +113,13 @@ class MaskPlan:
         has_skip = self.skip is not None and self.architecture != "inplace"
         return {**({"nosink": 2} if has_nosink else {}), **({"skip": 2} if has_skip else {})}
 
+    @property
+    def kind_names(self) -> tuple[str, ...]:
+        """Names of its mask kinds, without their numbers."""
+        from extract.masks.kinds import parse_kind
+
+        return tuple(dict.fromkeys(parse_kind(segment.kind).name for segment in self.segments))
+
     def kinds(self, n_blocks: int) -> tuple[str, ...]:
         """Return the kind of every block as text, from the bottom up.
 
@@ -217,7 +224,10 @@ def _inplace(bare: str, text: str) -> MaskPlan:
 
 
 def _segment(part: str, text: str) -> Segment:
-    found = re.fullmatch(r"([^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
+    from extract.masks.kinds import KINDS  # the rules are functions of torch
+
+    module = r"(?:[A-Za-z_][\w.]*:(?=[A-Za-z_]))?" if part.partition(":")[0].rstrip("0123456789") not in KINDS else ""
+    found = re.fullmatch(rf"({module}[^:@]+?)(?::(\d+)|@(\d+)-(\d+))?", part)
     if not found:
         raise _refuse(text, f"has the part {part!r}")
     kind = _kind(found[1], text)
@@ -233,6 +243,8 @@ def _kind(part: str, text: str) -> str:
     try:
         return parse_kind(part).text
     except UnknownNameError:
+        if ":" in part:
+            raise
         kind = "mask plan" if part == text else f"mask kind in the plan {text!r}:"
         raise unknown_name(kind, part, KINDS, hint=f"Plans look like {FORMS} (icecore list plans).") from None
 

@@ -7,6 +7,7 @@ from extract.errors import UnknownNameError, unknown_name
 from extract.masks.kinds import MaskKind, parse_kind
 from extract.masks.plan import MaskPlan
 from extract.names import later
+from extract.own.names import add_own, find_own, first_sentence
 
 Pooling = Callable[..., Any]
 """Pools hidden states `(B, T, D)` by the index of their batch: `PoolingIndex`, or `WordIndex` for words."""
@@ -34,18 +35,68 @@ WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     "last": (later("extract.poolings.word_pooling:pool_last_token"), "the last token of the word"),
     "mean": (later("extract.poolings.word_pooling:pool_mean_of_tokens"), "the mean of the tokens of the word"),
 }
+SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
 AUTO = "auto"
 AUTO_RULE = "last where every block is causal, first where every block is backward, else mean"
 
 
+def register_pooling(name: str, function: Pooling | None = None, *, what: str = "") -> Any:
+    """Add a pooling under a name, by which an extraction finds it; also as a decorator.
+
+    The code of the function is part of what a cache is: edited, it is another pooling, and nothing stored is reused. It
+    must not depend on padding, which an extraction tries before it begins.
+
+    Args:
+        name: A name of its own; the same again replaces it.
+        function: Takes the hidden states `(B, T, D)` of a layer and the `PoolingIndex` of the batch, and returns
+            `(B, D)`.
+        what: One line for `icecore list poolings`; the first line of its docstring when empty.
+
+    Raises:
+        InputError: A name that the library has, or no name.
+
+    Example:
+        >>> @register_pooling("sum-of-tokens")
+        ... def sum_tokens(hidden, index):
+        ...     return (hidden.float() * index.weights.unsqueeze(-1)).sum(1)
+    """
+    return _register("pooling", POOLINGS, SHIPPED["pooling"], name, function, what)
+
+
+def register_word_pooling(name: str, function: Pooling | None = None, *, what: str = "") -> Any:
+    """Add a word pooling under a name, as `register_pooling`.
+
+    The function takes the hidden states `(B, T, D)` of a layer and the `WordIndex` of the batch, and returns `(W, D)`.
+    """
+    return _register("word pooling", WORD_POOLINGS, (AUTO, *SHIPPED["word pooling"]), name, function, what)
+
+
+def _register(
+    noun: str, table: dict[str, tuple[Pooling, str]], shipped: Iterable[str], name: str, function: Pooling | None,
+    what: str,
+) -> Any:  # fmt: skip
+    if function is None:
+        return lambda decorated: _register(noun, table, shipped, name, decorated, what)
+    add_own(noun, name, function, shipped=tuple(shipped))
+    table[name] = (later("extract.poolings.guard:pool_guarded", noun, name, function), what or first_sentence(function))
+    return function
+
+
 def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
     """Check names from `POOLINGS`, or one name, and drop repeats; raises as `check_names`."""
-    return check_names("pooling", [names] if isinstance(names, str) else names, POOLINGS)
+    chosen = [names] if isinstance(names, str) else list(names)
+    for name in chosen:
+        find_own("pooling", name, known=POOLINGS, add=register_pooling)
+    return check_names("pooling", chosen, POOLINGS)
 
 
 def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
     """Check word pooling names, `auto` included, and drop repeats; raises as `check_names`."""
-    return check_names("word pooling", names, [AUTO, *WORD_POOLINGS])
+    chosen = list(names)
+    for name in chosen:
+        known = (AUTO, *WORD_POOLINGS)
+        find_own("word pooling", name, known=known, add=register_word_pooling)
+    return check_names("word pooling", chosen, [AUTO, *WORD_POOLINGS])
 
 
 def select_word_poolings(names: Iterable[str], plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:

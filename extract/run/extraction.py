@@ -19,7 +19,9 @@ from extract.digest import digest_module
 from extract.errors import CertificateError
 from extract.inputs.batching import Batch, collate, group_by_length
 from extract.inputs.joined import JoinedText, digest_texts
+from extract.poolings.guard import require_no_padding
 from extract.poolings.pages import empty_in_pages
+from extract.poolings.table import POOLINGS, SHIPPED
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
@@ -124,6 +126,9 @@ class Extraction:
     def certify(self) -> dict[str, Any]:
         """Certify the plan in force before anything is computed with it."""
         n_rows, n_tokens = self.largest_batch()
+        if not isinstance(self.texts[0], JoinedText):
+            own = {name: POOLINGS[name][0] for name in self.poolings if name not in SHIPPED["pooling"]}
+            require_no_padding(own, self.decoder.description.width)
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
             "batch_invariance": check_batch_invariance(self.decoder),

@@ -13,6 +13,8 @@ from extract.digest import digest_rows
 from extract.errors import InputError, TruncationWarning
 from extract.inputs.joined import JoinedText, digest_texts, require_words
 from extract.linear import describe_products
+from extract.masks.plan import MaskPlan
+from extract.own.names import describe_own
 from extract.poolings.table import select_poolings, select_word_poolings
 from extract.run.extraction import Extraction, open_store
 from extract.run.progress import ExtractionProgress
@@ -74,6 +76,7 @@ def describe_extraction(
     n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
     token_bytes = n_pooled * decoder.description.width * 4
     batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
+    own = describe_own(own_names(plan, spec.poolings, None if words is None else words["poolings"]))
     contents = {
         "poolings": list(select_poolings(spec.poolings)) if words is None else [],
         "layers": list(layers),
@@ -83,6 +86,7 @@ def describe_extraction(
         # The identity of a cache without words, or of a plan whose rules never changed, has no such field.
         **({} if words is None else {"words": words}),
         **({"rules": plan.rules} if plan.rules else {}),
+        **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),
@@ -97,8 +101,17 @@ def describe_extraction(
         "device": str(decoder.device),
         "products": describe_products(next(decoder.module.parameters())),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
+        **({"own": own} if own else {}),
     }
     return Manifest(identity, provenance)
+
+
+def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:
+    """Give the nouns and names that may be a user's own; `word_poolings` are None where whole texts are pooled."""
+    kinds = [("mask kind", name) for name in plan.kind_names]
+    if word_poolings is None:
+        return kinds + [("pooling", name) for name in poolings]
+    return kinds + [("word pooling", name) for name in word_poolings]
 
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:

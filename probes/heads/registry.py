@@ -1,10 +1,12 @@
 """The table of heads. A new head is one file, one row here, one config and one test."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from extract.errors import unknown_name
+from extract.errors import InputError, unknown_name
 from extract.names import later
+from extract.own.names import add_own, find_own
 from probes.fitting.epochs import EpochOptions
 from probes.fitting.protocols import find_protocol
 from probes.heads.entries import HeadEntry
@@ -111,6 +113,44 @@ _ENTRIES = (
     ),
 )  # fmt: skip
 HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
+SHIPPED = tuple(HEADS)
+
+
+def register_head(entry: HeadEntry) -> HeadEntry:
+    """Add a head, which configs may then name.
+
+    Its code is part of what a fit is: edited, it is fitted anew. A run with it is read back in another process where
+    its module can be imported.
+
+    Args:
+        entry: A row as `pair_head` and `token_head` make it from a network, or a `HeadEntry`; the same name again
+            replaces it.
+
+    Raises:
+        InputError: A name of the library, or something else than a row.
+
+    Example:
+        >>> from probes.networks.cosine_heads import CosineLinear
+        >>> class Steps(CosineLinear):
+        ...     "A head of its own."
+        >>> register_head(pair_head("cosine-steps", Steps, EpochOptions(), "weights of layers, my way")).kind
+        'pairs'
+    """
+    if not isinstance(entry, HeadEntry):
+        raise InputError(f"a head is {str(entry)[:60]!r}; allowed: what pair_head, token_head or HeadEntry make.")
+    add_own("head", entry.name, entry, shipped=SHIPPED)
+    HEADS[entry.name] = entry
+    return entry
+
+
+def _register_as(name: str, entry: Any) -> None:
+    register_head(replace(entry, name=name) if isinstance(entry, HeadEntry) else entry)
+
+
+def find_head(name: str) -> bool:
+    """Whether there is such a head; one of the user's is imported for it."""
+    find_own("head", name, known=HEADS, add=_register_as)
+    return name in HEADS
 
 
 def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
@@ -119,6 +159,7 @@ def head_entry(name: str, *, kind: str = "", task: str = "") -> HeadEntry:
     Raises:
         UnknownNameError: Another name, or a head for another kind of task.
     """
+    find_head(name)
     table = {key: entry for key, entry in HEADS.items() if kind in ("", entry.kind)}
     if name not in table:
         hint = f"These are the heads for tasks of {kind}, such as {task!r}." if kind and task else ""

@@ -1,19 +1,14 @@
 """Read any fitted head back by its name: pair heads, autoencoders, token heads, logistic probes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from extract.errors import unknown_name
 from probes.fitting.saved import FittedModule, SavedHead, load_fitted
 from probes.heads.pairs.autoencoders import AUTOENCODER
-from probes.heads.registry import HEADS
+from probes.heads.registry import HEADS, find_head
 from probes.networks.autoencoder import LayerAutoencoder
-
-BUILDS = {
-    AUTOENCODER: (LayerAutoencoder, 2),
-    **{name: (entry.build, entry.oldest_schema) for name, entry in HEADS.items()},
-}
-"""Name to what builds the module, and the oldest schema it can be read from."""
 
 
 def build_head(record: dict[str, Any]) -> FittedModule:
@@ -24,9 +19,13 @@ def build_head(record: dict[str, Any]) -> FittedModule:
         ValueError: A schema that is too old for this head.
     """
     name, schema = record["name"], record["schema"]
-    if name not in BUILDS:
-        raise unknown_name("head", name, BUILDS)
-    build, oldest = BUILDS[name]
+    build: Callable[..., FittedModule] = LayerAutoencoder
+    oldest = 2
+    if find_head(name):
+        build, oldest = HEADS[name].build, HEADS[name].oldest_schema
+    elif name != AUTOENCODER:
+        hint = "If it is your own, import what registers it first."
+        raise unknown_name("head", name, [AUTOENCODER, *HEADS], hint=hint)
     if schema < oldest:
         raise ValueError(f"its schema is {schema}, this version reads {name} from {oldest} on; fit it again")
     return build(**record["arguments"])

@@ -7,6 +7,7 @@ from typing import Any
 
 from extract.digest import digest_json
 from extract.errors import unknown_name
+from extract.own.names import digest_own
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import EpochReport
 from probes.fitting.protocols import Protocol, find_protocol
@@ -55,9 +56,11 @@ class Setting:
             raise unknown_name("calibration", self.calibration, CALIBRATIONS)
 
     def identify(self, *head: Any, more: Sequence[Any] = (), reads_test: bool = False) -> str:
-        """Digest all that decides a fit: what the head is, the latents and rows it sees, versions, and `more`."""
+        """Digest all that decides a fit: the head, its name first, latents and rows it sees, versions, and `more`."""
+        own = digest_own("head", [str(head[0])])
         task = self.task if reads_test else self.task.without_test()  # found again when test is read later
-        return digest_json([*head, self.cache.manifest.id, task.digest(), self.cache.identity["versions"], *more])
+        seen = [self.cache.manifest.id, task.digest(), self.cache.identity["versions"]]
+        return digest_json([*head, *seen, *more, *([own] if own else [])])
 
     @property
     def rules(self) -> Protocol:

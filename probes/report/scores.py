@@ -38,6 +38,8 @@ class Header:
     """What computed float32 products, and the CPU capability it was chosen by."""
     config_sha256: str = ""
     """Of the config.yaml beside it."""
+    own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Poolings, mask kinds and heads that the user added: `module` and `sha256` of their code by noun and name."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
@@ -191,6 +193,7 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
         found = f"schema {values['schema']} of a {values.get('what', 'run')}"
         raise ValueError(f"scores.json has {found}; this version reads schema {SCORES_SCHEMA} of a run; run it again")
-    header = Header(**{key: values[key] for key in Header.__dataclass_fields__})
+    before: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
+    header = Header(**{key: {**before, **values}[key] for key in Header.__dataclass_fields__})
     heads = {name: read_result(name, each) for name, each in values["heads"].items()}
     return RunScores(header, values["cache"], heads, values["pretraining"], values["seconds"])

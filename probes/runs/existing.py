@@ -11,7 +11,9 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import CacheError, ConfigError
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
+from extract.own.names import describe_own
 from extract.poolings.table import select_word_poolings
+from extract.run.runner import own_names
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from extract.store.reuse import passing_over, whole_caches
@@ -106,11 +108,18 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
         wanted += [spec.words.shift, spec.words.on_lost]
         poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, n_blocks)
     layers = select_layers(spec.layers, n_blocks)
+    own = {
+        key: each["sha256"]
+        for key, each in describe_own(own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)).items()
+    }
+    found.append({key: digest for key, digest in identity.get("own", {}).items() if key in own})
+    wanted.append(own)
     if found != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
     part: dict[str, Any] = {"poolings": list(poolings)}
     words = {"words": {**identity["words"], **part}} if cache.is_words else part
-    return cache.shown_as({**identity, "layers": list(layers), **words})
+    rest = {key: value for key, value in identity.items() if key != "own"}
+    return cache.shown_as({**rest, "layers": list(layers), **words, **({"own": own} if own else {})})
 
 
 def _template_of(cache: LatentCache) -> dict[str, Any]:

@@ -17,10 +17,11 @@ from extract.errors import CacheIdentityError, HeadError
 from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
+from extract.own.names import import_own, require_own
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
-from probes.heads.registry import HEADS
+from probes.heads.registry import find_head
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
 from probes.runs.kinds import KINDS
 from probes.runs.record import CONFIG
@@ -51,7 +52,8 @@ class FinishedRun:
         self._require_same(found, {"name": name, "cache": self.scores.cache["id"]}, what="head")
 
     def require_latents(self, decoder: Decoder, heads: Sequence[SavedHead[FittedModule]]) -> None:
-        """Refuse latents that are not like those that the scores and each of the heads are of."""
+        """Refuse latents that are not like those that the scores and each of the heads are of, and changed code."""
+        require_own(self.scores.header.own, folder=self.folder)
         described = decoder.description
         now = {
             "decoder": {key: getattr(described, key) for key in DECODER_KEYS},
@@ -97,6 +99,7 @@ def read_finished(folder: Path) -> FinishedRun:
         schema = values["schema"]
         if schema == SCORES_SCHEMA:
             _require_unchanged(values, settings)
+            import_own(values.get("own", {}), folder=folder)
             scores = read_run(values)
             heads = {name: _head_folders(folder, name, result.seeds) for name, result in scores.heads.items()}
             spec, decoder = read_spec(config["extraction"]), _read_decoder(config["decoder"])
@@ -146,7 +149,7 @@ def _read_decoder(values: dict[str, Any]) -> DecoderSpec:
 
 def _head_folders(folder: Path, name: str, seeds: Sequence[Mapping[str, Any]]) -> tuple[Path, ...]:
     """Find the folders of a head's seeds; other names, and seeds that are no numbers, are refused."""
-    if name not in HEADS:  # so that no name leads out of the folder
+    if not find_head(name):  # so that no name leads out of the folder
         raise ValueError(f"it names a head {name!r}, which this version does not know")
     numbers = [seed["seed"] for seed in seeds]
     if any(type(number) is not int for number in numbers):

@@ -9,6 +9,8 @@ from typing import Any
 from extract.decoders.loading import choose_device
 from extract.digest import digest_bytes
 from extract.files import read_file
+from extract.own.names import describe_own
+from extract.run.runner import own_names
 from extract.store.cache import LatentCache
 from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS
@@ -129,8 +131,15 @@ def make_header(
     return Header(
         what=what, kind=config.task.kind if task else "", protocol=config.protocol, name=folder.name, command=command,
         device=str(choose_device(config.decoder.device)), n_resamples=config.bootstrap, decoder=decoder, task=task,
-        config_sha256=digest_bytes(read_file(folder / CONFIG)), **describe_program(),
+        config_sha256=digest_bytes(read_file(folder / CONFIG)), own=describe_own(_own_names(config)),
+        **describe_program(),
     )  # fmt: skip
+
+
+def _own_names(config: RunConfig) -> list[tuple[str, str]]:
+    spec = config.extraction
+    words = spec.words.poolings if KINDS[config.task.kind].reads_words else None
+    return [*own_names(spec.mask_plan, spec.poolings, words), *(("head", name) for name in config.heads)]
 
 
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:

@@ -12,7 +12,9 @@ from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
 from probes.fitting.saved import SCHEMA, FittedModule, save_fitted
-from probes.heads.saved import BUILDS, load_head
+from probes.heads.registry import HEADS
+from probes.heads.saved import load_head
+from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.cosine_heads import CosineMLP
 
 L, B, D, K = 3, 20, 8, 4
@@ -31,7 +33,8 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def make_head(name: str) -> Any:
     """Build a head whose every float tensor differs from a fresh one's."""
     sizes, options = ARGUMENTS[name]
-    head: Any = BUILDS[name][0](*sizes, **options)
+    build: Any = HEADS[name].build if name in HEADS else LayerAutoencoder
+    head = build(*sizes, **options)
     with torch.no_grad():
         for value in head.state_dict().values():
             if value.is_floating_point():

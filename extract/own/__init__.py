@@ -1,0 +1,1 @@
+"""What users add by name, and the digest of its code."""

@@ -1,0 +1,151 @@
+"""What users add by name, such as a pooling of their own, and a digest of the code that it runs.
+
+A name like `my_module:my_function` is imported when it is first used; an installed package may list names as entry
+points, in the group `icecore.poolings` for poolings.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from extract.errors import InputError, UnknownNameError, first_line
+from extract.own.code import OURS, STDLIB, digest_code
+
+PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""A module and a name in it."""
+
+
+class Own(NamedTuple):
+    """One thing that a user added."""
+
+    thing: Any
+    module: str
+
+
+ADDED: dict[tuple[str, str], Own] = {}
+"""Noun and name to what was added in this process."""
+
+
+def add_own(noun: str, name: str, thing: Any, *, shipped: Collection[str], form: str = r"[\w.:-]+") -> None:
+    """Note what a user adds under a name; again under the same name replaces it, as when a notebook cell is run again.
+
+    Args:
+        noun: What it is, such as `pooling`.
+        name: Its name.
+        thing: The function, or the row of a table.
+        shipped: Names that the library has, which cannot be replaced.
+        form: Pattern of allowed names.
+
+    Raises:
+        InputError: A name of another form or of the library's.
+    """
+    if not re.fullmatch(form, name):
+        raise InputError(f"the name of a {noun} is {name!r}; allowed: {form}, such as 'my-own'.")
+    if name in shipped and (noun, name) not in ADDED:
+        raise InputError(f"the {noun} {name!r} is there already; give yours another name.")
+    ADDED[noun, name] = Own(thing, _module_of(thing))
+
+
+def find_own(noun: str, name: str, *, known: Collection[str], add: Callable[[str, Any], object]) -> None:
+    """Import and `add` what an unknown name stands for: `module:attribute`, or an entry point of `icecore.{noun}s`.
+
+    Raises:
+        UnknownNameError: The module cannot be imported, or has no such attribute.
+    """
+    if name in known:
+        return
+    if PLACE.fullmatch(name):
+        module, _, attribute = name.partition(":")
+        add(name, _attribute(noun, name, module, attribute))
+        return
+    for point in entry_points(group=f"icecore.{noun.replace(' ', '_')}s", name=name):
+        thing = point.load()
+        if name not in known:  # loading it may have added it
+            add(name, thing)
+
+
+def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
+    try:
+        return getattr(import_module(module), attribute)
+    except Exception as error:
+        raise UnknownNameError(
+            f"the {noun} {name!r} cannot be imported ({first_line(error)}); the module must be installed, or lie in a "
+            f"folder of PYTHONPATH: PYTHONPATH=. icecore ..."
+        ) from error
+
+
+def first_sentence(thing: Any) -> str:
+    """Describe what a user added by the first line of its docstring."""
+    return (getattr(thing, "__doc__", "") or "registered by you").strip().splitlines()[0].rstrip(".")
+
+
+def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
+    """Describe those of some nouns and names that users added: module and digest of their code by `noun name`."""
+    return {
+        f"{noun} {name}": {"module": own.module, "sha256": digest_code(own.thing)}
+        for noun, name in dict.fromkeys(names)
+        if (own := ADDED.get((noun, name)))
+    }
+
+
+def digest_own(noun: str, names: Iterable[str]) -> dict[str, str]:
+    """Digest the code of those names that users added; empty where there are none."""
+    return {key: own["sha256"] for key, own in describe_own((noun, name) for name in names).items()}
+
+
+def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:
+    """Import the modules of what users added, as `describe_own` recorded it in a run folder, where it is not here yet.
+
+    Modules that lie in the run folder itself, or belong to Python, are not imported: it may come from anybody.
+
+    Raises:
+        InputError: A module that cannot be imported, or does not add the name; says what to do.
+    """
+    for key, own in described.items():
+        noun, _, name = key.rpartition(" ")
+        module, reason = own["module"], "adds no such name when it is imported"
+        if (noun, name) in ADDED:
+            continue
+        try:
+            if module == "__main__":
+                raise ImportError("it was defined in a notebook or script")
+            if module.partition(".")[0] in STDLIB:
+                raise ImportError("it belongs to Python")
+            found = find_spec(module.partition(".")[0])
+            if found is not None and found.origin and Path(found.origin).resolve().is_relative_to(folder.resolve()):
+                raise ImportError("it lies in the run folder, whose code is not run")
+            import_module(module)
+        except Exception as error:
+            reason = f"cannot be imported ({first_line(error)})"
+        if "cannot" not in reason and PLACE.fullmatch(name) and name.partition(":")[0] != module:
+            reason = "cannot be what its name says"
+        if (noun, name) not in ADDED and (not PLACE.fullmatch(name) or "cannot" in reason):
+            raise InputError(
+                f"the run {str(folder)!r} uses the {noun} {name!r} of your module {module!r}, which {reason}; put it "
+                "on PYTHONPATH, or import what adds it first."
+            )
+
+
+def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:
+    """Refuse what users added where its code is not that of a run: `InputError` names it."""
+    for key, own in described.items():
+        noun, _, name = key.rpartition(" ")
+        if digest_own(noun, [name]) != {key: own["sha256"]}:
+            raise InputError(
+                f"the {noun} {name!r} has other code than when {str(folder)!r} was made; run it again with the new."
+            )
+
+
+def _module_of(thing: Any) -> str:
+    while isinstance(thing, partial):
+        thing = thing.func
+    for candidate in (thing, *(thing if isinstance(thing, tuple) else ()), getattr(thing, "build", None)):
+        module = getattr(candidate, "__module__", "") or ""
+        if module and module.partition(".")[0] not in OURS:
+            return module
+    return "__main__"
