@@ -31,7 +31,7 @@ class MaskKind:
 
 
 class KindRow(NamedTuple):
-    """A row of `KINDS`: `rule(i, j, kind, spans)` builds the mask, `default` is the `n` of a kind that has one."""
+    """A row of `KINDS`: `rule(i, j, n, spans)` builds the mask, `default` is the `n` of a kind that has one."""
 
     rule: Callable[..., Any]
     what: str

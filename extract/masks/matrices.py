@@ -14,14 +14,13 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
     outside spans.
 
     Example:
-        >>> from extract.masks.kinds import parse_kind
         >>> print(draw(kind_matrix(parse_kind("nosink-causal"), 3)))
         1 0 0
         0 1 0
         0 1 1
     """
     order = torch.arange(n_tokens)
-    matrix: Tensor = KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind, spans)
+    matrix: Tensor = KINDS[kind.name].rule(order.unsqueeze(-1), order.unsqueeze(-2), kind.n, spans)
     return matrix
 
 
@@ -35,7 +34,7 @@ def batch_mask(
     """
     order = is_real.long().cumsum(1) - 1
     i, j = order.unsqueeze(-1), order.unsqueeze(-2)
-    allowed: Tensor = KINDS[kind.name].rule(i, j, kind, spans)
+    allowed: Tensor = KINDS[kind.name].rule(i, j, kind.n, spans)
     if window is not None:
         allowed = allowed & ((i - j).abs() < window)
     itself = torch.eye(is_real.shape[1], dtype=torch.bool, device=is_real.device)

@@ -1,11 +1,9 @@
 """Rules of attention masks: which token attends to which. A new kind is one function here and one row in `kinds`.
 
-Positions count the real tokens of a row from 0, on whichever side its padding is; `kind.n` is the number of a kind
-that has one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i` attends to `j`.
+Positions count the real tokens of a row from 0, on whichever side its padding is; `n` is the number of a kind that has
+one. A drawing has a row per query `i` and a column per key `j`; 1 means that `i` attends to `j`.
 `tests/conformance/test_masks.py` tests every kind.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +44,7 @@ def allow_bidirectional(i: Tensor, j: Tensor, *_: object) -> Tensor:
     return torch.ones_like(i + j, dtype=torch.bool)
 
 
-def allow_nosink_causal(i: Tensor, j: Tensor, kind: Any, *_: object) -> Tensor:
+def allow_nosink_causal(i: Tensor, j: Tensor, n: int, *_: object) -> Tensor:
     """Causal, but the first m tokens are hidden from every other (LBW, MASK0-FOR).
 
     1 0 0 0
@@ -61,10 +59,10 @@ def allow_nosink_causal(i: Tensor, j: Tensor, kind: Any, *_: object) -> Tensor:
     0 0 1 0
     0 0 0 1
     """
-    return (j <= i) & allow_nosink_bidirectional(i, j, kind)
+    return (j <= i) & allow_nosink_bidirectional(i, j, n)
 
 
-def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: Any, *_: object) -> Tensor:
+def allow_nosink_bidirectional(i: Tensor, j: Tensor, n: int, *_: object) -> Tensor:
     """Every token attends to all but the first m; those see themselves and what follows (LBW, MASK0-BIDIR).
 
     1 1 1 1
@@ -80,10 +78,10 @@ def allow_nosink_bidirectional(i: Tensor, j: Tensor, kind: Any, *_: object) -> T
     0 0 1 1
     0 0 0 1
     """
-    return (j >= kind.n) | (j >= i)
+    return (j >= n) | (j >= i)
 
 
-def allow_hybrid(i: Tensor, j: Tensor, _: object, spans: Tensor | None) -> Tensor:
+def allow_hybrid(i: Tensor, j: Tensor, _: int, spans: Tensor | None) -> Tensor:
     """Context sees all context; a span token sees all context and, causally, its own span (MAGNET, Figure 2).
 
     With tokens 1 and 2 as one span:
@@ -99,7 +97,7 @@ def allow_hybrid(i: Tensor, j: Tensor, _: object, spans: Tensor | None) -> Tenso
     return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i))
 
 
-def allow_local(i: Tensor, j: Tensor, kind: Any, *_: object) -> Tensor:
+def allow_local(i: Tensor, j: Tensor, n: int, *_: object) -> Tensor:
     """Every token attends to the tokens at most w before or after it: how much context does a layer need? Here w = 1.
 
     1 1 0 0
@@ -107,4 +105,4 @@ def allow_local(i: Tensor, j: Tensor, kind: Any, *_: object) -> Tensor:
     0 1 1 1
     0 0 1 1
     """
-    return (i - j).abs() <= kind.n
+    return (i - j).abs() <= n
