@@ -14,6 +14,7 @@ def kind_matrix(kind: MaskKind, n_tokens: int, *, spans: Int[Tensor, " T"] | Non
     outside spans.
 
     Example:
+        >>> from extract.masks.kinds import parse_kind
         >>> print(draw(kind_matrix(parse_kind("nosink-causal"), 3)))
         1 0 0
         0 1 0
