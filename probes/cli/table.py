@@ -172,6 +172,7 @@ _COMMANDS = (
             Argument("--split", "the split to compare on; test when absent, or validation where there is no test"),
             Argument("--resamples", "resamples of the paired bootstrap", 1000, int),
             Argument("--out", "folder for comparison.md, curves.csv and the figure of the layers", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
         examples=("compare runs/causal runs/nosink --out comparison",),
     ),

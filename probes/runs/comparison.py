@@ -1,7 +1,6 @@
 """Runs beside each other: their results in one table, their layers on one scale, and paired differences."""
 
 import csv
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
@@ -13,6 +12,7 @@ from extract.files import read_file
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference, paired_scores
+from probes.report.lead import best_result
 from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, number, spread
 from probes.runs.results import COLUMNS, read_scores, result_rows, results_by_plan
 
@@ -84,6 +84,29 @@ class Comparison:
             if row["record"] == "curve"
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
+        """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
+        from probes.report.figures.layers import draw_runs, layer_curves  # brings matplotlib with it
+        from probes.report.figures.style import Album
+
+        curved = {run.label: run.curved for run in self.runs if run.curved is not None}
+        splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
+        shared = set.intersection(*splits) if splits else set()
+        if not shared:
+            return ()
+        split = "validation" if "validation" in shared else min(shared)
+        album = Album(Path(folder), tuple(formats))
+        heads = ", ".join(dict.fromkeys(result.name for result in curved.values()))
+        album.add(
+            "layers",
+            draw_runs,
+            curved,
+            split,
+            title=f"Layers: {heads}",
+            note="circles: the chosen layers",
+        )
+        return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
 
     def __repr__(self) -> str:
         return f"<comparison of {len(self.runs)} runs by {self.metric} on {self.split}: {'; '.join(self.verdicts())}>"
@@ -168,13 +191,9 @@ def _read_run(folder: Path, label: str, head: str) -> ComparedRun:
     heads = {result.name: result for _, result in results_by_plan(values)}
     if head and head not in heads:
         raise unknown_name(f"head of the run {label!r}", head, heads)
-    result = heads[head] if head else max(heads.values(), key=_ranked)
+    result = heads[head] if head else best_result(heads.values())
     curved = next((each for each in (result, *heads.values()) if each.curves and len(each.layers) > 1), None)
     return ComparedRun(label, folder, values, result, curved)
-
-
-def _ranked(result: HeadResult) -> float:
-    return -math.inf if math.isnan(result.selection_score) else result.selection_score
 
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:

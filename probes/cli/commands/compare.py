@@ -21,5 +21,6 @@ def compare_command(found: SimpleNamespace) -> int:
             raise ConfigError(f"folder {found.out!r} cannot be written ({first_line(error)}); name another.") from error
         write_file(folder / "comparison.md", comparison.to_markdown())
         write_file(folder / "curves.csv", comparison.curves.to_csv(index=False))
-        show(f"comparison: {folder / 'comparison.md'}")
+        drawn = comparison.draw(folder, formats=found.figures)
+        show("\n".join(f"written: {path}" for path in (folder / "comparison.md", folder / "curves.csv", *drawn)))
     return 0

@@ -59,7 +59,11 @@ def test_two_plans_are_compared_on_the_same_rows(
     assert "tiny-backward-1" in shown
     assert "over tiny" in shown
     assert (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8") in shown
-    assert (tmp_path / "c" / "curves.csv").exists()
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.md", "curves.csv", "layers.png"}
+    assert [path.name for path in found.draw(tmp_path / "again", formats=("svg", "pdf"))] == [
+        "layers.svg",
+        "layers.pdf",
+    ]
 
 
 def test_a_run_cannot_be_told_from_itself(finished: Finished, tmp_path: Path) -> None:
