@@ -96,16 +96,12 @@ class Comparison:
         if not shared:
             return ()
         split = "validation" if "validation" in shared else min(shared)
+        header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
         album = Album(Path(folder), tuple(formats))
-        heads = ", ".join(dict.fromkeys(result.name for result in curved.values()))
         album.add(
-            "layers",
-            draw_runs,
-            curved,
-            split,
-            title=f"Layers: {heads}",
-            note="circles: the chosen layers",
-        )
+            "layers", draw_runs, curved, split, title=f"Score of each layer, {heads}",
+            note=f"{header['task']['name']} on {header['decoder']['name']}; circles: the chosen layers",
+        )  # fmt: skip
         return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
 
     def __repr__(self) -> str:

@@ -19,8 +19,9 @@ def compare_command(found: SimpleNamespace) -> int:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"folder {found.out!r} cannot be written ({first_line(error)}); name another.") from error
-        write_file(folder / "comparison.md", comparison.to_markdown())
         write_file(folder / "curves.csv", comparison.curves.to_csv(index=False))
         drawn = comparison.draw(folder, formats=found.figures)
+        pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
+        write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
         show("\n".join(f"written: {path}" for path in (folder / "comparison.md", folder / "curves.csv", *drawn)))
     return 0

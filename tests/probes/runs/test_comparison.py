@@ -58,7 +58,9 @@ def test_two_plans_are_compared_on_the_same_rows(
     shown = capsys.readouterr().out
     assert "tiny-backward-1" in shown
     assert "over tiny" in shown
-    assert (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8") in shown
+    written, picture = (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8").rsplit("\n\n", 1)
+    assert written in shown
+    assert picture == "![Layers](layers.png)\n"
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.md", "curves.csv", "layers.png"}
     assert [path.name for path in found.draw(tmp_path / "again", formats=("svg", "pdf"))] == [
         "layers.svg",
