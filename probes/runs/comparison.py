@@ -116,7 +116,7 @@ class Comparison:
         """Write the comparison as Markdown: verdicts, the results, and the differences."""
         rows = [
             (
-                run.label, f"`{run.plan}`", run.result.name + " (optimistic)" * run.result.is_optimistic,
+                run.label, run.plan, run.result.name + " (optimistic)" * run.result.is_optimistic,
                 describe_point(run.result.chosen), metric_label(self.metric),
                 *(spread(_summary(run, split, self.metric)) for split in ("validation", "test")),
                 interval(_summary(run, "test", self.metric)),
