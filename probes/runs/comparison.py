@@ -7,17 +7,18 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.errors import HeadError, unknown_name
+from extract.errors import HeadError, printable, unknown_name
 from extract.files import read_file
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference, paired_scores
 from probes.report.lead import best_result
-from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, number, spread
+from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, percent, spread
 from probes.runs.results import COLUMNS, read_scores, result_rows, results_by_plan
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.table import Table
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 PREDICTIONS = "predictions.csv"
@@ -112,6 +113,21 @@ class Comparison:
         first, gains = self.runs[0].label, zip(self.runs[1:], self.differences, strict=True)
         return [_verdict(run.label, first, gain, self.metric) for run, gain in gains]
 
+    def to_screen(self) -> "Table":
+        """Lay the comparison out for a terminal of 80 characters."""
+        from rich.box import SIMPLE
+        from rich.table import Table
+
+        table = Table(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
+        table.add_column("run and head", overflow="fold")
+        for title in ("validation", "test", f"over the first,\n{self.split}", "95 %\ninterval"):
+            table.add_column(title, justify="right")
+        gains = [("", ""), *((percent(gain.value, sign="+"), _ends(gain)) for gain in self.differences)]
+        for run, gain in zip(self.runs, gains, strict=True):
+            scores = (spread(_summary(run, split, self.metric)) for split in ("validation", "test"))
+            table.add_row(printable(f"{run.label}\n{run.result.name}"), *scores, *gain)
+        return table
+
     def to_markdown(self) -> str:
         """Write the comparison as Markdown: verdicts, the results, and the differences."""
         rows = [
@@ -124,7 +140,7 @@ class Comparison:
             for run in self.runs
         ]  # fmt: skip
         differences = [
-            (run.label, number(gain.value, times=100, sign="+"), _ends(gain), f"{gain.n_units:,}")
+            (run.label, percent(gain.value, sign="+"), _ends(gain), f"{gain.n_units:,}")
             for run, gain in zip(self.runs[1:], self.differences, strict=True)
         ]
         titles = ("run", f"over {self.runs[0].label}", "95 % interval", "units")
@@ -227,11 +243,11 @@ def _summary(run: ComparedRun, split: str, metric: str) -> Any:
 
 
 def _ends(gain: Difference) -> str:
-    return f"{number(gain.low, times=100, sign='+')} to {number(gain.high, times=100, sign='+')}"
+    return f"{percent(gain.low, sign='+')} to {percent(gain.high, sign='+')}"
 
 
 def _verdict(label: str, first: str, gain: Difference, metric: str) -> str:
-    by = f"{number(abs(gain.value), times=100)} {metric_label(metric)}"
+    by = f"{percent(abs(gain.value))} {metric_label(metric)}"
     if gain.low > 0 or gain.high < 0:
         return f"{label} is {'better' if gain.low > 0 else 'worse'} than {first} by {by} ({_ends(gain)})"
     return f"{label} cannot be told from {first}: {number(gain.value, times=100, sign='+')} ({_ends(gain)})"

@@ -3,16 +3,19 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from extract.errors import ConfigError, first_line, printable
+from rich.console import Console
+
+from extract.errors import ConfigError, first_line
 from extract.files import write_file
 from probes.cli.screen import show
 from probes.runs.comparison import compare
 
 
 def compare_command(found: SimpleNamespace) -> int:
-    """Print a comparison of runs as Markdown, and write it to a folder where one is named."""
+    """Print a comparison of runs, and write it to a folder where one is named."""
     comparison = compare(found.runs, head=found.head, split=found.split, n_resamples=found.resamples)
-    show(printable(comparison.to_markdown()))
+    Console(markup=False).print(comparison.to_screen())
+    show("\n".join(f"{sentence}." for sentence in comparison.verdicts()))
     if found.out:
         folder = Path(found.out)
         try:

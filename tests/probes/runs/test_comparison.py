@@ -57,10 +57,11 @@ def test_two_plans_are_compared_on_the_same_rows(
     assert main(["compare", str(finished.folder), str(other), "--out", str(tmp_path / "c"), "--resamples", "200"]) == 0
     shown = capsys.readouterr().out
     assert "tiny-backward-1" in shown
-    assert "over tiny" in shown
-    written, picture = (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8").rsplit("\n\n", 1)
-    assert written in shown
-    assert picture == "![Layers](layers.png)\n"
+    assert max(len(line) for line in shown.splitlines() if "written" not in line and "tiny" not in line) <= 80
+    written = (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8")
+    assert "| run | over tiny | 95 % interval | units |" in written
+    assert written.endswith("\n\n![Layers](layers.png)\n")
+    assert written.split(".\n", 1)[0] in shown  # the verdict
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.md", "curves.csv", "layers.png"}
     assert [path.name for path in found.draw(tmp_path / "again", formats=("svg", "pdf"))] == [
         "layers.svg",
