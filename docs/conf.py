@@ -43,6 +43,7 @@ LINKED = {
 is_online = bool(os.environ.get("ICECORE_DOCS_ONLINE"))
 intersphinx_mapping = {name: (address, None) for name, address in LINKED.items()} if is_online else {}
 
+FIELDS: dict[str, list[str]] = {}
 default_role = "code"
 nitpicky = True
 nitpick_ignore_regex = [
@@ -59,11 +60,16 @@ html_title = "icecore"
 html_show_copyright = False
 
 
-def read_as_text(_: Sphinx, what: str, __: str, ___: Any, ____: Any, lines: list[str]) -> None:
-    """Let napoleon take `Hub revision: a branch ...` of a field for text, not for a type; end code before a plural."""
+def keep_fields(_: Sphinx, what: str, name: str, __: Any, ___: Any, lines: list[str]) -> None:
+    """Keep the text of a field from napoleon, which would take `Hub revision: a branch ...` for a type."""
     if what in ("attribute", "property"):
-        lines.insert(0, "")
-    lines[:] = [re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line) for line in lines]
+        FIELDS[name] = [*lines]
+
+
+def finish_docstring(_: Sphinx, __: str, name: str, ___: Any, ____: Any, lines: list[str]) -> None:
+    """Put the text of a field back, and end code before the letter of a plural, as reStructuredText wants it."""
+    found = FIELDS.pop(name, lines)
+    lines[:] = [re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line) for line in found]
 
 
 def link_error(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement) -> Any:
@@ -76,6 +82,7 @@ def link_error(app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: no
 
 def setup(app: Sphinx) -> None:
     """Read docstrings as they are written, and show diagrams as text."""
-    app.connect("autodoc-process-docstring", read_as_text, priority=400)
+    app.connect("autodoc-process-docstring", keep_fields, priority=400)
+    app.connect("autodoc-process-docstring", finish_docstring, priority=600)
     app.connect("missing-reference", link_error)
     app.add_lexer("mermaid", TextLexer)
