@@ -16,6 +16,8 @@ NOT_RUN = {
     "icecore run configs/demo.yaml --decoder.name openai-community/gpt2 --decoder.revision main": "needs the hub",
     "icecore run configs/demo.yaml --decoder.adapter my-lora": "needs an adapter",
     "icecore run configs/demo.yaml --decoder.name owner/model --decoder.trust_remote_code true": "needs the hub",
+    "icecore sweep configs/demo.yaml --kinds bidirectional,nosink-bidirectional --k 0,5,10,15": "takes long",
+    "icecore sweep my-topics.yaml --kinds bidirectional,nosink-bidirectional --k 0,5,10,15": "takes long",
     "icecore fetch smollm2-135m-instruct": "needs the network",
     "icecore extract configs/stsb-nosink.yaml": "needs STS-B",
     "icecore run configs/stsb-nosink.yaml": "needs STS-B",
