@@ -18,7 +18,7 @@ from probes.cli import main as main_module
 from probes.cli.main import main
 from probes.cli.parsing import read_arguments
 from probes.cli.table import COMMANDS
-from tests.pages import PAGES, ROOT, Block, name_of, read_blocks, parsed_commands, read_page, split_commands
+from tests.pages import PAGES, ROOT, Block, name_of, parsed_commands, read_blocks, read_page, split_commands
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")

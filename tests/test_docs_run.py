@@ -1,8 +1,9 @@
 """The code of README and docs runs, from top to bottom of a page as a reader would run it.
 
-A page gets an empty folder with `configs`, a tiny random decoder `my-decoder`, and the run of the demo where it uses it. In
-the default suite the tiny decoder stands in for every known one, heads are fitted for one epoch, and no figures are drawn;
-the slow suite runs the pages of `REAL` on the real decoder. `NOT_RUN` lists every command that no test runs.
+A page gets an empty folder with `configs`, a tiny random decoder `my-decoder`, and the run of the demo where it uses
+one. In the default suite the tiny decoder stands in for every known one, heads are fitted for one epoch on a few rows,
+and no figures are drawn; the slow suite runs the pages of `REAL` on the real decoder. `NOT_RUN` lists every command
+that no test runs.
 """
 
 import io
@@ -19,23 +20,36 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.decoders import loading, locate
-from extract.decoders.locate import Located
+from extract.decoders import loading
+from extract.decoders.known import KNOWN_DECODERS
+from extract.decoders.locate import Located, locate_decoder
 from extract.masks.kinds import KINDS
 from extract.names import resolve
 from extract.own import names as own
 from extract.poolings.table import POOLINGS
 from probes.cli.main import main
 from probes.heads.registry import HEADS
-from probes.report import write
+from probes.report.figures.style import Album
 from probes.tasks.table import TASKS
 from tests.extract.tiny_decoders import save_decoder
-from tests.pages import NOT_RUN, PAGES, ROOT, Block, block_commands, is_run, name_of, read_page, shell_lines
-from tests.pages import split_commands
+from tests.pages import (
+    NOT_RUN,
+    PAGES,
+    ROOT,
+    Block,
+    block_commands,
+    is_run,
+    name_of,
+    read_page,
+    shell_lines,
+    split_commands,
+)
 
 OWN_TEST = {"docs/cache_format.md"}
 """Pages with a test of their own."""
 REAL = ("README.md", "docs/cookbook/serving.md")
+LONG = ("docs/cookbook/decoder.md", "docs/cookbook/texts.md", "docs/cookbook/words.md")
+"""Pages whose code runs in the slower half of the suite."""
 TRAINED = ("cosine-mlp", "siamese-cosine", "token-classifier")
 N_BLOCKS = 12  # of the stand-in; pages convert up to ten of them
 N_ROWS = 20  # of each split of a sample
@@ -46,13 +60,21 @@ def has_code(page: Path) -> bool:
     return name_of(page) not in OWN_TEST and (is_run(page) or any(block.language == "python" for block in blocks))
 
 
+def pages_with_code() -> list[Any]:
+    """Give the pages to run, as test parameters."""
+    marks = {name: [pytest.mark.long] for name in LONG}
+    return [
+        pytest.param(page, id=name_of(page), marks=marks.get(name_of(page), [])) for page in PAGES if has_code(page)
+    ]
+
+
 def quickened(words: list[str]) -> list[str]:
     """Let a command that fits heads do so with one seed for one epoch, on a few rows."""
     if words[0] != "run":
         return words
     config = yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))
     quick = ["--bootstrap", "100", "--seeds", "0"]
-    for head in set(TRAINED) & set(config["heads"]):
+    for head in set(TRAINED) & set(() if "--heads" in words else config["heads"]):
         quick += [f"--heads.{head}.max_epochs", "1"]
     return [*words, *quick]
 
@@ -108,7 +130,7 @@ def run_page(page: Path, monkeypatch: pytest.MonkeyPatch, *, runs_slow: bool = F
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random decoder."""
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128}
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "max_position_embeddings": 128}
     return save_decoder(tmp_path_factory.mktemp("docs") / "my-decoder", num_hidden_layers=N_BLOCKS, **sizes)
 
 
@@ -131,14 +153,13 @@ def desk(tmp_path: Path, decoder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.fixture
 def stand_in(decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tiny decoder stand in for known ones, and draw no figures."""
-    found = locate.locate_decoder
 
     def locate_tiny(name: str, **how: Any) -> Located:
-        known = name in locate.KNOWN_DECODERS
-        return Located(name, "folder", str(decoder), "") if known else found(name, **how)
+        known = name in KNOWN_DECODERS
+        return Located(name, "folder", str(decoder), "") if known else locate_decoder(name, **how)
 
     monkeypatch.setattr(loading, "locate_decoder", locate_tiny)
-    monkeypatch.setattr(write, "draw_figures", lambda *_, **__: None)
+    monkeypatch.setattr(Album, "add", lambda *_, **__: None)
     for name in ("sts-sample", "class-sample", "number-sample", "words-sample"):
         monkeypatch.setitem(TASKS, name, replace(TASKS[name], load=fewer_rows(resolve(TASKS[name].load))))
 
@@ -159,7 +180,7 @@ def make_demo() -> None:
 
 
 @pytest.mark.usefixtures("unchecked_shapes", "stand_in", "desk")
-@pytest.mark.parametrize("page", [page for page in PAGES if has_code(page)], ids=name_of)
+@pytest.mark.parametrize("page", pages_with_code())
 def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "runs/demo" in page.read_text(encoding="utf-8") and "run configs/demo.yaml\n" not in page.read_text("utf-8"):
         make_demo()

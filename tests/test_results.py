@@ -127,7 +127,7 @@ def _unwrapped(name: str) -> str:
 
 def test_the_picture_shows_committed_curves() -> None:
     [axes] = [axes for axes in make_picture().axes if isinstance(axes, Axes)]
-    lines = [line.get_ydata() for line in axes.lines if len(np.atleast_1d(line.get_ydata())) > 1]
+    lines = [values for line in axes.lines if len(values := np.ravel(np.asarray(line.get_ydata(), float))) > 1]
     assert len(lines) == len(RUNS)
     for name, line in zip(RUNS, lines, strict=True):
         curve = read_results(name)["heads"]["layer-cosine"]["curves"]["validation"]["pearson"]["standardised"]
