@@ -48,7 +48,7 @@ from tests.pages import (
 OWN_TEST = {"docs/cache_format.md"}
 """Pages with a test of their own."""
 REAL = ("README.md", "docs/cookbook/serving.md")
-LONG = ("docs/cookbook/decoder.md", "docs/cookbook/texts.md", "docs/cookbook/words.md")
+LONG = ("docs/getting_started.md", *(f"docs/cookbook/{page}.md" for page in ("decoder", "own_parts", "texts", "words")))
 """Pages whose code runs in the slower half of the suite."""
 TRAINED = ("cosine-mlp", "siamese-cosine", "token-classifier")
 N_BLOCKS = 12  # of the stand-in; pages convert up to ten of them
