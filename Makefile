@@ -44,8 +44,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip check $(PIP_FLAGS)
 	@touch $(STAMP)
 
-demo: $(STAMP) ## one whole run on the shipped samples: extract, fit, score, report
+NOSINK := nosink-bidirectional:10
+demo: $(STAMP) ## on the shipped samples: every layer under two mask plans, a head, a probe of words, and what the plan changes
 	@$(BIN)/icecore run configs/demo.yaml
+	@$(BIN)/icecore run configs/demo.yaml --extraction.plan $(NOSINK)
+	@$(BIN)/icecore run configs/demo-words.yaml
+	@$(BIN)/icecore compare runs/demo runs/demo-nosink-bidirectional-10 --out runs/demo-compared
+	@echo 'Look at runs/demo-compared/comparison.md, runs/demo/summary.md and runs/demo-words/summary.md.'
 
 test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope

@@ -29,10 +29,12 @@ if TYPE_CHECKING:
         register_word_pooling,
     )  # fmt: skip
     from probes import (
+        Comparison,
         HeadEntry,
         LoadedRun,
         LogisticProbe,
         RunConfig,
+        compare,
         load_head,
         load_run,
         load_scorer,
@@ -45,8 +47,9 @@ if TYPE_CHECKING:
     )  # fmt: skip
 
 __all__ = [
-    "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate", "JoinedText",
-    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "extract_latents", "join_words",
+    "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
+    "JoinedText",
+    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "compare", "extract_latents", "join_words",
     "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "register_head",
     "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head",
 ]  # fmt: skip

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import nn
     from transformers import PreTrainedTokenizerBase
 
@@ -36,9 +35,9 @@ def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def digest_rows(rows: NDArray[np.uint8]) -> str:
+def digest_rows(rows: "NDArray[np.uint8]") -> str:
     """Digest a whole list of row digests in its order."""
-    return hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()
+    return hashlib.sha256(rows.tobytes()).hexdigest()
 
 
 def digest_module(module: "nn.Module") -> str:

@@ -4,8 +4,9 @@
 # %% [markdown]
 # # Quickstart
 #
-# One decoder, its latents at every layer, and two heads on them. About a minute on two cores; the decoder
-# (SmolLM2-135M-Instruct) is fetched once, into your cache folder. Everything else goes to a temporary folder.
+# One decoder, its latents at every layer, heads on them, and what another attention mask changes: on pairs of texts and
+# on words. About three minutes on two cores. The decoder (SmolLM2-135M-Instruct) is fetched once, into your cache
+# folder; everything else goes to a temporary one.
 #
 # This notebook is built from `quickstart.py` by `make notebook`; edit the script, not the notebook.
 
@@ -21,25 +22,27 @@ from IPython.display import Image, Markdown, display
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
-from extract import ExtractionSpec, extract_latents, load_decoder
-from probes import RunConfig, load_scorer, load_task
+import icecore
+from extract.inputs.template import InputTemplate
+from extract.masks.plan import parse_plan
+from extract.wiring.attention_maps import attention_maps
+from probes.report.figures.attention import draw_sink_mass
+from probes.report.figures.style import Album
 from probes.runs.config import TaskSpec
-from probes.runs.run import run
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
-decoder = load_decoder(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
+decoder = icecore.load_decoder(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
 about = decoder.description
 print(f"{about.name}: {about.family}, {about.n_layers} blocks, width {about.width}, {about.dtype}")
 
 # %% [markdown]
 # ## A task
 #
-# Pairs of texts with a gold similarity from 0 to 5, in three splits. `sts-sample` was written for icecore. It is **no
-# benchmark**, and we take only 40 pairs of each split to save time: the numbers below show how things work and
-# nothing else. For real numbers use the whole of `stsb`.
+# Pairs of texts with a gold similarity from 0 to 5, in three splits. `sts-sample` was written for icecore and is **no
+# benchmark**: the numbers below show how things work. For real numbers use `stsb`.
 
 # %%
-task = load_task("sts-sample").subset(40)
+task = icecore.load_task("sts-sample")
 print({split: len(rows) for split, rows in task.splits.items()}, f"{len(task.texts())} different texts")
 for row in task.splits["train"].select(range(3)):
     print(row["score"], "|", row["sentence1"], "|", row["sentence2"])
@@ -52,31 +55,15 @@ for row in task.splits["train"].select(range(3)):
 # already, it is found and nothing is computed.
 
 # %%
-cache = extract_latents(decoder, task.texts(), spec=ExtractionSpec(poolings=("mean", "last")), folder=folder / "caches")
+causal = icecore.ExtractionSpec(poolings=("mean",))
+cache = icecore.extract_latents(decoder, task.texts(), spec=causal, folder=folder / "caches")
 print(f"{len(cache)} texts x {len(cache.layers)} layers x {len(cache.poolings)} poolings, width {cache.width}")
 print(f"{cache.path.stat().st_size / 1e6:.1f} MB, identity {cache.manifest.short_id}, complete: {cache.is_complete}")
-
-# %% [markdown]
-# ## Look at the cache
-#
-# The layers, bottom up. Block outputs are taken before the final norm; the normed output of the last block is a layer
-# of its own.
-
-# %%
 print(" ".join(cache.layers))
 
 # %% [markdown]
-# The certificate says what was checked: that perturbing a token moved exactly the positions that the mask plan lets it
-# reach, how far a latent drifts between a text alone and in a padded batch, and that the weights are bit-identical
-# afterwards.
-
-# %%
-for check, result in cache.certificate.items():
-    if check != "seconds":
-        print(f"{check}: {result}")
-
-# %% [markdown]
-# A layer is a view of the file: nothing is read before it is touched. Rows are found by text.
+# The layers are named bottom up. Block outputs are taken before the final norm; the normed output of the last block is
+# a layer of its own. A layer is a view of the file: nothing is read before it is touched. Rows are found by text.
 
 # %%
 first = task.splits["test"][0]
@@ -92,64 +79,106 @@ for layer, (a, b) in zip(cache.layers, latents, strict=True):
 #
 # A run takes a config, fits its heads on the cache and writes a report into a folder. The head `layer-cosine` has no
 # weights: it correlates the cosine of each layer with the gold. A few very large dimensions dominate the raw cosine of
-# many layers (look at the norms above), so it is also taken of latents standardised by the training texts.
-#
-# The subset is written to files, so that the run can read it by the task `pair-files`, as it would read yours.
+# many layers (look at the norms above), so it is also taken of latents standardised by the training texts. `cosine-mlp`
+# combines the cosines of all layers in a small network; its epoch is chosen on validation, never on test
+# (`docs/protocol.md`).
 
 # %%
-files = {}
-for split, table in task.splits.items():
-    files[split] = str(folder / f"{split}.csv")
-    table.to_pandas().to_csv(files[split], index=False)
-
-config = RunConfig(
-    name="curve",
-    task=TaskSpec("pair-files", {"files": files, "name": "subset of sts-sample"}),
-    extraction=ExtractionSpec(poolings=("mean", "last")),
-    heads={"layer-cosine": {"pooling": "mean"}},
+config = icecore.RunConfig(
+    name="causal",
+    task=TaskSpec("sts-sample"),
+    extraction=causal,
+    heads={"layer-cosine": {}, "cosine-mlp": {"batch_size": 32}},
+    seeds=(0, 1),
     runs=str(folder / "runs"),
 )
-curve = run(config, cache=cache)
-print("chosen on validation:", curve.scores["heads"]["layer-cosine"]["chosen"])
-display(Image(curve.folder / "figures" / "layer_cosine_curve.png", width=720))
+plain = icecore.run(config, cache=cache)
+display(Markdown(plain.table()))
+display(Image(plain.folder / "figures" / "layer_cosine_curve.png", width=560))
 
 # %% [markdown]
-# ## Fit a head
+# ## Another mask
 #
-# The siamese head encodes all layers at once, takes a cosine per layer and combines them in a small network. Two seeds,
-# a few epochs. The epoch is chosen on validation, never on test (`docs/protocol.md`).
+# A decoder was trained to look back only. A *mask plan* changes what its tokens may attend to and touches no weight:
+# here the top blocks see the whole text, but not its first token, the *attention sink*. Before anything is computed, a
+# certificate shows that the plan took effect, block by block.
 
 # %%
-siamese = {"bottleneck": 64, "hidden": 128, "batch_size": 32, "max_epochs": 30, "patience": 10}
-fitted = run(
-    replace(config, name="siamese", heads={"layer-cosine": {}, "siamese-cosine": siamese}, seeds=(0, 1)), cache=cache
+n_top = min(10, about.n_layers - 1)
+plan = f"nosink-bidirectional:{n_top}"
+nosink = icecore.run(
+    replace(config, name="no-sink", extraction=replace(causal, plan=plan)),
+    cache=icecore.extract_latents(decoder, task.texts(), spec=replace(causal, plan=plan), folder=folder / "caches"),
 )
-display(Markdown(fitted.table()))
+comparison = icecore.compare([plain.folder, nosink.folder])
+display(Markdown(comparison.to_markdown()))
+[curves] = comparison.draw(folder / "compared")
+display(Image(curves, width=560))
 
 # %% [markdown]
-# The intervals are wide: 40 pairs say little. What each layer contributes, alone and by what is lost without it:
-
-# %%
-display(Image(fitted.folder / "figures" / "siamese_cosine_layers.png", width=720))
-
-# %% [markdown]
-# ## Score new pairs
+# Differences are paired: both runs predict the same rows, and are scored on the same resamples. So their interval says
+# more than a look at the two intervals of the runs.
 #
-# A finished run scores pairs it has never seen, in the units of the gold: the mean over seeds, calibrated on
-# validation.
+# How much attention goes to the first tokens, block by block, when every token looks back:
 
 # %%
-scorer = load_scorer(fitted.folder, head="siamese-cosine", decoder=decoder)
+texts = [str(text) for text in task.texts()[:8]]
+maps = attention_maps(decoder, texts, parse_plan("causal"), template=InputTemplate())
+album = Album(folder / "attention")
+album.add("sink_mass", draw_sink_mass, maps.sink_mass, title="Attention on the first tokens", note="eight texts")
+display(Image(album.folder / "sink_mass.png", width=560))
+
+# %% [markdown]
+# ## Words
+#
+# The same for the words of a sentence: here their parts of speech, by a logistic regression on each layer. A word takes
+# the latent of its last token where attention is causal.
+
+# %%
+words = icecore.run(
+    icecore.RunConfig(
+        name="words",
+        decoder=icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct")),
+        task=TaskSpec("words-sample", {"tags": "pos"}),
+        heads={"token-logistic": {}},
+        caches=str(folder / "caches"),
+        runs=str(folder / "runs"),
+    )
+)
+display(Markdown(words.table()))
+display(Image(words.folder / "figures" / "token_logistic_layers.png", width=560))
+
+# %% [markdown]
+# ## Predict
+#
+# A finished run predicts rows it has never seen: the mean over seeds in the units of the gold for pairs, a tag for each
+# word. Only the layers that its head reads are computed.
+
+# %%
 pairs = [
     ("A man is playing a guitar.", "Someone plays the guitar."),
     ("A man is playing a guitar.", "The share price fell on Monday."),
 ]
-for score, (left, right) in zip(scorer.score(pairs), pairs, strict=True):
+loaded = icecore.load_run(nosink.folder, decoder=decoder)
+print(loaded)
+for score, (left, right) in zip(loaded.predict(pairs), pairs, strict=True):
     print(f"{score:.2f} | {left} | {right}")
+sentence = ["The", "old", "ferry", "crossed", "the", "icy", "bay", "."]
+[tags] = icecore.load_run(words.folder, decoder=decoder).tag([sentence])
+print(" ".join(f"{word}/{tag}" for word, tag in zip(sentence, tags, strict=True)))
+
+# %% [markdown]
+# ## All numbers as data
+
+# %%
+frame = icecore.results([plain.folder, nosink.folder, words.folder])
+scores = frame[(frame["record"] == "score") & (frame["split"] == "test")]
+display(scores[["run", "plan", "head", "layer", "metric", "value", "low", "high"]].round(3))
 
 # %% [markdown]
 # ## Next
 #
-# - the same from the command line: `icecore run configs/demo.yaml`
+# - the same from the command line: `make demo`, or `icecore run configs/demo.yaml`
 # - what is chosen on which split, and what the intervals mean: [docs/protocol.md](../docs/protocol.md)
+# - masks and plans, and how they are certified: [docs/masks.md](../docs/masks.md)
 # - how to read a cache without icecore: [docs/cache_format.md](../docs/cache_format.md)

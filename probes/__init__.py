@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
     from probes.logistic.estimator import LogisticProbe
+    from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
     from probes.runs.loaded import LoadedRun, load_run
     from probes.runs.results import results
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from probes.tasks.table import load_task
 
 _HOMES = {
+    "Comparison": "probes.runs.comparison",
     "HeadEntry": "probes.heads.entries",
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
+    "compare": "probes.runs.comparison",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
@@ -35,8 +38,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "load_head", "load_run", "load_scorer", "load_task",
-    "pair_head", "register_head", "results", "run", "token_head",
+    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "compare", "load_head", "load_run",
+    "load_scorer", "load_task", "pair_head", "register_head", "results", "run", "token_head",
 ]  # fmt: skip
 
 

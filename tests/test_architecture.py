@@ -15,6 +15,7 @@ import pytest
 from tests.draw_architecture import PAGE, declared_order, draw, refresh
 from tests.import_graph import (
     PACKAGES,
+    PLACE,
     ROOT,
     arrows_against,
     find_cycle,
@@ -279,6 +280,23 @@ def test_public_names_are_where_their_table_says(package: str) -> None:
     assert not missing, f"{package} names what does not exist: {missing}"
     assert type_checked_homes(package) == homes, "a type checker and Python find other names"
     assert sorted(public.__all__) == sorted(homes)
+
+
+def test_objects_named_by_place_are_there() -> None:
+    """A slip in a table of names would show only when the name is used."""
+    places = {
+        node.value: at(path, node.lineno)
+        for path in modules().values()
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and PLACE.fullmatch(node.value)
+    }
+    assert len(places) > 50
+    missing = [
+        f"{where}: {place}"
+        for place, where in places.items()
+        if place.partition(":")[2] not in names_bound_in(modules()[place.partition(":")[0]])
+    ]
+    assert not missing, "\n".join(missing)
 
 
 def test_library_code_does_not_import_public_names() -> None:

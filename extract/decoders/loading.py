@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import (
@@ -25,18 +26,34 @@ from extract.errors import DecoderError
 
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
 DEFAULT_SPEC = DecoderSpec()
+IN_MEMORY = "in-memory"
+UNTESTED = ("mps",)
+"""Devices that are refused by name."""
 
 
-def load_decoder(spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None) -> Decoder:
-    """Load a decoder onto its device, frozen and described.
+def load_decoder(
+    spec: DecoderSpec | str | nn.Module = DEFAULT_SPEC, tokenizer: PreTrainedTokenizerBase | None = None, *,
+    name: str = IN_MEMORY, report: Callable[[str], None] = lambda _: None,
+) -> Decoder:  # fmt: skip
+    """Load a decoder onto its device, frozen and described, or take one that is in memory already.
 
     Args:
-        spec: What to load; a string stands for `DecoderSpec(name)`.
+        spec: What to load; a string stands for `DecoderSpec(name)`. Or a causal language model of transformers, which
+            stays where it is and in its dtype; its weights are frozen.
+        tokenizer: The fast tokenizer of a model in memory.
+        name: What to call a model in memory, in files and reports.
         report: Receives one-line remarks (where the decoder comes from).
 
     Raises:
         DecoderError: It cannot be found, read or wired; the sentence says what was tried.
+
+    Example:
+        >>> decoder = load_decoder(model, tokenizer, name="mine")  # doctest: +SKIP
     """
+    if isinstance(spec, nn.Module):
+        return _take_model(spec, tokenizer, name)
+    if tokenizer is not None:
+        raise DecoderError(f"a tokenizer was given for {spec!r}; it is for a model in memory, as the first argument.")
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
     located = locate_decoder(spec.name, revision=spec.revision, report=report)
     device = choose_device(spec.device)
@@ -57,6 +74,29 @@ def load_decoder(spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[st
     return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "")
 
 
+def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str) -> Decoder:
+    """Wrap a model in memory."""
+    if not isinstance(model, PreTrainedModel):
+        raise DecoderError(
+            f"the model is a {type(model).__name__}; allowed: a causal language model of transformers, as "
+            "AutoModelForCausalLM.from_pretrained gives."
+        )
+    if tokenizer is None or not tokenizer.is_fast:
+        found = "no tokenizer was given" if tokenizer is None else f"{type(tokenizer).__name__} is not a fast tokenizer"
+        raise DecoderError(f"{found}; give that of the model, as AutoTokenizer.from_pretrained gives.")
+    _require_supported(next(model.parameters()).device)
+    return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision=""))
+
+
+def _require_supported(device: torch.device) -> torch.device:
+    if device.type in UNTESTED:
+        raise DecoderError(
+            f"device {str(device)!r} is not supported: nothing here was tested on it, and it has no float64, which the "
+            "probes use; allowed: auto, cpu, cuda."
+        )
+    return device
+
+
 def load_tokenizer(
     spec: DecoderSpec | str = DEFAULT_SPEC, *, report: Callable[[str], None] = lambda _: None
 ) -> PreTrainedTokenizerBase:
@@ -68,15 +108,16 @@ def load_tokenizer(
 
 
 def choose_device(name: str) -> torch.device:
-    """Resolve a device name; `auto` is the accelerator torch reports, else the CPU.
+    """Resolve a device name; `auto` is the accelerator torch reports where it is supported, else the CPU.
 
     Raises:
-        DecoderError: A device torch does not know or does not have.
+        DecoderError: A device torch does not know or does not have, or one that is not supported (MPS).
     """
     if name == "auto":
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
+        found = torch.accelerator.current_accelerator()
+        return torch.device("cpu") if found is None or found.type in UNTESTED else found
     try:
-        device = torch.device(name)
+        device = _require_supported(torch.device(name))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise DecoderError(

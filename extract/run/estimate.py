@@ -17,10 +17,8 @@ from extract.store.manifest import Manifest
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
 
-N_WARM, N_TIMED = (
-    2,
-    7,
-)  # batches before the clock starts: pages, threads and kernels are set up; batches that are timed,
+N_WARM = 2  # batches before the clock starts, in which pages, threads and kernels are set up
+N_TIMED, FEWEST_TIMED, MOST_SECONDS = 7, 3, 10.0  # batches that are timed; the fewest, where they take longer than this
 TIMED_TOKENS = 512  # on a CPU none of more tokens than these: it takes seconds, and more are no faster a token
 
 
@@ -98,14 +96,18 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
     )  # fmt: skip
     most = TIMED_TOKENS if decoder.device.type == "cpu" else batching["batch_tokens"]
     picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
-    rates = []
+    rates: list[float] = []
+    first = time.perf_counter()
     with plan_in_force(decoder, spec.mask_plan):
         for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
             rows = _beginnings([encoded[i] for i in groups[k]], most=most)
             batch = collate(rows, range(len(rows)))
             began = time.perf_counter()
             pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
-            rates.append(_work(decoder, [len(row.ids) for row in rows]) / (time.perf_counter() - began))
+            ended = time.perf_counter()
+            rates.append(_work(decoder, [len(row.ids) for row in rows]) / (ended - began))
+            if len(rates) >= N_WARM + FEWEST_TIMED and ended - first > MOST_SECONDS:
+                break
     return float(np.median(rates[N_WARM:]))
 
 

@@ -22,6 +22,7 @@ from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.run.workers import Workers
 from extract.store.cache import LatentCache
+from extract.store.disk import require_locks
 from extract.store.manifest import Manifest, build_identity
 from extract.store.reuse import cache_path, find_cache
 
@@ -183,6 +184,7 @@ def extract_latents(
     manifest = describe_extraction(decoder, unique, spec)
     cache = find_cache(Path(folder), manifest.identity)
     if cache is None:
+        require_locks()  # said before texts are tokenised, not after it
         path = cache_path(Path(folder), manifest)
         check_texts(decoder, unique, spec, path=path)
         with open_store(path, manifest, workers=workers) as writer:

@@ -170,7 +170,7 @@ class LatentCache:
         rows: Int[Tensor, " B"] | NDArray[np.int64] | Sequence[int],
         pooling: str,
         *,
-        layers: str | Iterable[str] = "all",
+        layers: str | int | Iterable[str | int] = "all",
     ) -> Float[Tensor, "L B D"]:
         """Gather latents of many layers into float32 memory.
 
@@ -191,7 +191,7 @@ class LatentCache:
         return gathered
 
     def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | Iterable[str] = "all",
+        self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",
         out: Float[Tensor, "L B D"] | None = None,
     ) -> Float[Tensor, "L B D"]:  # fmt: skip
         """Read consecutive latents of many layers into memory, for streaming through a cache of any size.

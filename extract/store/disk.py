@@ -15,6 +15,17 @@ from extract.errors import CacheError, DiskFullError, first_line
 from extract.files import NO_SPACE
 
 
+def require_locks() -> None:
+    """Refuse to write caches on a system (Windows) that has no POSIX locks: `CacheError`."""
+    try:
+        import fcntl  # noqa: F401
+    except ImportError as error:
+        raise CacheError(
+            "icecore cannot write caches on this system: that takes POSIX file locks and positioned writes, which "
+            "Windows lacks. Extract under WSL 2 or Linux; the cache can then be read here."
+        ) from error
+
+
 @contextmanager
 def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of an open file until the `with` block ends or the process dies.
@@ -25,13 +36,9 @@ def locked_file(descriptor: int, *, waits: bool = False) -> Iterator[None]:
         BlockingIOError: Somebody else holds the lock, and `waits` is off.
         CacheError: The system (Windows) or the file system has no such locks.
     """
-    try:
-        import fcntl
-    except ImportError as error:
-        raise CacheError(
-            "icecore cannot write caches on this system: that takes POSIX file locks and positioned writes, which "
-            "Windows lacks. Extract under WSL 2 or Linux; the cache can then be read here."
-        ) from error
+    require_locks()
+    import fcntl  # absent on Windows
+
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -161,6 +161,22 @@ _COMMANDS = (
         examples=("table runs/demo runs/words-sample --format latex",),
     ),
     Command(
+        "compare", "compare", "compare runs on the same task, with paired intervals",
+        "Compare runs on the same rows with the first of them: results, and differences with paired intervals.",
+        (
+            Argument(
+                "RUNS", "run folders, two or more; the first is what the others are compared with", (), count="+",
+                completes="runs",
+            ),
+            Argument("--head", "the head to compare; each run's best on validation when absent", completes="heads"),
+            Argument("--split", "the split to compare on; test when absent, or validation where there is no test"),
+            Argument("--resamples", "resamples of the paired bootstrap", 1000, int),
+            Argument("--out", "folder for comparison.md, curves.csv and the figure of the layers", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+        ),
+        examples=("compare runs/causal runs/nosink --out comparison",),
+    ),
+    Command(
         "embed", "embed", "latents of the texts of a file, to a cache or a table",
         "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
         (

@@ -10,6 +10,7 @@ from extract.errors import unknown_name
 from probes.metrics.bootstrap import (
     DEFAULT,
     Resampling,
+    Score,
     SeedSummary,
     number_units,
     resample,
@@ -34,6 +35,24 @@ def summarise_seeds(
         UnknownNameError: Another metric.
         TaskError: Not one group name per row.
     """
+    score, n_units = _of_correlation(predicted, gold, metric, groups)
+    values = np.array([CORRELATIONS[metric](row, gold) for row in predicted])
+    return summarise(values, score, n_units=n_units, resampling=resampling)
+
+
+def resample_correlations(
+    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
+    groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
+) -> Float[np.ndarray, "S R"]:  # fmt: skip
+    """Correlate `S` systems with gold on the same resamples; arguments and errors are as in `summarise_seeds`."""
+    score, n_units = _of_correlation(predicted, gold, metric, groups)
+    return resample(score, n_units=n_units, resampling=resampling)
+
+
+def _of_correlation(
+    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], metric: str, groups: Sequence[str] | None
+) -> tuple[Score, int]:
+    """Return what correlates resamples of rows or groups, and their number."""
     if metric not in CORRELATIONS:
         raise unknown_name("metric", metric, CORRELATIONS)
     correlate = CORRELATIONS[metric]
@@ -47,8 +66,7 @@ def summarise_seeds(
         whole = [np.concatenate([members[unit] for unit in one]) for one in drawn]  # of unequal length
         return np.array([[float(correlate(row[each], target[each])) for each in whole] for row in rows])
 
-    values = np.array([correlate(row, gold) for row in predicted])
-    return summarise(values, score, n_units=len(members) or len(gold), resampling=resampling)
+    return score, len(members) or len(gold)
 
 
 def summarise_class_seeds(

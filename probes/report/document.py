@@ -23,6 +23,9 @@ class KindReport:
     """Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction."""
     gold: Callable[[Any, str], Sequence[Any]]
     """Gives, for a task and a split, the gold of every prediction: numbers, or names."""
+    units: Callable[[Any, str], Sequence[Any] | None]
+    """Gives, for a task and a split, the unit of every prediction that intervals draw whole; None where they draw rows,
+    or the sentences of words."""
     resampled: Callable[[Mapping[str, Any]], str]
     """Says, from the task's description, what intervals are drawn from."""
     metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)

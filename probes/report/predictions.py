@@ -20,15 +20,19 @@ the tag O."""
 def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], report: KindReport) -> None:
     """Write every head's prediction for every row.
 
-    The columns of the CSV file are `split,row`, the inputs, `gold`, then one per head: a number in the units of the
-    gold with four decimals, or a name; empty where there is none. Words have a line each: `row` is the sentence, and
-    the inputs are the word's position in it, from 0, and the word.
+    The columns of the CSV file are `split,row`, the inputs, `unit` where intervals draw whole groups or documents,
+    `gold`, then one per head: a number in the units of the gold with four decimals, or a name; empty where there is
+    none. Words have a line each: `row` is the sentence, and the inputs are the word's position in it, from 0, and the
+    word.
     """
+    has_units = any(report.units(task, split) is not None for split in task.splits)
     file = StringIO(newline="")
     writer = csv.writer(file)
     for number, split in enumerate(task.splits):
         predicted = {name: predicted_texts(result, split) for name, result in heads.items()}
-        columns = {**report.inputs(task, split), "gold": report.gold(task, split), **predicted}
+        inputs = report.inputs(task, split)
+        units = {"unit": report.units(task, split) or inputs["row"]} if has_units else {}
+        columns = {**inputs, **units, "gold": report.gold(task, split), **predicted}
         if number == 0:
             writer.writerow(["split", *columns])
         writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))

@@ -1,6 +1,8 @@
 """What a run records of itself: its folder, the cache, the task, the program."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -14,9 +16,13 @@ from extract.errors import CacheError, ConfigError
 from extract.files import read_file, refuse_links, write_file
 from extract.linear import describe_products
 from extract.store.cache import LatentCache
-from extract.store.manifest import Manifest
+from extract.store.manifest import Manifest, differences
 
 CONFIG, MANIFESTS = "config.yaml", "manifests"
+SPEAKING = ("extraction.plan", "decoder.name", "task.name", "protocol")
+"""Settings whose values say what they are of."""
+MOST_LETTERS = 60
+"""Of what a folder is named after beside its run."""
 PATH_KEYS = ("caches", "runs", "name", "adapter", "spans")
 """Settings that name a place whether it is there or not."""
 LOOKS = ("figures",)
@@ -27,17 +33,19 @@ PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCache | None = None) -> Path:
     """Open the folder of a run and write its settings, as plain values, to config.yaml.
 
-    Other settings under the same name keep their own folder, and so does another cache, whose manifest is written to
-    `manifests/`: nothing is overwritten. No absolute path is written.
+    Other settings under the same name keep their own folder, named after what differs, and so does another cache, whose
+    manifest is written to `manifests/`: nothing is overwritten. No absolute path is written.
 
     Raises:
         ConfigError: The folder cannot be written, or holds a link.
     """
-    portable, telling = without_absolute_paths(settings), _without_looks(settings)
+    portable, kept = without_absolute_paths(settings), _without_looks(settings)
     cache_id = cache.manifest.id if cache else ""
     place = Path(runs) / name
-    last = place.with_name(f"{name}-{digest_json([telling, cache_id])[:8]}")
-    folders = (place, place.with_name(f"{name}-{digest_json(telling)[:8]}"))
+    digests = (digest_json(kept)[:8], digest_json([kept, cache_id])[:8])
+    older, last = (place.with_name(f"{name}-{digest}") for digest in digests)
+    telling = place.with_name(f"{name}-{_what_differs(place, portable)}".rstrip("-"))
+    folders = (place, *[older] * older.exists(), telling, last.with_name(f"{telling.name}-{digests[0]}"))
     folder = next((each for each in folders if _is_ours(each, portable, cache_id)), last)
     refuse_links(folder)
     try:
@@ -59,6 +67,25 @@ def _without_looks(settings: dict[str, Any]) -> dict[str, Any]:
 def _as_yaml(settings: Any) -> str:
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     return text
+
+
+def _what_differs(folder: Path, settings: dict[str, Any]) -> str:
+    """Name the settings that differ from those of a folder, as part of a file name; empty where that is too much.
+
+    A value says enough by itself, as that of a plan does, or follows the last part of its key.
+    """
+    try:
+        kept = yaml.safe_load(read_file(folder / CONFIG))
+        unequal = differences(_without_looks(settings), _without_looks(kept))
+    except (OSError, ValueError, RecursionError, AttributeError, yaml.YAMLError):
+        return ""
+    parts = []
+    for key, (value, _) in unequal.items():
+        word = "" if key in SPEAKING or isinstance(value, dict) else key.rpartition(".")[2]
+        text = value if isinstance(value, str) else json.dumps(value)
+        parts.append(f"{word} {Path(text).name if key == 'decoder.name' else text}")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", " ".join(parts)).strip("-.")
+    return name if len(name) <= MOST_LETTERS else ""
 
 
 def _is_ours(folder: Path, settings: dict[str, Any], cache_id: str) -> bool:

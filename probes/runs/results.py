@@ -79,10 +79,11 @@ def _rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     }  # fmt: skip
     for plan, result in results_by_plan(values):
         head = {**common, "plan": plan, "head": result.name, "pooling": result.pooling}
-        yield from ({**head, **row} for row in _result_rows(result))
+        yield from ({**head, **row} for row in result_rows(result))
 
 
-def _result_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+def result_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+    """Give the rows of one head, without the columns that say what it is of."""
     layer = result.chosen.get("layer")
     numbers = [seed["seed"] for seed in result.seeds]
     for split, metrics in result.summary.items():

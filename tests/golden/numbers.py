@@ -43,7 +43,7 @@ TOP_TURNED = (
 )  # fmt: skip
 TOP_LEFT = (
     "schema", "name", "command", "commit", "versions", "products", "device", "decoder", "seconds",
-    "config_sha256", "sha256",
+    "config_sha256", "sha256", "own",
 )  # fmt: skip
 
 

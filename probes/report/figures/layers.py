@@ -57,6 +57,31 @@ def draw_curves(figure: Figure, result: HeadResult) -> None:
     axes.set_ylabel(f"{metric_label(result.metric)} x 100")
 
 
+def draw_runs(figure: Figure, results: Mapping[str, HeadResult], split: str) -> None:
+    """Draw the layers of several runs on one scale, the best of a head's values at each layer, chosen layers marked.
+
+    Layers of decoders with different numbers of blocks are drawn by relative depth, from the embedding to the top.
+    """
+    axes = style.panel(figure)
+    lists = {result.layers for result in results.values()}
+    is_same = len(lists) == 1
+    for (label, result), colour in zip(results.items(), style.colours(len(results)), strict=True):
+        curves = [curve.values for curve in layer_curves(result) if curve.split == split]
+        scores = 100 * np.asarray(np.fmax.reduce(np.array(curves, np.float64)))
+        n = len(result.layers)
+        places = np.arange(n, dtype=np.float64) if is_same else np.arange(n) / max(n - 1, 1)
+        breaks = style.layer_breaks(result.layers) if is_same else ()
+        style.draw_line(axes, places, scores, colour=colour, label=style.shorten(label), breaks=breaks)
+        if result.chosen.get("layer") in result.layers:
+            place = result.layers.index(result.chosen["layer"])
+            axes.plot(places[place], scores[place], "o", color=colour, markersize=6, markerfacecolor="white", zorder=5)
+    if is_same:
+        style.mark_layers(axes, next(iter(lists)))
+    else:
+        axes.set_xlabel("relative depth, from the embedding to the top")
+    axes.set_ylabel(f"{metric_label(next(iter(results.values())).metric)} x 100, {split}")
+
+
 def draw_baselines(axes: Axes, result: HeadResult, splits: Sequence[str], *, only_near: bool = False) -> None:
     """Draw what to compare scores with: baselines of these splits, and 0 for a correlation where it is near."""
     low, high = axes.get_ylim()

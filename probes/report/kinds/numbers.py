@@ -33,6 +33,7 @@ NUMBERS_REPORT = KindReport(
     ),
     inputs=text_inputs,
     gold=lambda task, split: task.numbers(split).tolist(),
+    units=lambda task, split: task.groups(split),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     sections=(_errors,),
     bare=_error_of_mean,

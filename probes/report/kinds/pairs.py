@@ -119,6 +119,7 @@ PAIRS_REPORT = KindReport(
     ),
     inputs=text_inputs,
     gold=lambda task, split: list(task.splits[split]["score"]),
+    units=lambda *_: None,
     resampled=lambda _: "pairs",
     remarks=(lambda _: iter(["\nCorrelations are of the whole split."]),),
     sections=(_subsets, _residuals, _identical),

@@ -127,6 +127,13 @@ def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:
     return {"row": rows, "position": positions, "word": [word for words in sentences for word in words]}
 
 
+def _units(task: WordTask, split: str) -> list[str] | None:
+    if task.resampled(split) != "documents":
+        return None
+    rows = task.rows(split)
+    return [str(name) for name, words in zip(rows["document"], rows["words"], strict=True) for _ in words]
+
+
 WORDS_REPORT = KindReport(
     columns=(
         table.HEAD, table.POINT, table.Column("metric", _metric), *table.SCORES,
@@ -135,6 +142,7 @@ WORDS_REPORT = KindReport(
     metrics=lambda result: tuple(result.summary[result.reported_split]),
     inputs=_inputs,
     gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
+    units=_units,
     resampled=lambda task: str(task["resampled"].get("test", "sentences")),
     remarks=(without_latent,),
     sections=(_decoding, _types, _errors, _layers, _mix),

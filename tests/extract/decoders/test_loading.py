@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from extract import DecoderSpec, load_decoder
 from extract.decoders.loading import choose_device, load_tokenizer, quiet_loading
@@ -79,6 +79,29 @@ def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(DecoderError, match=f"device '{name}' cannot be used here .*allowed: auto, cpu"):
         choose_device(name)
     assert choose_device("cpu") == torch.device("cpu")
+
+
+def test_apple_devices_are_refused_by_name_and_never_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DecoderError, match=r"device 'mps' is not supported: .* allowed: auto, cpu, cuda"):
+        choose_device("mps")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    assert choose_device("auto") == torch.device("cpu")
+
+
+def test_a_model_in_memory_is_taken_as_it_is(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    taken, loaded = load_decoder(model, tokenizer, name="mine"), load_decoder(str(folder))
+    assert (taken.description.name, taken.description.source) == ("mine", "memory")
+    assert taken.description.weight_digest == loaded.description.weight_digest
+    assert not any(parameter.requires_grad for parameter in taken.module.parameters())
+    for arguments, message in (
+        ((model,), "no tokenizer was given; give that of the model"),
+        ((torch.nn.Linear(2, 2), tokenizer), "the model is a Linear; allowed: a causal language model of transformers"),
+        ((str(folder), tokenizer), "a tokenizer was given for '.*'; it is for a model in memory"),
+    ):
+        with pytest.raises(DecoderError, match=message):
+            load_decoder(*arguments)
 
 
 def test_what_is_no_decoder_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from extract.inputs.batching import Batch
 from extract.inputs.joined import join_words
 from extract.inputs.template import InputTemplate
 from extract.run.embed import embed_texts, embed_words
-from extract.run.estimate import _work, estimate_extraction
+from extract.run.estimate import FEWEST_TIMED, N_TIMED, N_WARM, _work, estimate_extraction
 from extract.run.runner import describe_extraction, extract_latents
 from extract.run.spec import FEWEST_TOKENS, LATENT_BYTES, LATENT_BYTES_CPU, ExtractionSpec, WordSpec, batch_limits
 from extract.run.word_encoder import make_encoder
@@ -132,16 +132,17 @@ def test_a_very_long_text_is_timed_by_its_beginning(
     assert estimates[1].seconds == pytest.approx(estimates[1].n_tokens / estimates[1].tokens_per_second)
 
 
+@pytest.mark.parametrize("second", [1e-5, 1.0])
 def test_neither_the_first_batches_nor_a_hiccup_move_the_estimate(
-    decoder: Decoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
+    decoder: Decoder, texts: list[str], monkeypatch: pytest.MonkeyPatch, second: float
 ) -> None:
-    """By a clock on which a token takes a millisecond, and 20 of them in the first two batches and in another."""
+    """By a clock on which a token takes this long, and 20 times as long in the first two batches and in another."""
     now, asked = [0.0], [0]
 
     def run(decoder: Decoder, batch: Batch, **_: Any) -> torch.Tensor:
         asked[0] += 1
         work = _work(decoder, batch.n_tokens.tolist()) / _work(decoder, [1])
-        now[0] += 1e-3 * work * (20 if asked[0] in (1, 2, 5) else 1)
+        now[0] += second * work * (20 if asked[0] in (1, 2, 5) else 1)
         return torch.zeros(1)
 
     monkeypatch.setattr("extract.run.estimate.pool_batch", run)
@@ -149,8 +150,8 @@ def test_neither_the_first_batches_nor_a_hiccup_move_the_estimate(
     spec = ExtractionSpec()
     estimate = estimate_extraction(decoder, texts, spec=spec, manifest=describe_extraction(decoder, texts, spec))
     lengths = [len(item.ids) for item in make_encoder(decoder, spec, has_words=False)(texts)]
-    assert estimate.seconds == pytest.approx(1e-3 * _work(decoder, lengths) / _work(decoder, [1]), rel=0.01)
-    assert asked[0] > 5
+    assert estimate.seconds == pytest.approx(second * _work(decoder, lengths) / _work(decoder, [1]), rel=0.01)
+    assert asked[0] == N_WARM + (N_TIMED if second < 1 else FEWEST_TIMED)
 
 
 def test_work_is_counted_for_rows_as_they_are(decoder: Decoder) -> None:

@@ -162,30 +162,42 @@ def test_places_options_and_what_stands_behind_dashes() -> None:
     assert (found.file, found.config, found.column, pairs) == ("-", "c.yaml", "x", [("extraction.layers", "-1")])
 
 
-# Writes to standard error what a command line imported that it does not need.
+# Runs command lines, one a line of standard input, until one of them imports what it does not need; names both.
 LIGHT = """
-import sys
-from probes.cli.help import command_help
+import shlex, sys
 from probes.cli.main import main
-main(sys.argv[1:])
 heavy = ["torch", "lightning", "transformers", "scipy", "sklearn", "matplotlib", "pandas", "h5py", "datasets", "numpy"]
-sys.exit(" ".join(name for name in heavy if name in sys.modules) or 0)
+for line in sys.stdin.read().splitlines():
+    main(shlex.split(line))
+    if found := [name for name in heavy if name in sys.modules]:
+        sys.exit(f"{line}: {' '.join(found)}")
 """
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--help", "list", "completion bash", "rnu", "run --help", "predict --help", "run --seedz 1", "run nowhere.yaml",
-        "run --heads.cosine-mpl.hidden 3", "run --heads.cosine-mlp.hiden 3", "run --extraction.poolings meen",
-        "run --extraction.plan causl", "run --task.name stbs", "run --bootstrap many", "fetch smol", "list hats",
-        "verify gpt2 backwrd:2", "sweep --kinds backwrd --k 2",
-    ],
+LINES = (
+    "--help", "run --help", "predict --help", "rnu", "list hats", "verify gpt2 backwrd:2", "fetch smol",
+    "run nowhere.yaml", "run --seedz 1", "sweep --kinds backwrd --k 2", "run --heads.cosine-mpl.hidden 3",
+    "run --heads.cosine-mlp.hiden 3", "run --extraction.poolings meen", "run --extraction.plan causl",
+    "run --task.name stbs", "run --bootstrap many", "list", "completion bash",
 )  # fmt: skip
-def test_names_help_and_wrong_words_load_nothing_heavy(line: str) -> None:
-    command = [sys.executable, "-c", LIGHT, *line.split()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
+
+
+def run_light(*lines: str, first: str = "") -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", first + LIGHT],
+        input="\n".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.stderr.splitlines()[-1] if done.returncode else ""
+
+
+def test_names_help_and_wrong_words_load_nothing_heavy() -> None:
+    assert not run_light(*LINES)
+
+
+def test_a_command_that_loads_something_heavy_would_be_found() -> None:
+    assert run_light("list hats", "rnu", first="import numpy") == "list hats: numpy"
 
 
 def test_ctrl_c_ends_with_130_and_a_sentence(

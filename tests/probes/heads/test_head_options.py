@@ -128,10 +128,14 @@ def test_a_pooling_is_a_name(pooling: Any) -> None:
     assert str(caught.value) == f"option pooling of head 'cosine-mlp' is {pooling!r}; allowed: the name of a pooling."
 
 
-@pytest.mark.parametrize("layers", [3, None, {"block_01": 1}, [], "", [3], ["block_01", None], [["block_01"]]])
-def test_layers_are_names(layers: Any) -> None:
-    with pytest.raises(ConfigError, match=r"option layers of head 'cosine-mlp' is .*; allowed: a layer name or a list"):
+@pytest.mark.parametrize("layers", [1.5, None, {"block_01": 1}, [], "", [True], ["block_01", None], [["block_01"]]])
+def test_layers_are_names_or_numbers(layers: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
         resolve_head("cosine-mlp", {"layers": layers})
+    assert (
+        str(caught.value) == f"option layers of head 'cosine-mlp' is {layers!r}; allowed: a layer, or a list of them."
+    )
+    assert resolve_head("cosine-mlp", {"layers": [3, "-1"]}).layers == ("3", "-1")
 
 
 @pytest.mark.parametrize("options", [{}, {"loss": "log-variance"}, {"loss": "cosent"}])

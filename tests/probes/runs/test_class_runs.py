@@ -178,6 +178,8 @@ def write_texts(path: Path, sizes: dict[str, int]) -> None:
 
 def test_rare_classes_of_unsplit_files_are_dropped_as_released(base: Path, tmp_path: Path) -> None:
     write_texts(tmp_path / "rare.csv", {"hot": 20, "cold": 20, "mild": 2})
+    text = (tmp_path / "rare.csv").read_text(encoding="utf-8")
+    (tmp_path / "rare.csv").write_text(text.replace(",split", ",other"), encoding="utf-8")
     spec = TaskSpec("class-files", options={"files": str(tmp_path / "rare.csv")})
     config = config_of(base, task=spec, heads={"logistic-probe": {}}, protocol="look-both-ways")
     task = load_run_task(config)

@@ -1,11 +1,13 @@
 """A run folder knows its settings and its cache: nothing else is written over it, and no absolute path into it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from extract.digest import digest_json
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
 from probes.runs.config import RunConfig
@@ -86,3 +88,22 @@ def test_nothing_is_written_through_a_link(place: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a link, and nothing is written through links"):
         open_folder(str(tmp_path / "runs"), "r", {"seeds": [0]})
     assert not list((tmp_path / "victim").iterdir())
+
+
+def test_a_folder_is_named_after_what_differs(caches: list[LatentCache], tmp_path: Path) -> None:
+    def settings(plan: str = "causal", decoder: str = "/models/tiny", **more: Any) -> dict[str, Any]:
+        return {"decoder": {"name": decoder}, "extraction": {"plan": plan}, "seeds": [0], **more}
+
+    def name(values: dict[str, Any]) -> str:
+        found = open_folder(str(tmp_path), "pairs", values, caches[0])
+        assert open_folder(str(tmp_path), "pairs", values, caches[0]) == found
+        return found.name
+
+    assert name(settings()) == "pairs"
+    assert name(settings("nosink-bidirectional:10")) == "pairs-nosink-bidirectional-10"
+    assert name(settings(seeds=[0, 3])) == "pairs-seeds-0-3"
+    assert name(settings("backward:2", decoder="/models/other")) == "pairs-other-backward-2"
+    assert re.fullmatch(r"pairs-[0-9a-f]{8}", name(settings(notes="much " * 20)))
+    old = tmp_path / f"pairs-{digest_json(settings('bidirectional:3'))[:8]}"  # made by an earlier version
+    old.mkdir()
+    assert name(settings("bidirectional:3")) == old.name

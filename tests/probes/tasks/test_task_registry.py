@@ -1,13 +1,16 @@
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import probes
 from extract.errors import TaskError, UnknownNameError
+from extract.names import parameter_names, resolve
 from probes.tasks import SPLITS, TASKS, ClassTask, NumberTask, PairTask, Task, WordTask, load_task
+from probes.tasks.corpora import CORPORA
 
 KINDS = {
     "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "pair-files"],
@@ -30,6 +33,11 @@ def test_the_table_names_its_entries() -> None:
     assert TASKS["ud-ewt"].options() == ("tags", "folder")
     for name in ("conll2003", "conll2000", "wnut17", "financial-ner", "word-files", "word-hub"):
         assert "scheme" in TASKS[name].options()
+
+
+def test_options_are_named_without_an_import_as_the_loaders_declare_them() -> None:
+    for load in (*(entry.load for entry in TASKS.values()), *(load for load, _ in CORPORA.values())):
+        assert parameter_names(load) == tuple(signature(resolve(load)).parameters)
 
 
 @pytest.mark.parametrize(

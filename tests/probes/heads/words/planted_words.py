@@ -74,7 +74,13 @@ class PlantedCache(LatentCache):
         return WordPlaces(positions, offsets, self.flags[positions])
 
     def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | Iterable[str] = "all", out: Tensor | None = None
+        self,
+        start: int,
+        stop: int,
+        pooling: str,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
+        out: Tensor | None = None,
     ) -> Tensor:
         names = select_from(layers, LAYERS)
         self.reads.append((start, stop, pooling, names))

@@ -66,7 +66,7 @@ def test_the_config_counts_before_the_protocol(protocol: str) -> None:
         ({"batch_size": float("inf")}, ConfigError, "option batch_size of head 'token-classifier' is inf"),
         ({"is_standardised": "yes"}, ConfigError, "is_standardised of head 'token-classifier' is 'yes'; allowed: true"),
         ({"keep": 3}, ConfigError, "option keep of head 'token-classifier' is 3; allowed: a text"),
-        ({"layers": 3}, ConfigError, "option layers of head 'token-classifier' is 3; allowed"),
+        ({"layers": 1.5}, ConfigError, "option layers of head 'token-classifier' is 1.5; allowed"),
         ({"pooling": 3}, ConfigError, "option pooling of head 'token-classifier' is 3; allowed"),
         ({"decoding": "leagl"}, UnknownNameError, "unknown decoding 'leagl': did you mean 'legal'"),
         ({"keep": "bets"}, UnknownNameError, "unknown keep 'bets': did you mean 'best'"),

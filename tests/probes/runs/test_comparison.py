@@ -1,0 +1,167 @@
+"""Runs compared: what is paired, what cannot be told apart, and what is no comparison."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from extract.errors import HeadError, UnknownNameError
+from probes.cli.main import main
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.paired import difference, paired_scores
+from probes.metrics.spans import count_tag_spans, score_spans
+from probes.runs.comparison import compare
+from tests.probes.finished_run import Finished
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def other(finished: Finished) -> Path:
+    """The same run under another plan, in a folder that says so."""
+    assert main(["run", str(finished.config), "--extraction.plan", "backward:1"]) == 0
+    return finished.folder.with_name(f"{finished.folder.name}-backward-1")
+
+
+def edit_predictions(folder: Path, change: Callable[[list[dict[str, str]]], object]) -> None:
+    """Change the rows of predictions.csv."""
+    path = folder / "predictions.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    change(rows)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_two_plans_are_compared_on_the_same_rows(
+    finished: Finished, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compare([finished.folder, other], head="cosine-mlp", n_resamples=200)
+    assert [run.plan for run in found.runs] == ["causal", "backward:1"]
+    assert [run.label for run in found.runs] == ["tiny", "tiny-backward-1"]
+    [gain] = found.differences
+    means = [run.result.mean("test") for run in found.runs]
+    assert gain.value == pytest.approx(means[1] - means[0], abs=0.1)  # that of the mean prediction over two seeds
+    assert gain.low <= gain.value <= gain.high
+    assert gain.n_units == 32
+    assert list(found.table["test"]) == pytest.approx(means)
+    assert set(found.curves["run"]) == {"tiny", "tiny-backward-1"}
+    assert main(["compare", str(finished.folder), str(other), "--out", str(tmp_path / "c"), "--resamples", "200"]) == 0
+    shown = capsys.readouterr().out
+    assert "tiny-backward-1" in shown
+    assert "over tiny" in shown
+    written, picture = (tmp_path / "c" / "comparison.md").read_text(encoding="utf-8").rsplit("\n\n", 1)
+    assert written in shown
+    assert picture == "![Layers](layers.png)\n"
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.md", "curves.csv", "layers.png"}
+    assert [path.name for path in found.draw(tmp_path / "again", formats=("svg", "pdf"))] == [
+        "layers.svg",
+        "layers.pdf",
+    ]
+
+
+def test_a_run_cannot_be_told_from_itself(finished: Finished, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(finished.folder, tmp_path / "tiny"))
+    found = compare([finished.folder, copy], head="siamese-cosine", n_resamples=100)
+    assert found.differences[0][:3] == (0.0, 0.0, 0.0)
+    assert found.verdicts()[0].endswith("tiny: +0.0 (+0.0 to +0.0)")
+    assert len({run.label for run in found.runs}) == 2  # equal names, so folders tell them apart
+
+
+def test_constant_predictions_have_no_interval(finished: Finished, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
+    edit_predictions(copy, lambda rows: [row.update({"cosine-mlp": "1.0"}) for row in rows])
+    found = compare([finished.folder, copy], head="cosine-mlp", n_resamples=100)
+    assert np.isnan(found.differences[0].low)
+    assert found.verdicts() == ["copy cannot be told from tiny: - (- to -)"]
+
+
+def test_what_is_no_comparison_is_refused(finished: Finished, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
+    with pytest.raises(HeadError, match="1 runs were given to compare; give two"):
+        compare([copy])
+    with pytest.raises(UnknownNameError, match="unknown head of the run 'copy' 'nothing'"):
+        compare([copy, finished.folder], head="nothing")
+    with pytest.raises(UnknownNameError, match="unknown split of the run 'copy' 'dev'"):
+        compare([copy, finished.folder], split="dev")
+    edit_predictions(copy, lambda rows: rows[-1].update(gold="0.0123"))
+    with pytest.raises(HeadError, match=r"differ in 'gold' of test \(32 and 32 rows\)"):
+        compare([finished.folder, copy])
+    (copy / "predictions.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(HeadError, match=r"cannot be read .*; run its config again"):
+        compare([finished.folder, copy])
+    assert main(["compare", str(copy), str(finished.folder)]) == 1
+
+
+def test_correlations_are_paired_by_row_and_by_group() -> None:
+    gold = RNG.normal(size=60)
+    noise = RNG.normal(size=60)
+    systems = [(gold + noise).tolist(), (gold + 0.9 * noise).tolist()]
+    values, resampled = paired_scores(systems, gold.tolist(), metric="pearson", units=[str(k) for k in range(60)])
+    gain = difference(values, resampled, 1, 0, n_units=60)
+    assert values[1] == pytest.approx(np.corrcoef(systems[1], gold)[0, 1])
+    assert 0 < gain.low < gain.value < gain.high  # paired: far narrower than either score's own interval
+    assert gain.high - gain.low < 0.3 * np.ptp(np.quantile(resampled[0], [0.025, 0.975]))
+    groups = [str(k // 6) for k in range(60)]
+    _, grouped = paired_scores(systems, gold.tolist(), metric="pearson", units=groups, resampling=Resampling(50))
+    assert grouped.shape == (2, 50)
+
+
+def test_spans_are_counted_in_sentences_and_drawn_in_documents() -> None:
+    gold = ["B-PER", "I-PER", "O", "B-LOC", "O", "B-PER", "O", "O"]
+    right, wrong = list(gold), ["B-PER", "O", "O", "B-LOC", "", "O", "O", "B-LOC"]
+    sentences = ["0", "0", "0", "1", "1", "2", "2", "2"]
+    documents = ["a", "a", "a", "a", "a", "b", "b", "b"]
+    values, resampled = paired_scores(
+        [right, wrong], gold, metric="span-f1", units=documents, sentences=sentences, resampling=Resampling(40)
+    )
+    tags: list[list[str | None]] = [["B-PER", "O", "O"], ["B-LOC", None], ["O", "O", "B-LOC"]]
+    expected = score_spans(count_tag_spans([gold[:3], gold[3:5], gold[5:]], tags)).micro.f1
+    assert values.tolist() == [1.0, pytest.approx(expected)]
+    assert set(np.round(resampled[1], 6).tolist()) == {0.0, 0.333333, 0.5}  # b twice, both, a twice
+    accuracy, _ = paired_scores([right, wrong], gold, metric="accuracy", units=sentences)
+    assert accuracy.tolist() == [1.0, 0.5]
+
+
+def test_sweeps_compare_their_plans_themselves(finished: Finished, tmp_path: Path) -> None:
+    from probes.report.scores import seal_scores
+
+    copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
+    values: dict[str, Any] = json.loads((copy / "scores.json").read_text(encoding="utf-8"))
+    values["what"] = "sweep"
+    values["sha256"] = seal_scores(values)
+    (copy / "scores.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(HeadError, match="is a sweep, which compares its plans itself; compare runs"):
+        compare([copy, finished.folder])
+
+
+def test_units_stand_in_the_predictions_where_groups_are_drawn(
+    tmp_path: Path, decoder_folder: Path, finished: Finished
+) -> None:
+    with (finished.folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
+        assert "unit" not in next(csv.reader(file))
+    lines = ["text,label,group,split"]
+    for split, n in (("train", 24), ("validation", 12), ("test", 12)):
+        for k in range(n):
+            word, label = ("Snow", "cold") if k % 2 else ("Sun", "warm")
+            lines.append(f"{word} of {split} {k},{label},{split}{k // 3},{split}")
+    (tmp_path / "texts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    options = {"files": str(tmp_path / "texts.csv"), "group": "group", "split_column": "split"}
+    config = {
+        "name": "grouped", "decoder": {"name": str(decoder_folder), "device": "cpu"},
+        "task": {"name": "class-files", "options": options}, "heads": {"nearest-centroid": {}}, "bootstrap": 100,
+        "caches": str(tmp_path / "caches"), "runs": str(tmp_path / "runs"),
+    }  # fmt: skip
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert main(["run", str(tmp_path / "c.yaml")]) == 0
+    first = tmp_path / "runs" / "grouped"
+    found = compare([first, Path(shutil.copytree(first, tmp_path / "again"))], n_resamples=100)
+    assert found.differences[0].n_units == 4
