@@ -18,7 +18,7 @@ NOT_RUN = {
     "icecore run configs/demo.yaml --decoder.name owner/model --decoder.trust_remote_code true": "needs the hub",
     "icecore sweep configs/demo.yaml --kinds bidirectional,nosink-bidirectional --k 0,5,10,15": "takes long",
     "icecore sweep my-topics.yaml --kinds bidirectional,nosink-bidirectional --k 0,5,10,15": "takes long",
-    "icecore run configs/demo.yaml --name wider --heads.siamese-cosine.bottleneck 128": "as the run before it",
+    "icecore run configs/demo.yaml --heads.cosine-mlp.hidden 32": "as the run before it",
     "icecore run my-pairs.yaml --name my-pairs-clean --task.drop_leaked sentences": "as the run before it",
     "icecore fetch smollm2-135m-instruct": "needs the network",
     "icecore extract configs/stsb-nosink.yaml": "needs STS-B",

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+import icecore
 from extract.errors import IcecoreError
 from probes.cli import main as main_module
 from probes.cli.main import main
@@ -215,6 +216,12 @@ def test_trees_are_read() -> None:
     ]  # fmt: skip
     indented = "docs/   pages\n  protocol.md, a.md   how\n               further words\nMakefile  targets\n"
     assert list(tree_paths(indented)) == ["docs/", "docs/protocol.md", "docs/a.md", "Makefile"]
+
+
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"auto(?:class|function):: (\w+)", page)) == sorted({*icecore.__all__} - {"IcecoreError"})
+    assert "automodule:: extract.errors" in page, "which has IcecoreError"
 
 
 def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
