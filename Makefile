@@ -38,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -f $(STAMP)
 	@echo "[1/3] creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "[2/3] installing $$(grep -c == constraints.txt) pinned packages (about 2 minutes and 2 GB)"
+	@echo "[2/3] installing the pinned packages (about 2 minutes and 2 GB)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
 	@echo "[3/3] checking that their versions are compatible"
 	@$(BIN)/python -m pip check $(PIP_FLAGS)
