@@ -191,7 +191,7 @@ def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("unchecked_shapes", "desk")
 @pytest.mark.parametrize("page", REAL)
 def test_the_code_of_a_page_runs_on_the_real_decoder(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
