@@ -73,7 +73,7 @@ def quickened(words: list[str]) -> list[str]:
     if words[0] != "run":
         return words
     config = yaml.safe_load(Path(words[1]).read_text(encoding="utf-8"))
-    quick = ["--bootstrap", "100", "--seeds", "0"]
+    quick = ["--bootstrap", "100", "--seeds", "0", "--task.pairs", "40"]
     for head in set(TRAINED) & set(() if "--heads" in words else config["heads"]):
         quick += [f"--heads.{head}.max_epochs", "1"]
     return [*words, *quick]
