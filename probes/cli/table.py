@@ -24,6 +24,13 @@ def _kinds(text: str) -> str:
 
 
 _RUN = Argument("RUN", "run folder, as runs/demo", completes="runs")
+_LATENTS = (
+    Argument("--column", "column of the texts, where their file is a table", "text"),
+    Argument(
+        "--out", "also write the latents, a row per text of the file: .npy for an array (texts, layers, poolings, "
+        "width), .parquet for a column per pooling and layer beside the text", completes="files",
+    ),
+)  # fmt: skip
 _DRY_RUN = Argument(
     "--dry-run", "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing", False, bool
 )
@@ -48,8 +55,13 @@ _COMMANDS = (
     ),
     Command(
         "extract", "configured", "extract the latents of a config's task (--dry-run)",
-        "Extract the latents of a config's task into its cache, or find them there.", (_DRY_RUN,), takes_config=True,
-        examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1"),
+        "Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there.",
+        (
+            _DRY_RUN, Argument("--texts", "text file, table, or '-', instead of a task", completes="files"), *_LATENTS,
+        ),
+        takes_config=True,
+        examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1",
+                  "extract --texts reviews.csv --column body"),
     ),
     Command(
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
@@ -180,12 +192,7 @@ _COMMANDS = (
         "embed", "embed", "latents of the texts of a file, to a cache or a table",
         "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
         (
-            Argument("FILE", "text file, table, or '-'", completes="files"),
-            Argument("--column", "column of the texts, where FILE is a table", "text"),
-            Argument(
-                "--out", "also write the latents, a row per text of FILE: .npy for an array (texts, layers, poolings, "
-                "width), .parquet for a column per pooling and layer beside the text", completes="files",
-            ),
+            Argument("FILE", "text file, table, or '-'", completes="files"), *_LATENTS,
         ),
         takes_config=True,
         examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),

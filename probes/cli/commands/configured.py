@@ -13,6 +13,7 @@ from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
+from probes.cli.commands.embed import embed_file
 from probes.cli.screen import screen_watcher, show
 from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.report.write import screen_table
@@ -35,7 +36,9 @@ def run_command(found: SimpleNamespace) -> int:
 
 
 def extract_command(found: SimpleNamespace) -> int:
-    """Extract the latents of a config's task into its cache, or find them there."""
+    """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
+    if found.texts:
+        return embed_file(found.config, found.texts, column=found.column, to=found.out)
     if found.dry_run:
         return _dry_run(found.config)
     for source in _sources(found.config):

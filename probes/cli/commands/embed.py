@@ -13,6 +13,7 @@ from extract.files import write_file
 from extract.store.cache import LatentCache
 from probes.cli.commands.score import read_lines
 from probes.cli.screen import screen_watcher, show
+from probes.runs.config import RunConfig
 from probes.runs.obtain import obtain_cache
 from probes.tasks.corpus import Corpus, read_texts
 
@@ -21,15 +22,20 @@ SUFFIXES = (".npy", ".parquet")
 
 def embed_command(found: SimpleNamespace) -> int:
     """Extract the latents of the texts of a file or of standard input."""
-    file, out = found.file, Path(found.out)
-    if found.out and out.suffix not in SUFFIXES:
+    return embed_file(found.config, found.file, column=found.column, to=found.out)
+
+
+def embed_file(config: RunConfig, file: str, *, column: str, to: str) -> int:
+    """Extract the latents of the texts of a file; also write them to `to` where that is not empty."""
+    out = Path(to)
+    if to and out.suffix not in SUFFIXES:
         raise unknown_name("suffix of --out", out.suffix, SUFFIXES)
-    texts = _texts(file, found.column)
+    texts = _texts(file, column)
     watcher = screen_watcher(Console(stderr=True))
     name = "standard input" if file == "-" else Path(file).name
-    cache = obtain_cache(found.config, Corpus(name, file, tuple(texts)), watcher=watcher)
+    cache = obtain_cache(config, Corpus(name, file, tuple(texts)), watcher=watcher)
     show(str(cache.path))
-    if found.out:
+    if to:
         write_file(out, _npy(cache, texts) if out.suffix == ".npy" else _parquet(cache, texts))
         show(str(out))
     return 0

@@ -147,6 +147,9 @@ def test_texts_are_embedded_without_a_task(
     table = pd.read_parquet(tmp_path / "x.parquet")
     assert list(table["text"]) == texts
     np.testing.assert_array_equal(table[f"{cache.poolings[0]}/block_02"][1], array[1, 1, 0])
+    capsys.readouterr()
+    assert main(["extract", "--texts", str(tmp_path / "texts.txt"), *options]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(cache.path)]
 
 
 @pytest.mark.parametrize(
