@@ -10,13 +10,15 @@ WORKERS ?= 2
 EXAMPLES ?= 1000
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Sphinx is installed by the first `make docs`, so that setup stays as it is.
+DOCS_STAMP := $(VENV)/.installed-docs
 # Errors only: a package that one index lacks may be in another.
 PIP_FLAGS := -qq --disable-pip-version-check --no-input
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow test-gpu fuzz lint format bench notebook constraints clean
+.PHONY: help setup demo test test-slow test-gpu fuzz lint format bench notebook docs constraints clean
 
 define check_python
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -36,7 +38,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@rm -f $(STAMP)
 	@echo "[1/3] creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "[2/3] installing $$(grep -c == constraints.txt) pinned packages (about 2 minutes and 2 GB)"
+	@echo "[2/3] installing the pinned packages (about 2 minutes and 2 GB)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
 	@echo "[3/3] checking that their versions are compatible"
 	@$(BIN)/python -m pip check $(PIP_FLAGS)
@@ -78,12 +80,20 @@ bench: $(STAMP) ## print the table of ratios and write it as JSON
 notebook: $(STAMP) ## build and execute the notebooks
 	@$(BIN)/python notebooks/build.py --execute
 
+$(DOCS_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt -e '.[docs]'
+	@touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP) ## build the documentation site into build/docs, offline; warnings are errors
+	@$(BIN)/python -m sphinx -q -W --keep-going -n -b html -d build/doctrees docs build/docs
+	@echo "build/docs/index.html is ready"
+
 constraints: ## update the pins to today's releases, from an empty environment
 	$(check_python)
 	@echo "[1/3] creating .venv-constraints"
 	@$(PYTHON) -m venv --clear .venv-constraints
 	@echo "[2/3] resolving and installing the newest releases beside torch $(TORCH)"
-	@.venv-constraints/bin/python -m pip install $(PIP_FLAGS) torch==$(TORCH) -e '.[dev]'
+	@.venv-constraints/bin/python -m pip install $(PIP_FLAGS) torch==$(TORCH) -e '.[dev,docs]'
 	@echo "[3/3] writing constraints.txt"
 	@.venv-constraints/bin/python -m pip freeze --all --exclude-editable --exclude pip > .venv-constraints/frozen.txt
 	@{ sed -n '/^#/p' constraints.txt; sed 's/^\(torch==[^+]*\)+.*/\1/' .venv-constraints/frozen.txt; } > .venv-constraints/new.txt

@@ -1,16 +1,11 @@
-"""README and docs: their Python runs, their commands parse, and what they name exists.
+"""README and docs: commands parse, configurations can be used, and what a page names exists.
 
-A page is read from top to bottom as a reader would do it: its Python blocks share their names and one folder that holds
-only `configs` and `my-decoder` (a tiny random decoder). Blocks that name the demo's decoder or its run are slow.
+`test_docs_run.py` runs the code of the pages.
 """
 
-import io
 import re
 import shlex
-import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,90 +13,20 @@ from typing import Any
 import pytest
 import yaml
 
+import icecore
 from extract.errors import IcecoreError
 from probes.cli import main as main_module
 from probes.cli.main import main
 from probes.cli.parsing import read_arguments
 from probes.cli.table import COMMANDS
-from tests.extract.tiny_decoders import save_decoder
+from tests.pages import PAGES, ROOT, Block, name_of, parsed_commands, read_blocks, read_page, split_commands
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(path for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")))
-PYTHON_PAGES = [page for page in PAGES if page.name != "cache_format.md"]  # that one has a test of its own
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-SHELLS = {"console", "bash", "sh", "shell"}
 FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] not in "._")
 NAMED_FILE = rf"`((?:{FOLDERS})/[\w./-]+\.(?:py|md|yaml|csv|ipynb))`"
 OPTION_IN_PROSE = r"`(--[\w-]+\.[\w.-]+[ =][^`]+)`"
 LINK = r"\]\(([^)\s]+)\)"
-REAL_DECODER = re.compile(r"smollm2|load_decoder\(\)|runs/demo", re.IGNORECASE)
 PLACEHOLDERS = {"CONFIG": "configs/demo.yaml", "PLAN": "backward:2", "DECODER": "smollm2-135m-instruct"}
-STOPS = {"|", "||", "&&", ";", ">", ">>", "2>", "&"}
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block."""
-
-    language: str
-    text: str
-    line: int
-
-
-def name_of(path: Path) -> str:
-    """Name a file in a test's id."""
-    return path.relative_to(ROOT).as_posix()
-
-
-def read_blocks(text: str) -> Iterator[Block]:
-    """Yield the fenced blocks of a page."""
-    for found in re.finditer(r"^( *)```([^\n`]*)\n(.*?)^\1```[ ]*$", text, re.MULTILINE | re.DOTALL):
-        info = found[2].split()
-        lines = [line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True)]
-        yield Block(info[0] if info else "", "".join(lines), text[: found.start()].count("\n") + 2)
-
-
-def read_page(page: Path) -> tuple[list[Block], str]:
-    """Return the fenced blocks of a page, and its prose without them."""
-    text = page.read_text(encoding="utf-8")
-    prose = re.sub(r"^( *)```.*?^\1```[ ]*$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return list(read_blocks(text)), prose
-
-
-def shell_lines(text: str) -> Iterator[str]:
-    """Yield the commands of a shell block; where there are prompts, the other lines are output."""
-    lines = text.replace("\\\n", " ").splitlines()
-    prompts = [line[2:] for line in lines if line.startswith("$ ")]
-    for line in prompts or lines:
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield line.strip()
-
-
-def split_commands(line: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a line, without its comment, variables and redirections."""
-    words: list[str] = []
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
-    lexer.whitespace_split = True
-    for word in [*lexer, ";"]:
-        if word in STOPS:
-            if words:
-                yield words
-            words = []
-        elif word == "probes.cli.main":  # after `python -m` or torchrun
-            words = ["icecore"]
-        elif words or not re.fullmatch(r"[A-Z_]+=.*", word):
-            words.append(word)
-
-
-def shown_commands(page: Path) -> Iterator[list[str]]:
-    """Yield every command that a page shows, from its blocks and from inline code."""
-    blocks, prose = read_page(page)
-    for block in blocks:
-        if block.language in SHELLS or (not block.language and re.match(r"(\$ |make |icecore )", block.text)):
-            for line in shell_lines(block.text):
-                yield from split_commands(line)
-    for code in re.findall(r"`((?:icecore|make|torchrun) [^`]+)`", prose):
-        yield from split_commands(code.replace("\n", " "))
 
 
 def header_commands(config: Path) -> Iterator[list[str]]:
@@ -115,7 +40,7 @@ def header_commands(config: Path) -> Iterator[list[str]]:
 
 def commands_of(program: str) -> list[Any]:
     """Return every command of one program on every page and in every config, as test parameters."""
-    shown = [(page, words) for page in PAGES for words in shown_commands(page)]
+    shown = [(page, words) for page in PAGES for words in parsed_commands(page)]
     shown += [(config, words) for config in CONFIGS for words in header_commands(config)]
     chosen = {(name_of(path), *words[1:]): words[1:] for path, words in shown if Path(words[0]).name == program}
     return [pytest.param(words, id=" ".join(key)) for key, words in chosen.items()]
@@ -293,50 +218,10 @@ def test_trees_are_read() -> None:
     assert list(tree_paths(indented)) == ["docs/", "docs/protocol.md", "docs/a.md", "Makefile"]
 
 
-def python_pages(*, is_slow: bool) -> list[Path]:
-    """Choose the pages with Python that needs the real decoder, or those without."""
-    chosen = []
-    for page in PYTHON_PAGES:
-        blocks = [block.text for block in read_page(page)[0] if block.language == "python"]
-        if blocks and bool(REAL_DECODER.search("\n".join(blocks))) == is_slow:
-            chosen.append(page)
-    return chosen
-
-
-def run_python(page: Path) -> None:
-    """Run the Python blocks of a page in one namespace, in the current folder."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    blocks = read_page(page)[0]
-    for block, after in zip(blocks, [*blocks[1:], None], strict=True):
-        if block.language != "python":
-            continue
-        # Empty lines in front, so that a traceback names the line of the page.
-        code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
-        with redirect_stdout(io.StringIO()) as printed:
-            exec(code, names)
-        n_lines = block.text.count("\n")
-        if after is not None and after.language == "text" and after.line <= block.line + n_lines + 3:
-            # Numbers depend on where the weights came from; their labels do not.
-            shown = [line.split()[:1] for line in after.text.splitlines()]
-            assert [line.split()[:1] for line in printed.getvalue().splitlines()] == shown, name_of(page)
-        sys.stdout.write(printed.getvalue())
-
-
-@pytest.mark.parametrize("page", python_pages(is_slow=False), ids=name_of)
-def test_python_runs(page: Path, desk: Path) -> None:
-    if any("my-decoder" in block.text for block in read_page(page)[0]):
-        save_decoder(desk / "my-decoder")
-    run_python(page)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", python_pages(is_slow=True), ids=name_of)
-def test_python_runs_on_the_real_decoder(page: Path, desk: Path) -> None:
-    save_decoder(desk / "my-decoder")
-    if any("runs/demo" in block.text for block in read_page(page)[0] if block.language == "python"):
-        quick = ["--heads.cosine-mlp.max_epochs", "3"]
-        assert main(["run", "configs/demo.yaml", *quick]) == 0
-    run_python(page)
+def test_the_reference_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"auto(?:class|function):: (\w+)", page)) == sorted({*icecore.__all__} - {"IcecoreError"})
+    assert "automodule:: extract.errors" in page, "which has IcecoreError"
 
 
 def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
@@ -345,11 +230,3 @@ def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     shown = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]
     assert shown == list(load_stsb_local(icecore_data / "stsb").notes)
-
-
-def test_the_protocol_page_gives_the_bias_it_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    page = ROOT / "docs" / "protocol.md"
-    run_python(page)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 4
-    assert set(printed) <= set(page.read_text(encoding="utf-8").splitlines())

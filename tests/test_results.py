@@ -1,0 +1,134 @@
+"""The tables of docs/results.md and of the README show the numbers of the committed JSON."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from benchmarks.curves import RUNS, make_picture, read_results
+from tests.pages import ROOT
+
+PAGES = ("docs/results.md", "README.md")
+PLAIN, CONVERTED = "causal", "nosink-bidirectional:10"
+SAMPLES = ("2003-ner", "2003-chunk", "2003-pos", "2000-chunk")
+PLAIN_LOOP = "extraction vs plain loop over AutoModelForCausalLM"
+
+
+def read_page(name: str) -> str:
+    """Read a page without bold."""
+    return (ROOT / name).read_text(encoding="utf-8").replace("**", "")
+
+
+def shown(stats: dict[str, Any]) -> str:
+    """Write a score as tables do: times 100, with its spread where there are several seeds."""
+    spread = f" ± {100 * stats['std']:.1f}" if len(stats["values"]) > 1 else ""
+    return f"{100 * stats['mean']:.1f}{spread}"
+
+
+def interval(stats: dict[str, Any]) -> str:
+    """Write the interval of a score."""
+    return f"{100 * stats['low']:.1f} to {100 * stats['high']:.1f}"
+
+
+def scores(result: dict[str, Any], metric: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take validation and test of a metric."""
+    return result["summary"]["validation"][metric], result["summary"]["test"][metric]
+
+
+def place(result: dict[str, Any]) -> str:
+    """Write the chosen layer as tables do."""
+    return str(result["chosen"]["layer"]).replace("block_0", "block ").replace("block_", "block ")
+
+
+def under_plans(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give every plan of a sweep and the result of its one head."""
+    for row in read_results(name)["plans"]:
+        [result] = row["heads"].values()
+        yield row["plan"], result
+
+
+def pair_cells() -> Iterator[str]:
+    for name in ("stsb-siamese", "stsb-nosink"):
+        for result in read_results(name)["heads"].values():
+            validation, test = scores(result, "pearson")
+            spearman = shown(result["summary"]["test"]["spearman"])
+            yield f"| {shown(validation)} | {shown(test)} | {interval(test)} | {spearman} |"
+    for name in ("cosine-mlp", "cosine-mlp-standardised", "siamese", "autoencoder", "log-variance"):
+        result = list(read_results(f"ladder-{name}")["heads"].values())[-1]
+        validation, test = scores(result, "pearson")
+        label = "validation " if name == "cosine-mlp" else ""
+        yield f"| {shown(test)} ({label}{shown(validation)}) |"
+
+
+def class_cells() -> Iterator[str]:
+    for task, metric in (("banking77", "accuracy"), ("pubmedqa", "f1-weighted")):
+        tops = dict(under_plans(f"{task}-final-norm"))
+        for plan, result in under_plans(task):
+            test, top = scores(result, metric)[1], scores(tops[plan], metric)[1]
+            at = f"{place(result)} | {shown(test)} ({interval(test)})"
+            yield f"{plan}"
+            yield at
+            yield f"{shown(top)} ({interval(top)})"
+
+
+def word_cells() -> Iterator[str]:
+    for name, metric in (("wnut17-ner", "span-f1"), ("ud-ewt-pos", "accuracy")):
+        for _, result in under_plans(name):
+            validation, test = scores(result, metric)
+            yield f"| {place(result)} | {shown(validation)} | {shown(test)} ({interval(test)}) |"
+    for name in SAMPLES:
+        metric = "accuracy" if name.endswith("pos") else "span-f1"
+        for _, result in under_plans(f"words-sample-conll{name}"):
+            validation, test = scores(result, metric)
+            one = f"{100 * test['mean']:.1f}"
+            yield f"| {place(result)}, {shown(validation)}, {one} ({interval(test)}) |"
+
+
+def glance_cells() -> Iterator[str]:
+    """Give the rows of the README's table."""
+    pairs = [read_results(name)["heads"] for name in ("stsb-siamese", "stsb-nosink")]
+    for head in ("layer-cosine", "siamese-cosine"):
+        yield _row(*(scores(found[head], "pearson")[1] for found in pairs))
+    tables = [("banking77", "accuracy"), ("banking77-final-norm", "accuracy")]
+    for name, metric in (*tables, ("wnut17-ner", "span-f1"), ("ud-ewt-pos", "accuracy")):
+        found = dict(under_plans(name))
+        yield _row(*(scores(found[plan], metric)[1] for plan in (PLAIN, CONVERTED)))
+
+
+def _row(*cells: dict[str, Any]) -> str:
+    return "".join(f"| {100 * test['mean']:.1f} ({interval(test)}) " for test in cells) + "|"
+
+
+@pytest.mark.parametrize("cells", [pair_cells, class_cells, word_cells], ids=lambda cells: cells.__name__)
+def test_tables_show_committed_results(cells: Any) -> None:
+    page, found = read_page("docs/results.md"), list(cells())
+    assert len(found) >= 10
+    assert [cell for cell in found if cell not in page] == []
+
+
+def test_the_readme_shows_committed_results() -> None:
+    page, found = read_page("README.md"), list(glance_cells())
+    assert len(found) == 6
+    assert [row for row in found if row not in page] == []
+
+
+def test_speed_is_that_of_the_benchmarks() -> None:
+    ratios = {row["name"]: row["ratio"] for row in read_results("cpu-extraction")["comparisons"]}
+    for page in PAGES:
+        assert f"1/{ratios[PLAIN_LOOP]:.1f} of the time of a plain loop over the language model" in _unwrapped(page)
+    assert f"{read_results('stsb-sweep')['cost']['ratio']:.2f} of the separate work" in _unwrapped("docs/results.md")
+
+
+def _unwrapped(name: str) -> str:
+    return " ".join(read_page(name).split())
+
+
+def test_the_picture_shows_committed_curves() -> None:
+    [axes] = [axes for axes in make_picture().axes if isinstance(axes, Axes)]
+    lines = [values for line in axes.lines if len(values := np.ravel(np.asarray(line.get_ydata(), float))) > 1]
+    assert len(lines) == len(RUNS)
+    for name, line in zip(RUNS, lines, strict=True):
+        curve = read_results(name)["heads"]["layer-cosine"]["curves"]["validation"]["pearson"]["standardised"]
+        np.testing.assert_allclose(line, 100 * np.array(curve))
