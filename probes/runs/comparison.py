@@ -250,4 +250,4 @@ def _verdict(label: str, first: str, gain: Difference, metric: str) -> str:
     by = f"{percent(abs(gain.value))} {metric_label(metric)}"
     if gain.low > 0 or gain.high < 0:
         return f"{label} is {'better' if gain.low > 0 else 'worse'} than {first} by {by} ({_ends(gain)})"
-    return f"{label} cannot be told from {first}: {number(gain.value, times=100, sign='+')} ({_ends(gain)})"
+    return f"{label} cannot be told from {first}: {percent(gain.value, sign='+')} ({_ends(gain)})"
