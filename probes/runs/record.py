@@ -19,6 +19,8 @@ from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, differences
 
 CONFIG, MANIFESTS = "config.yaml", "manifests"
+PLACES = ("caches", "runs")
+"""Settings that do not say what a run is of, so no folder is named after them."""
 SPEAKING = ("extraction.plan", "decoder.name", "task.name", "protocol")
 """Settings whose values say what they are of."""
 MOST_LETTERS = 60
@@ -81,6 +83,8 @@ def _what_differs(folder: Path, settings: dict[str, Any]) -> str:
         return ""
     parts = []
     for key, (value, _) in unequal.items():
+        if key in PLACES:
+            continue
         word = "" if key in SPEAKING or isinstance(value, dict) else key.rpartition(".")[2]
         text = value if isinstance(value, str) else json.dumps(value)
         parts.append(f"{word} {Path(text).name if key == 'decoder.name' else text}")

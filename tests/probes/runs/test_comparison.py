@@ -23,10 +23,13 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
-def other(finished: Finished) -> Path:
-    """The same run under another plan, in a folder that says so."""
-    assert main(["run", str(finished.config), "--extraction.plan", "backward:1"]) == 0
-    return finished.folder.with_name(f"{finished.folder.name}-backward-1")
+def other(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run under another plan, in a folder that says so, beside a copy of it."""
+    base = tmp_path_factory.mktemp("other")
+    runs = Path(shutil.copytree(finished.folder.parent, base / "runs"))
+    places = ["--caches", str(base / "caches"), "--runs", str(runs)]
+    assert main(["run", str(finished.config), "--extraction.plan", "backward:1", *places]) == 0
+    return runs / "tiny-backward-1"
 
 
 def edit_predictions(folder: Path, change: Callable[[list[dict[str, str]]], object]) -> None:

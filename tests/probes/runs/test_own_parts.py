@@ -87,6 +87,7 @@ def run(place: Path) -> Path:
     return place / "runs" / "tiny"
 
 
+@pytest.mark.long
 def test_parts_of_the_user_are_known_by_their_code(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [config] = place.glob("*.yaml")
     config.rename(place / "run.yaml")
