@@ -11,7 +11,7 @@ from typing import Any
 import jaxtyping
 import pytest
 
-# Imported before the hook reads the first module of ours: what is imported below one is compiled anew each time.
+# Imported before the hook reads the first module of ours: what is imported below one is compiled again each time.
 for _library in ("datasets", "lightning", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn", "transformers"):
     import_module(_library)
 

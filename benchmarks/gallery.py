@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/gallery.md anew, with what the summaries say, so that no number there is written by hand.
+"""Redraws the pictures of docs/gallery.md, with what the summaries say, so that no number there is written by hand.
 
     python -m benchmarks.gallery [FOLDER]
 

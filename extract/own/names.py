@@ -64,9 +64,24 @@ def find_own(noun: str, name: str, *, known: Collection[str], add: Callable[[str
         add(name, _attribute(noun, name, module, attribute))
         return
     for point in entry_points(group=f"icecore.{noun.replace(' ', '_')}s", name=name):
-        thing = point.load()
+        thing = _attribute(noun, name, point.module, point.attr)
         if name not in known:  # loading it may have added it
             add(name, thing)
+
+
+def require_recorded(described: Mapping[str, Mapping[str, str]], texts: Iterable[str]) -> None:
+    """Refuse a `module:name` in what a run folder names, its plan too, that is not among what it recorded.
+
+    Looking such a name up would import its module, without the checks of `import_own`.
+
+    Raises:
+        ValueError: There is one; names it.
+    """
+    recorded = {key.rpartition(" ")[2] for key in described}
+    for text in texts:
+        for name in PLACE.findall(text):
+            if name not in recorded:
+                raise ValueError(f"it names {name!r}, which is not among the code that it recorded")
 
 
 def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
@@ -81,7 +96,8 @@ def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
 
 def first_sentence(thing: Any) -> str:
     """Describe what a user added by the first line of its docstring."""
-    return (getattr(thing, "__doc__", "") or "registered by you").strip().splitlines()[0].rstrip(".")
+    text = (getattr(thing, "__doc__", "") or "").strip() or "registered by you"
+    return text.splitlines()[0].rstrip(".")
 
 
 def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
@@ -116,8 +132,7 @@ def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> N
                 raise ImportError("it was defined in a notebook or script")
             if module.partition(".")[0] in STDLIB:
                 raise ImportError("it belongs to Python")
-            found = find_spec(module.partition(".")[0])
-            if found is not None and found.origin and Path(found.origin).resolve().is_relative_to(folder.resolve()):
+            if any(place.is_relative_to(folder.resolve()) for place in _places(module.partition(".")[0])):
                 raise ImportError("it lies in the run folder, whose code is not run")
             import_module(module)
         except Exception as error:
@@ -129,6 +144,15 @@ def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> N
                 f"the run {str(folder)!r} uses the {noun} {name!r} of your module {module!r}, which {reason}; put it "
                 "on PYTHONPATH, or import what adds it first."
             )
+
+
+def _places(package: str) -> list[Path]:
+    """Find where the code of a module or package lies, without importing it."""
+    found = find_spec(package)
+    if found is None:
+        return []
+    places = [*filter(None, [found.origin]), *(found.submodule_search_locations or ())]
+    return [Path(place).resolve() for place in places]
 
 
 def require_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:

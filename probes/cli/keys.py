@@ -22,7 +22,7 @@ class Key:
     Attributes:
         name: Dotted name.
         hint: Its type.
-        default: Its default; None where it is made anew each time.
+        default: Its default; None where it is made again each time.
         help: The docstring of its field.
     """
 

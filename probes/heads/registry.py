@@ -119,8 +119,8 @@ SHIPPED = tuple(HEADS)
 def register_head(entry: HeadEntry) -> HeadEntry:
     """Add a head, which configs may then name.
 
-    Its code is part of what a fit is: edited, it is fitted anew. A run with it is read back in another process where
-    its module can be imported.
+    Its code is part of what a fit is: once edited, it is fitted again. A run with it is read back in another process
+    where its module can be imported.
 
     Args:
         entry: A row as `pair_head` and `token_head` make it from a network, or a `HeadEntry`; the same name again

@@ -7,7 +7,7 @@ from typing import Any
 from extract.errors import unknown_name
 from probes.fitting.saved import FittedModule, SavedHead, load_fitted
 from probes.heads.pairs.autoencoders import AUTOENCODER
-from probes.heads.registry import HEADS, find_head
+from probes.heads.registry import HEADS
 from probes.networks.autoencoder import LayerAutoencoder
 
 
@@ -21,10 +21,10 @@ def build_head(record: dict[str, Any]) -> FittedModule:
     name, schema = record["name"], record["schema"]
     build: Callable[..., FittedModule] = LayerAutoencoder
     oldest = 2
-    if find_head(name):
+    if name in HEADS:
         build, oldest = HEADS[name].build, HEADS[name].oldest_schema
     elif name != AUTOENCODER:
-        hint = "If it is your own, import what registers it first."
+        hint = "If it is your own, import what registers it first, or read its run by load_run."
         raise unknown_name("head", name, [AUTOENCODER, *HEADS], hint=hint)
     if schema < oldest:
         raise ValueError(f"its schema is {schema}, this version reads {name} from {oldest} on; fit it again")

@@ -16,7 +16,7 @@ from extract.errors import CacheIdentityError, HeadError
 from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
-from extract.own.names import import_own, require_own
+from extract.own.names import import_own, require_own, require_recorded
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
@@ -98,7 +98,7 @@ def read_finished(folder: Path) -> FinishedRun:
         schema = values["schema"]
         if schema == SCORES_SCHEMA:
             _require_unchanged(values, settings)
-            import_own(values.get("own", {}), folder=folder)
+            _import_own(values, config["extraction"], folder)
             scores = read_run(values)
             heads = {name: _head_folders(folder, name, result.seeds) for name, result in scores.heads.items()}
             spec, decoder = read_spec(config["extraction"]), _read_decoder(config["decoder"])
@@ -115,6 +115,14 @@ def read_finished(folder: Path) -> FinishedRun:
         f"folder {str(folder)!r} holds a run of another version (schema {schema}, this one reads {SCORES_SCHEMA}); run "
         f"it again: icecore run {folder / CONFIG}."
     )
+
+
+def _import_own(values: Mapping[str, Any], extraction: Mapping[str, Any], folder: Path) -> None:
+    """Import what users added, as the run recorded it; a name that stands elsewhere alone is refused."""
+    own = values.get("own", {})
+    names = (*extraction["poolings"], *extraction["words"]["poolings"], extraction["plan"], *values["heads"])
+    require_recorded(own, names)
+    import_own(own, folder=folder)
 
 
 def _require_unchanged(values: Mapping[str, Any], settings: bytes) -> None:

@@ -5,6 +5,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from extract.masks.matrices import kind_matrix
 from extract.masks.plan import parse_plan
 from extract.own import names as own
 from extract.own.code import digest_code
-from extract.own.names import ADDED, describe_own, digest_own, import_own, require_own
+from extract.own.names import ADDED, describe_own, digest_own, first_sentence, import_own, require_own
 from extract.poolings.guard import require_no_padding
 from extract.poolings.pooling import index_batch
 from extract.poolings.table import POOLINGS, WORD_POOLINGS, register_pooling, register_word_pooling, select_poolings
@@ -233,17 +234,16 @@ def test_what_cannot_be_imported_is_one_sentence(name: str, module: str) -> None
 
 
 def test_entry_points_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Point:
-        def load(self) -> Any:
-            return sums
-
-    def points(*, group: str, name: str) -> list[Point]:
-        return [Point()] if (group, name) == ("icecore.poolings", "theirs") else []
+    def points(*, group: str, name: str) -> list[EntryPoint]:
+        values = {"theirs": f"{__name__}:sums", "broken": "no_such_module:f"}
+        return [EntryPoint(name, values[name], group)] if group == "icecore.poolings" and name in values else []
 
     monkeypatch.setattr(own, "entry_points", points)
     assert select_poolings("theirs") == ("theirs",)
     with pytest.raises(UnknownNameError, match="unknown pooling 'others'"):
         select_poolings("others")
+    with pytest.raises(UnknownNameError, match=r"the pooling 'broken' cannot be imported \(ModuleNotFoundError"):
+        select_poolings("broken")
 
 
 def test_a_record_names_what_is_missing_or_changed(module: str, tmp_path: Path) -> None:
@@ -265,6 +265,26 @@ def test_a_record_names_what_is_missing_or_changed(module: str, tmp_path: Path) 
     ]:
         with pytest.raises(InputError, match=rf"the word pooling 'mine' of your module '{where}', which .*{reason}"):
             import_own({"word pooling mine": {"module": where, "sha256": "0"}}, folder=elsewhere)
+
+
+def test_a_package_without_a_file_in_a_run_folder_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, package = tmp_path / "mark", tmp_path / "mine_spaced"
+    package.mkdir()  # without __init__.py, so without an origin
+    (package / "evil.py").write_text(f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(IcecoreError, match="it lies in the run folder, whose code is not run"):
+        import_own({"pooling x": {"module": "mine_spaced.evil", "sha256": "0"}}, folder=tmp_path)
+    assert not mark.exists()
+
+
+def test_a_docstring_may_be_blank() -> None:
+    def blank() -> None:
+        pass
+
+    blank.__doc__ = "  "
+    assert [first_sentence(thing) for thing in (blank, sums)] == ["registered by you", "Add up the tokens"]
 
 
 def test_code_in_a_run_folder_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

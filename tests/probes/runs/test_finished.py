@@ -12,7 +12,8 @@ import yaml
 
 import probes.runs.scorer
 from extract.decoders.spec import DecoderSpec
-from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreError
+from extract.digest import digest_json
+from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreError, UnknownNameError
 from probes.cli.main import main
 from probes.heads.saved import load_head
 from probes.runs.finished import read_finished
@@ -36,6 +37,41 @@ def write_malicious(decoder: Path, folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "code.py").write_text(f"open({str(folder / 'mark')!r}, 'w').close()\n", encoding="utf-8")
     return folder
+
+
+@pytest.mark.parametrize("place", ["poolings", "words", "plan", "heads"])
+def test_a_name_of_code_that_was_not_recorded_is_not_imported(
+    copy: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    (copy / "smuggled.py").write_text(f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(copy))
+    name, changes = "smuggled:part", {
+        "poolings": lambda config: config["extraction"].update(poolings=[name]),
+        "words": lambda config: config["extraction"]["words"].update(poolings=[name]),
+        "plan": lambda config: config["extraction"].update(plan=f"extra/{name}:2"),
+    }  # fmt: skip
+    if place in changes:
+        edit_config(copy, changes[place])
+    else:
+        edit_scores(copy, lambda scores: scores["heads"].update({name: scores["heads"]["layer-cosine"]}))
+    with pytest.raises(HeadError, match="names 'smuggled:part', which is not among the code that it recorded"):
+        read_finished(copy)
+    assert not mark.exists()
+
+
+def test_a_saved_head_imports_nothing(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, folder = tmp_path / "mark", copy / "heads" / "layer-cosine" / "seed_0"
+    (tmp_path / "smuggled_head.py").write_text(f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = json.loads((folder / "head.json").read_text(encoding="utf-8"))
+    del record["record_sha256"]
+    record["name"] = "smuggled_head:part"
+    record["record_sha256"] = digest_json(record)
+    (folder / "head.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(UnknownNameError, match=r"unknown head 'smuggled_head:part'.* import what registers it first"):
+        load_head(folder)
+    assert not mark.exists()
 
 
 def test_a_run_folder_cannot_have_code_run(
