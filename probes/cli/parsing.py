@@ -167,7 +167,7 @@ def _explain(error: Exception) -> UsageError:
 
 
 def _unknown_key(key: str, known: Iterable[str]) -> UsageError:
-    names = sorted(known)
+    names = sorted(set(known))
     near = get_close_matches(key, names, n=1, cutoff=0.5)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown key {key!r}.{guess} Allowed: {', '.join(names)}.")
