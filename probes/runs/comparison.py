@@ -170,9 +170,7 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     """
     folders = [Path(run) for run in runs]
     if len(folders) < 2:
-        raise HeadError(
-            f"a comparison takes two run folders or more, and {len(folders)} was given."
-        )
+        raise HeadError(f"a comparison takes two run folders or more, and {len(folders)} was given.")
     found = [_read_run(folder, label, head) for folder, label in zip(folders, _labels(folders), strict=True)]
     metrics = {run.result.metric for run in found}
     if len(metrics) > 1:
