@@ -1,0 +1,166 @@
+"""What was found about the layers of one head on one task: views with intervals, and the set that holds the best."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+FINDINGS_SCHEMA = 1
+FINDINGS = "layers.json"
+"""The file of a run folder that holds the findings of its heads."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One answer to which layers matter.
+
+    Attributes:
+        title: What it is called in tables and figures.
+        asks: The question that it answers.
+        is_gain: Whether a value is a difference, so that 0 means nothing; else a score.
+        is_retrained: Whether probes were fitted again for it.
+    """
+
+    title: str
+    asks: str
+    is_gain: bool = True
+    is_retrained: bool = False
+
+
+VIEWS = {
+    "alone": View("alone", "how far does the layer get by itself?", is_gain=False),
+    "shapley": View("Shapley value", "what is its fair share of what the head gains from all layers?"),
+    "shapley-group": View("Shapley value of a group", "what is the fair share of a group of layers?"),
+    "without-imputed": View("lost without, imputed", "what does the fitted head lose when the layer is its mean?"),
+    "with-imputed": View("gained with, imputed", "what does the fitted head gain when all others are their means?"),
+    "without": View("lost without, retrained", "what is lost when a probe is fitted without it?", is_retrained=True),
+    "with": View("layer and best, retrained", "what does a probe of the best layer gain by it?", is_retrained=True),
+    "prefix": View("up to the layer", "how far do all layers up to it get?", is_gain=False, is_retrained=True),
+    "suffix": View("from the layer on", "how far do it and all above get?", is_gain=False, is_retrained=True),
+    "greedy": View("greedy forward", "how few layers suffice?", is_gain=False, is_retrained=True),
+    "new-information": View(
+        "new information", "how many bits does it tell that the best layer does not?", is_retrained=True
+    ),
+    "v-information": View("V-information", "how many bits can a linear probe read from it?", is_retrained=True),
+    "code-length": View(
+        "code length", "how many bits does it take to send the labels by it?", is_gain=False, is_retrained=True
+    ),
+    "mix": View("weight in the mix", "how much does a learned mix of layers use it?", is_gain=False, is_retrained=True),
+    "control": View(
+        "control", "how far does it get on labels that mean nothing?", is_gain=False, is_retrained=True
+    ),
+    "selectivity": View("selectivity", "how much better is it than on labels that mean nothing?", is_retrained=True),
+}  # fmt: skip
+"""Every view, in the order of a report."""
+
+
+@dataclass(frozen=True)
+class ViewCurve:
+    """The values of one view over layers.
+
+    Attributes:
+        view: A key of `VIEWS`.
+        metric: What the values are in: a metric, `bits` or `weight`.
+        layers: The layers, or groups of layers, bottom up; in the order of choice for `greedy`.
+        values: One per layer.
+        low: Lower ends of the intervals; empty where there are none.
+        high: Upper ends.
+        spread: Standard deviation over seeds; empty for one fit.
+        name: Tells curves of one view apart, as the control; empty where there is one.
+        note: How it was computed, in a sentence.
+    """
+
+    view: str
+    metric: str
+    layers: tuple[str, ...]
+    values: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+    name: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two views rank the layers alike: Spearman's correlation with its interval over layers."""
+
+    one: str
+    other: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class HeadFindings:
+    """What was found about the layers of one head.
+
+    Attributes:
+        head: The head.
+        pooling: The pooling it reads.
+        metric: The metric of scores.
+        split: The split that was scored; intervals are over its units.
+        unit: What intervals are drawn from: rows, groups, sentences or documents.
+        n_units: How many of them.
+        layers: All layers, bottom up.
+        best: The layer with the highest score alone.
+        best_set: The layers that cannot be told from the best, at `confidence` for all of them together.
+        confidence: Of the set and of every interval.
+        curves: The views.
+        agreement: How far views agree.
+        answer: The answer to which layers matter, in a sentence or two.
+        warnings: What a reader must know, a sentence each.
+    """
+
+    head: str
+    pooling: str
+    metric: str
+    split: str
+    unit: str
+    n_units: int
+    layers: tuple[str, ...]
+    best: str
+    best_set: tuple[str, ...]
+    confidence: float
+    curves: tuple[ViewCurve, ...]
+    agreement: tuple[Agreement, ...] = ()
+    answer: str = ""
+    warnings: tuple[str, ...] = ()
+
+    def curve(self, view: str, name: str = "") -> ViewCurve | None:
+        """Return a view, None where it was not computed."""
+        return next((each for each in self.curves if each.view == view and name in ("", each.name)), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the serial form: plain values by the names of the fields."""
+        return asdict(self)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Give a row per view and layer: `view`, `name`, `layer`, `metric`, `value`, `low`, `high`, `std`, `in_set`."""
+        for curve in self.curves:
+            missing = (float("nan"),) * len(curve.values)
+            columns = (curve.layers, curve.values, *(each or missing for each in (curve.low, curve.high, curve.spread)))
+            for layer, value, low, high, std in zip(*columns, strict=True):
+                yield {
+                    "view": curve.view, "name": curve.name, "layer": layer, "metric": curve.metric, "value": value,
+                    "low": low, "high": high, "std": std, "in_set": layer in self.best_set,
+                }  # fmt: skip
+
+
+def read_findings(values: Mapping[str, Any]) -> HeadFindings:
+    """Read findings back from their serial form; a null number is NaN.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: A field is of the wrong kind.
+    """
+    curves = tuple(ViewCurve(**{key: _tuple(each) for key, each in curve.items()}) for curve in values["curves"])
+    agreement = tuple(Agreement(**each) for each in values["agreement"])
+    plain = {key: _tuple(each) for key, each in values.items() if key not in ("curves", "agreement")}
+    return HeadFindings(**plain, curves=curves, agreement=agreement)
+
+
+def _tuple(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(float("nan") if each is None else each for each in value)
+    return value
