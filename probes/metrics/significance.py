@@ -138,8 +138,8 @@ def variance_components(
         draws = means + seed_errors(values, len(means), seed=seed)
     low, high = np.quantile(draws, [tail, 1 - tail])
     total = of_rows + of_both + (of_seeds if n_seeds > 1 else 0.0)
-    deviations = (float(np.sqrt(part)) for part in (of_seeds, of_rows, of_both, total))
-    return VarianceComponents(*deviations, float(low), float(high))
+    seeds, rows, both, whole = (float(np.sqrt(part)) for part in (of_seeds, of_rows, of_both, total))
+    return VarianceComponents(seeds, rows, both, whole, float(low), float(high))
 
 
 def seed_errors(values: Sequence[float] | NDArray[np.floating], n_draws: int, *, seed: int = 0) -> NDArray[np.float64]:

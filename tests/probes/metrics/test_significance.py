@@ -37,8 +37,9 @@ def enumerated(systems: list[list[str]], gold: list[str], units: list[str], sent
     """The two-sided p-value over every way to swap whole units, each scored from its rows."""
 
     def lead(one: list[str], other: list[str]) -> float:
-        how = {"metric": metric, "units": units, "sentences": sentences, "resampling": Resampling(1)}
-        a, b = paired_scores([one, other], gold, **how)[0]
+        a, b = paired_scores(
+            [one, other], gold, metric=metric, units=units, sentences=sentences, resampling=Resampling(1)
+        )[0]
         return float(a - b)
 
     if metric in ("pearson", "spearman"):  # each on its own scale, so that they can be exchanged
