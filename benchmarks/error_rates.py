@@ -1,7 +1,7 @@
 """How often intervals, tests and the set of best layers are wrong: `python -m benchmarks.error_rates [SIMULATIONS]`.
 
-Data are drawn from worlds whose true scores are known; the rates are written to benchmarks/results/error_rates.json with
-the standard error of each, sqrt(p (1 - p) / simulations).
+Data are drawn from worlds whose true scores are known. The rates, each with its standard error, sqrt(p (1 - p) /
+simulations), are written to benchmarks/results/error_rates.json.
 """
 
 import json
@@ -44,7 +44,7 @@ def normal(rng: np.random.Generator, n: int, size: int, *shape: int) -> NDArray[
     rows = rng.normal(size=(*shape, n * size))
     if size == 1:
         return rows
-    return np.sqrt(0.5) * (rows + np.repeat(rng.normal(size=(*shape, n)), size, axis=-1))
+    return np.asarray(np.sqrt(0.5) * (rows + np.repeat(rng.normal(size=(*shape, n)), size, axis=-1)))
 
 
 def graded(rng: np.random.Generator, n: int, size: int, *, truth: float = RHO, skewed: bool = False) -> Drawn:
@@ -129,7 +129,7 @@ def error_rates(
         found.append(bootstrap_p_value(resampled[0] - resampled[1]) < LEVEL)
         if n_permutations:
             counts, of_sums = unit_counts(drawn.systems, drawn.gold, metric=metric, units=units, sentences=sentences)
-            p_value = permutation_p_value(*counts, of_sums, n_permutations=n_permutations, seed=number)
+            p_value = permutation_p_value(counts[0], counts[1], of_sums, n_permutations=n_permutations, seed=number)
             told.append(p_value < LEVEL)
     return {
         "world": world, "n_units": n_units, "rows_of_a_unit": size, "coverage": rate(covered, 1 - LEVEL),
@@ -137,7 +137,7 @@ def error_rates(
     }  # fmt: skip
 
 
-LADDERS = {
+LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
     "all layers tied": lambda n: np.full(n, 0.7),
     "half of them tied": lambda n: np.where(np.arange(n) < n // 2, 0.7, 0.6),
     "one best by a little": lambda n: 0.7 - 0.02 * np.abs(np.arange(n) - n // 2),
@@ -200,7 +200,7 @@ def seed_rates(n_seeds: int, n_rows: int, *, spread: float = 0.03, n_simulations
 
 def main() -> None:
     """Measure all rates."""
-    how = {"n_simulations": int(sys.argv[1]) if len(sys.argv) > 1 else 1000}
+    how: dict[str, Any] = {"n_simulations": int(sys.argv[1]) if len(sys.argv) > 1 else 1000}
     cases = [(world, n, 1) for world in WORLDS for n in (30, 100, 300) if (world, n) != ("spearman", 300)]  # slow
     cases += [(world, n, SIZE) for world in ("pearson", "accuracy", "span-f1") for n in (30, 100)]
     results: dict[str, Any] = {

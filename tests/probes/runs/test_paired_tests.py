@@ -68,9 +68,9 @@ def test_several_runs_have_corrected_p_values(finished: Finished, tmp_path: Path
 
     from rich.console import Console
 
-    console = Console(file=StringIO(), width=80)
-    console.print(found.to_screen())
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    stream = StringIO()
+    Console(file=stream, width=80).print(found.to_screen())
+    shown = stream.getvalue()
     assert "Holm" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
