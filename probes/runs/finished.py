@@ -12,7 +12,7 @@ import yaml
 from extract.decoders.decoder import Decoder
 from extract.decoders.spec import DecoderSpec, split_random
 from extract.digest import digest_bytes
-from extract.errors import CacheIdentityError, HeadError
+from extract.errors import CacheIdentityError, HeadError, first_line
 from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
@@ -23,6 +23,7 @@ from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.registry import find_head
 from probes.report.lead import best_result
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
+from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
 from probes.runs.kinds import KINDS
 from probes.runs.record import CONFIG
 
@@ -133,6 +134,22 @@ def _require_unchanged(values: Mapping[str, Any], settings: bytes) -> None:
     ):
         if not is_sealed:
             raise ValueError(f"{name} was changed after the run had ended, or is older than its seal; run it again")
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Read the configuration of a run back; HeadError for a folder without one."""
+    try:
+        values = yaml.safe_load(read_file(folder / CONFIG))
+        parts = {
+            "decoder": DecoderSpec(**values["decoder"]), "extraction": read_spec(values["extraction"]),
+            "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
+        }  # fmt: skip
+        return RunConfig(**{**_tuples(values), **parts})
+    except UNREADABLE as error:
+        raise HeadError(
+            f"folder {str(folder)!r} holds no {CONFIG} of a run ({first_line(error)}); allowed: a folder made by "
+            "`icecore run`, as runs/demo."
+        ) from error
 
 
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from probes.latents.word_latents import GoldTags, WordLatents
-from probes.metrics.bootstrap import Resampling, SeedSummary
+from probes.metrics.bootstrap import Resampling, SeedSummary, number_units
 from probes.metrics.decoding import DECODINGS, decode_tags
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels, score_spans
+from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, f1_of_counts, index_labels, score_spans
+from probes.metrics.unit_scorer import UnitScorer, add_up, right_scorer
 from probes.tasks.words.task import usual_tags
 
 ABSENT = "(no prediction)"
@@ -122,6 +123,29 @@ class Judge:
         sizes = np.diff(self._offsets)
         return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
 
+    def scorer(self) -> UnitScorer:
+        """Return how predictions `(M, W)` of the split are scored and resampled."""
+        sizes = np.diff(self._offsets)
+        n_sentences, unit = len(sizes), "documents" if self.documents is not None else "sentences"
+        names = self.documents if self.documents is not None else [str(k) for k in range(n_sentences)]
+        units = number_units(names, n_sentences)
+        if self.metric == "accuracy":
+            right = right_scorer(self._gold, np.repeat(units, sizes), unit=unit)
+            return replace(
+                right, count=lambda ids: right.count(_rows(ids)[:, self._kept]),
+                quick=lambda ids: np.asarray((_rows(ids)[:, self._kept] == self._gold).mean(-1)),
+            )  # fmt: skip
+
+        def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U 3"]:
+            counts = np.stack([self.count(row).by_sentence() for row in _rows(ids)]).astype(np.float64)
+            return add_up(counts, units, int(units.max()) + 1)
+
+        return UnitScorer(self.metric, unit, int(units.max()) + 1, 3, count, f1_of_counts)
+
+    @property
+    def _kept(self) -> Int[np.ndarray, " V"] | slice:
+        return slice(None) if self.kept is None else self.kept
+
     @cached_property
     def _labels(self) -> SpanLabels:
         return index_labels(self.gold.names)
@@ -138,6 +162,10 @@ class Judge:
 
     def _pick(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return ids if self.kept is None else ids[self.kept]
+
+
+def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
+    return np.asarray(ids, np.int64)
 
 
 def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> Judge:
