@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.spec import DecoderSpec, split_random
 from extract.digest import digest_bytes
 from extract.errors import CacheIdentityError, HeadError, first_line
 from extract.files import read_file
@@ -212,10 +212,11 @@ def _near_spans(spec: ExtractionSpec, folder: Path, base: str) -> ExtractionSpec
 
 def _find(name: str, folder: Path, base: str) -> str:
     """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
-    if not name or Path(name).is_absolute() or Path(name).expanduser().exists():
+    plain = split_random(name)[0]
+    if not name or Path(name).is_absolute() or Path(plain).expanduser().exists():
         return name
-    from_folder = folder.resolve() / os.path.relpath(name, base)
-    return str(from_folder) if from_folder.exists() else name
+    from_folder = str(folder.resolve() / os.path.relpath(plain, base))
+    return from_folder + name.removeprefix(plain) if Path(from_folder).exists() else name
 
 
 def _latents(saved: SavedHead[FittedModule]) -> dict[str, Any]:

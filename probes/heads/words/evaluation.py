@@ -155,7 +155,7 @@ def _judge(
     }
     judges = [judge, *([replace(judge, metric="accuracy")] if with_accuracy and judge.metric != "accuracy" else [])]
     summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in judges}
-    return _Judged(judge, ids[0], summaries, judge.score(majority_ids(data, judge)), facts)
+    return _Judged(judge, ids[0], summaries, judge.score(majority_ids(data, split)), facts)
 
 
 def _fit_seed(

@@ -16,6 +16,7 @@ from probes.metrics.decoding import DECODINGS, decode_tags
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
 from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, f1_of_counts, index_labels, score_spans
 from probes.metrics.unit_scorer import UnitScorer, add_up, right_scorer
+from probes.tasks.words.task import usual_tags
 
 ABSENT = "(no prediction)"
 EXAMPLES = 4
@@ -181,22 +182,10 @@ def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_o
     )  # fmt: skip
 
 
-def majority_ids(data: WordLatents, judge: Judge) -> Int[np.ndarray, " W"]:
-    """Predict for each word of a judge's split its most frequent tag in train; for an unknown word that of all words.
-
-    The baseline of the CoNLL shared tasks, word by word. Of equally frequent tags the one that train shows first wins.
-    """
-    train = data.task.splits["train"]
+def majority_ids(data: WordLatents, split: str) -> Int[np.ndarray, " W"]:
+    """Predict for each word of a split its most frequent tag in train, see `usual_tags`."""
     numbers = {name: number for number, name in enumerate(data.classes)}
-    seen: dict[str, Counter[str]] = {}
-    overall: Counter[str] = Counter()
-    for words, tags in zip(train["words"], train["tags"], strict=True):
-        for word, tag in zip(words, tags, strict=True):
-            seen.setdefault(word, Counter())[tag] += 1
-            overall[tag] += 1
-    best = {word: numbers[counts.most_common(1)[0][0]] for word, counts in seen.items()}
-    other = numbers[overall.most_common(1)[0][0]]
-    return np.array([best.get(word, other) for word in judge.words], dtype=np.int64)
+    return np.array([numbers[tag] for tag in usual_tags(data.task, split)], dtype=np.int64)
 
 
 def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:
