@@ -46,8 +46,8 @@ _HOMES = {
 
 __all__ = [
     "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "compare", "compare_layers",
-    "expected_validation", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests", "register_head", "results", "run",
-    "token_head",
+    "expected_validation", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests",
+    "register_head", "results", "run", "token_head",
 ]  # fmt: skip
 
 
