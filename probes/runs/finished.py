@@ -137,11 +137,11 @@ def _require_unchanged(values: Mapping[str, Any], settings: bytes) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read the configuration of a run back; HeadError for a folder without one."""
+    """Read the configuration of a run back, which cannot ask for code to be run; HeadError for a folder without one."""
     try:
         values = yaml.safe_load(read_file(folder / CONFIG))
         parts = {
-            "decoder": DecoderSpec(**values["decoder"]), "extraction": read_spec(values["extraction"]),
+            "decoder": DecoderSpec(**{**values["decoder"], "trust_remote_code": False}), "extraction": read_spec(values["extraction"]),
             "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
         }  # fmt: skip
         return RunConfig(**{**_tuples(values), **parts})
