@@ -189,6 +189,21 @@ _COMMANDS = (
         examples=("compare runs/causal runs/nosink --out comparison",),
     ),
     Command(
+        "geometry", "geometry", "geometry of the layers of caches: directions, norms, dimensions, similarity",
+        "Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are.",
+        (
+            Argument("SOURCES", "cache files, or run folders, whose caches are read", (), count="+", completes="files"),
+            Argument("--measures", "measures with ',' between them (docs/geometry.md); all when absent"),
+            Argument("--pooling", "pooling; every one when absent, and for similarity the first"),
+            Argument("--rows", "most rows to measure on", 2000, int),
+            Argument("--seed", "seed of the draw of rows", 0, int),
+            Argument("--standardise", "give every dimension mean 0 and variance 1 first", False, bool),
+            Argument("--out", "folder for geometry.csv, similarity.csv and figures", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+        ),
+        examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
+    ),
+    Command(
         "embed", "embed", "latents of the texts of a file, to a cache or a table",
         "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
         (
