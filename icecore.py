@@ -34,24 +34,30 @@ if TYPE_CHECKING:
         LoadedRun,
         LogisticProbe,
         RunConfig,
+        centres_of_gravity,
         compare,
+        cosine_with_gold,
+        layers_across,
         load_head,
         load_run,
         load_scorer,
         load_task,
+        measure_geometry,
         pair_head,
+        rank_systems,
         register_head,
         results,
         run,
+        similarity_of_layers,
         token_head,
     )  # fmt: skip
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText",
-    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "compare", "extract_latents", "join_words",
-    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "register_head",
-    "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "centres_of_gravity", "compare",
+    "cosine_with_gold", "extract_latents", "join_words", "layers_across", "load_decoder", "load_head", "load_run",
+    "load_scorer", "load_task", "measure_geometry", "pair_head", "rank_systems", "register_head", "register_mask",
+    "register_pooling", "register_word_pooling", "results", "run", "similarity_of_layers", "token_head",
 ]  # fmt: skip
 
 

@@ -7,10 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.geometry.geometry import cosine_with_gold, measure_geometry
+    from probes.geometry.similarity import similarity_of_layers
     from probes.heads.entries import HeadEntry
     from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
     from probes.logistic.estimator import LogisticProbe
+    from probes.runs.across import centres_of_gravity, layers_across, rank_systems
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
     from probes.runs.loaded import LoadedRun, load_run
@@ -25,21 +28,28 @@ _HOMES = {
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
+    "centres_of_gravity": "probes.runs.across",
     "compare": "probes.runs.comparison",
+    "cosine_with_gold": "probes.geometry.geometry",
+    "layers_across": "probes.runs.across",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks.table",
+    "measure_geometry": "probes.geometry.geometry",
     "pair_head": "probes.heads.registry",
+    "rank_systems": "probes.runs.across",
     "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
+    "similarity_of_layers": "probes.geometry.similarity",
     "token_head": "probes.heads.registry",
 }
 
 __all__ = [
-    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "compare", "load_head", "load_run",
-    "load_scorer", "load_task", "pair_head", "register_head", "results", "run", "token_head",
+    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "centres_of_gravity", "compare",
+    "cosine_with_gold", "layers_across", "load_head", "load_run", "load_scorer", "load_task", "measure_geometry",
+    "pair_head", "rank_systems", "register_head", "results", "run", "similarity_of_layers", "token_head",
 ]  # fmt: skip
 
 

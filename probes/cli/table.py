@@ -177,16 +177,22 @@ _COMMANDS = (
         "Compare runs on the same rows with the first of them: results, and differences with paired intervals.",
         (
             Argument(
-                "RUNS", "run folders, two or more; the first is what the others are compared with", (), count="+",
+                "RUNS", "run folders; the first is what the others are compared with", (), count="+",
                 completes="runs",
             ),
             Argument("--head", "the head to compare; each run's best on validation when absent", completes="heads"),
             Argument("--split", "the split to compare on; test when absent, or validation where there is no test"),
             Argument("--resamples", "resamples of the paired bootstrap", 1000, int),
-            Argument("--out", "folder for comparison.md, curves.csv and the figure of the layers", completes="files"),
+            Argument(
+                "--across", "runs of any tasks, and sweeps: layers over relative depth, where scores are gained, and "
+                "plans ranked over tasks", False, bool,
+            ),
+            Argument("--out", "folder for the tables and figures", completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
-        examples=("compare runs/causal runs/nosink --out comparison",),
+        examples=(
+            "compare runs/causal runs/nosink --out comparison", "compare runs/demo runs/words-sample --across",
+        ),
     ),
     Command(
         "geometry", "geometry", "geometry of the layers of caches: directions, norms, dimensions, similarity",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 from threadpoolctl import threadpool_limits
 
 from extract.decoders.layers import select_from
@@ -137,11 +138,11 @@ def require_pairs(task: Task) -> None:
         raise TaskError(f"task {task.name!r} is one of {task.kind}; allowed: pairs, which have a gold similarity.")
 
 
-def _cosines(stacked: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+def _cosines(stacked: Float[np.ndarray, "P D"]) -> Float[np.ndarray, " N"]:
     """Return the cosine of each pair, first texts before second texts; 0 where a latent is zero."""
     one, other = np.split(stacked.astype(np.float64), 2)
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0)
+    return np.asarray(np.divide((one * other).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0))
 
 
 def _row(sample: Sample, pooling: str, layer: str, measure: str, found: Estimate) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from extract.decoders.layers import layer_names
+from extract.decoders.layers import relative_depths
 from extract.errors import CacheError, unknown_name
 from extract.inputs.joined import JoinedText
 from extract.store.cache import LatentCache
@@ -55,10 +55,9 @@ class Sample:
 
     @cached_property
     def _depths(self) -> dict[str, float]:
-        """Relative depth of every layer of the decoder: 0 is the embedding, 1 the final norm."""
-        known = layer_names(int(self.cache.identity["decoder"]["n_layers"]))
-        names = known if set(self.cache.layers) <= set(known) else self.cache.layers  # a plan may add blocks
-        return {name: place / max(len(names) - 1, 1) for place, name in enumerate(names)}
+        names = self.cache.layers
+        depths = relative_depths(names, int(self.cache.identity["decoder"]["n_layers"]))
+        return dict(zip(names, depths, strict=True))
 
 
 def open_cache(cache: LatentCache | str | Path) -> LatentCache:

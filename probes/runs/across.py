@@ -1,4 +1,4 @@
-"""Finished runs and sweeps of any tasks side by side: layer curves over relative depth, where scores are gained, ranks."""
+"""Runs and sweeps of any tasks side by side: layer curves over relative depth, where scores are gained, and ranks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import t
 
+from extract.decoders.layers import relative_depths
 from extract.errors import HeadError, unknown_name
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.across import centre_of_gravity, normalised_ranks
@@ -31,14 +32,10 @@ class _LayerCurve:
 
     where: dict[str, Any]
     layers: tuple[str, ...]
+    depths: np.ndarray[Any, Any]
     values: np.ndarray[Any, Any]
     by_seed: np.ndarray[Any, Any]
     """`(S, L)`, empty for one seed."""
-
-    @property
-    def depths(self) -> np.ndarray[Any, Any]:
-        """Relative depth of each layer: 0 is the lowest, 1 the highest."""
-        return np.arange(len(self.layers)) / max(len(self.layers) - 1, 1)
 
 
 def layers_across(runs: Runs, *, head: str = "") -> "pd.DataFrame":
@@ -51,7 +48,7 @@ def layers_across(runs: Runs, *, head: str = "") -> "pd.DataFrame":
     Returns:
         A row per curve and layer, with the columns `CURVE_COLUMNS`: `value` is the score on `split`, validation where
         the head has it; `share` is (value - lowest) / (highest - lowest) of the same curve, for one scale of colours;
-        `depth` is 0 at the lowest layer and 1 at the highest.
+        `depth` is 0 at the embedding and 1 at the final norm.
 
     Raises:
         HeadError: A folder without results, or no head that scores single layers.
@@ -84,7 +81,11 @@ def centres_of_gravity(runs: Runs, *, head: str = "") -> "pd.DataFrame":
 
     rows = []
     for curve in _read_curves(runs, head):
-        centre, half, best = float(centre_of_gravity(curve.values, curve.depths)), np.nan, int(np.nanargmax(curve.values))
+        centre, half, best = (
+            float(centre_of_gravity(curve.values, curve.depths)),
+            np.nan,
+            int(np.nanargmax(curve.values)),
+        )
         n_seeds = max(len(curve.by_seed), 1)
         if n_seeds > 1:
             spread = centre_of_gravity(curve.by_seed, curve.depths).std(ddof=1)
@@ -122,7 +123,9 @@ def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFra
     found = _layer_scores(runs, head) if by == "layer" else _best_scores(runs, by, head)
     table = pd.DataFrame(found).T.pipe(lambda wide: wide[sorted(wide)])
     if min(table.shape) < 2:
-        raise HeadError(f"{table.shape[0]} {by}s on {table.shape[1]} tasks cannot be ranked; needed: two of both or more.")
+        raise HeadError(
+            f"{table.shape[0]} {by}s on {table.shape[1]} tasks cannot be ranked; needed: two of both or more."
+        )
     if table.isna().any(axis=None):
         system, task = table.isna().stack().idxmax()
         raise HeadError(f"{by} {system!r} has no score on task {task!r}; rank systems that were run on the same tasks.")
@@ -130,37 +133,46 @@ def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFra
     return ranks.assign(average=ranks.mean(axis=1)).sort_values("average", kind="stable").rename_axis(by)
 
 
-def _results(runs: Runs, head: str) -> Iterator[tuple[dict[str, Any], HeadResult]]:
-    """Give every head of runs and sweeps with what it is of."""
+def _results(runs: Runs, head: str) -> Iterator[tuple[dict[str, Any], HeadResult, int]]:
+    """Give every head of runs and sweeps with what it is of, and the number of blocks of its decoder."""
     for folder in [runs] if isinstance(runs, str | Path) else list(runs):
         values = read_scores(Path(folder))
         common = {"run": values["name"], "task": values["task"]["name"], "decoder": values["decoder"]["name"]}
         for plan, result in results_by_plan(values):
             if head in ("", result.name):
-                yield {**common, "plan": plan, "head": result.name, "pooling": result.pooling}, result
+                where = {**common, "plan": plan, "head": result.name, "pooling": result.pooling}
+                yield where, result, int(values["decoder"]["n_layers"])
 
 
 def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
+    """Read every layer curve, one per pooling of a head that reads several."""
     found = []
-    for where, result in _results(runs, head):
+    for where, result, n_blocks in _results(runs, head):
         curves = [each for each in result.curves if each.metric == result.metric and each.split != "train"]
         splits = [each.split for each in curves]
-        if len(result.layers) > 1 and splits:
-            split = "validation" if "validation" in splits else splits[0]
-            mine = [each for each in curves if each.split == split]
-            values = np.fmax.reduce(np.array([each.values for each in mine], np.float64))
-            place = {**where, "metric": result.metric, "split": split}
-            if np.isfinite(values).any():
-                found.append(_LayerCurve(place, result.layers, values, _by_seed(mine)))
+        if len(result.layers) < 2 or not splits:
+            continue
+        split = "validation" if "validation" in splits else splits[0]
+        mine = [each for each in curves if each.split == split]
+        values, by_seed = np.fmax.reduce(np.array([each.values for each in mine], np.float64)), _by_seed(mine)
+        for pooling in dict.fromkeys(layer.rpartition("/")[0] for layer in result.layers):
+            places = [k for k, layer in enumerate(result.layers) if layer.rpartition("/")[0] == pooling]
+            layers = tuple(result.layers[k].rpartition("/")[2] for k in places)
+            place = {**where, "metric": result.metric, "split": split, "pooling": pooling or where["pooling"]}
+            depths = np.array(relative_depths(layers, n_blocks))
+            if np.isfinite(values[places]).any():
+                found.append(_LayerCurve(place, layers, depths, values[places], by_seed[:, places]))
     if not found:
-        raise HeadError(f"no head{f' {head!r}' * bool(head)} of these runs scored single layers; name runs of heads that do.")
+        raise HeadError(
+            f"no head{f' {head!r}' * bool(head)} of these runs scored single layers; name runs of heads that do."
+        )
     return found
 
 
 def _by_seed(curves: list[Curve]) -> np.ndarray[Any, Any]:
     parts = [np.array(each.by_seed, np.float64) for each in curves]
     is_whole = all(part.shape == parts[0].shape and part.ndim == 2 for part in parts)
-    return np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, 0))
+    return np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, len(curves[0].values)))
 
 
 def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
@@ -177,7 +189,7 @@ def _layer_scores(runs: Runs, head: str) -> dict[str, dict[str, float]]:
 def _best_scores(runs: Runs, by: str, head: str) -> dict[str, dict[str, float]]:
     """Give system to task to the score of the result that was selected there."""
     found: dict[tuple[str, str], list[HeadResult]] = {}
-    for where, result in _results(runs, head):
+    for where, result, _ in _results(runs, head):
         found.setdefault((where["task"], where[by]), []).append(result)
     chosen = {key: best_result(results) for key, results in found.items()}
     split = "test" if all("test" in result.summary for result in chosen.values()) else "validation"

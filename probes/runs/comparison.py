@@ -174,7 +174,9 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     found = [_read_run(folder, label, head) for folder, label in zip(folders, _labels(folders), strict=True)]
     metrics = {run.result.metric for run in found}
     if len(metrics) > 1:
-        raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; compare runs of one kind of task.")
+        raise HeadError(
+            f"the runs are scored by {', '.join(sorted(metrics))}; compare runs of one kind of task, or see --across."
+        )
     [metric] = metrics
     split = split or ("test" if all("test" in run.result.summary for run in found) else "validation")
     tables = [_read_predictions(run, split) for run in found]
@@ -234,7 +236,7 @@ def _require_same_rows(
         if found.get(name) != wanted[name]:
             raise HeadError(
                 f"{run.label!r} and {first.label!r} differ in {name!r} of {split} ({len(found['row'])} and "
-                f"{len(wanted['row'])} rows): compare runs of the same rows."
+                f"{len(wanted['row'])} rows): compare runs of the same rows, or see --across."
             )
 
 

@@ -66,12 +66,14 @@ def find_cache_of_run(folder: Path) -> LatentCache:
         manifest = Manifest.from_json(read_file(path).decode())
         caches = Path(find_recorded(config["caches"], folder, recorded_folder(config, folder)))
     except (*UNREADABLE, CacheError) as error:
-        raise HeadError(f"{str(folder)!r} does not say which cache it read ({first_line(error)}); name the cache.") from error
+        raise HeadError(
+            f"{str(folder)!r} does not say which cache it read ({first_line(error)}); name the cache."
+        ) from error
     found = find_cache(caches, manifest.identity)
     if found is None:
         raise CacheError(
-            f"the cache {path.stem!r} of the run {str(folder)!r} is not in {str(caches)!r}; name its file, or extract it "
-            f"again: icecore extract {folder / CONFIG}."
+            f"the cache {path.stem!r} of the run {str(folder)!r} is not in {str(caches)!r}; name its file, or "
+            f"extract it again: icecore extract {folder / CONFIG}."
         )
     return found
 

@@ -23,10 +23,9 @@ from probes.report.figures.geometry import (
     GEOMETRY_NOTE,
     draw_geometry,
     draw_similarity,
-    on_panel,
     split_series,
 )
-from probes.report.figures.style import WIDE, Album
+from probes.report.figures.style import WIDE, Album, on_panel
 from probes.report.table import NOTHING
 from probes.runs.existing import find_cache_of_run
 from probes.runs.obtain import load_run_task
@@ -117,12 +116,12 @@ def _show(label: str, frame: "pd.DataFrame") -> None:
         numbers = [(values.loc[layers[place], name], digits) for name, (_, digits) in columns.items()]
         table.add_row(layers[place], *(NOTHING if np.isnan(x) else f"{x:,.{digits}f}" for x, digits in numbers))
     Console(markup=False).print(table)
-    show(f"{_counts(frame)}, drawn with a seed; {len(shown)} of {len(layers)} layers shown, all are in the files of --out")
+    show(
+        f"{_counts(frame)}, drawn with a seed; {len(shown)} of {len(layers)} layers shown, all are in the files of --out"
+    )
 
 
-def _write(
-    folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]", formats: Sequence[str]
-) -> None:
+def _write(folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]", formats: Sequence[str]) -> None:
     """Write the frames as CSV, and the figures."""
     import pandas as pd
 

@@ -1,6 +1,6 @@
 """Figures of the geometry of latents: measures over depth, and how alike layers are."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps
@@ -92,7 +92,11 @@ def draw_similarity(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) 
     sides = [tuple(dict.fromkeys(frame[name])) for name in ("layer", "other_layer")]
     table = frame.pivot(index="layer", columns="other_layer", values="value").loc[list(sides[0]), list(sides[1])]
     image = axes.imshow(
-        table.to_numpy(np.float64), origin="lower", vmin=0, vmax=1, cmap=colormaps[style.SCALE].with_extremes(bad=style.PALE)
+        table.to_numpy(np.float64),
+        origin="lower",
+        vmin=0,
+        vmax=1,
+        cmap=colormaps[style.SCALE].with_extremes(bad=style.PALE),
     )
     axes.grid(visible=False)
     for which, layers, name in zip("yx", sides, _apart(frame), strict=True):
@@ -119,8 +123,3 @@ def _describe(measure: str) -> tuple[str, str, bool]:
         return "cosine of pairs against gold", f"{metric} correlation", False
     found = MEASURES[measure]
     return found.label, found.unit, found.is_log
-
-
-def on_panel(draw: Any) -> Any:
-    """Let what draws into axes draw into a figure of one panel."""
-    return lambda figure, *what: draw(style.panel(figure), *what)

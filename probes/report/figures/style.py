@@ -109,6 +109,11 @@ def panel(figure: Figure) -> Axes:
     return panels(figure)[0]
 
 
+def on_panel(draw: Draw) -> Draw:
+    """Let what draws into axes draw into the one panel of a figure."""
+    return lambda figure, *what: draw(panel(figure), *what)
+
+
 def colours(n: int) -> list[str]:
     """Give a colour to each of `n` lines, the most important first; those beyond the palette are pale."""
     return [*COLOURS[:n], *[PALE] * (n - len(COLOURS))]
@@ -161,7 +166,13 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
     labels |= {k: str(numbers[k]) for k in fit}
     named = [f"{short}: {name.replace('_', ' ')}" for name, short in ENDS.items() if name in names]
     title = "block" + f" ({', '.join(named)})" * bool(named)
-    axes.set(**{f"{which}ticks": sorted(labels), f"{which}ticklabels": [labels[k] for k in sorted(labels)], f"{which}label": title})
+    axes.set(
+        **{
+            f"{which}ticks": sorted(labels),
+            f"{which}ticklabels": [labels[k] for k in sorted(labels)],
+            f"{which}label": title,
+        }
+    )
     starts = [0, *layer_breaks(layers), len(layers)]
     for first, last in pairwise(starts) if which == "x" else ():
         if len(starts) > 2:
