@@ -251,7 +251,7 @@ class LatentCache:
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
-        """What each latent is of, to match caches: two numbers for the text, and the number of the word in it, else 0."""
+        """What each latent is of, to match caches: two numbers for the text, and the number of its word, else 0."""
         return place_keys(self._file)
 
     @property

@@ -1,10 +1,10 @@
 """The geometry of every layer of a cache as a tidy frame; for pairs also how far cosine follows gold."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -33,7 +33,7 @@ GEOMETRY_COLUMNS = (*WHERE, "measure", "value", "low", "high", "n_rows")
 
 def measure_geometry(
     cache: LatentCache | str | Path, *, measures: Iterable[str] = (), texts: Texts = (), pooling: str = "",
-    layers: str | Sequence[str] = "all", most_rows: int = MOST_ROWS, seed: int = 0,
+    layers: str | int | Iterable[str | int] = "all", most_rows: int = MOST_ROWS, seed: int = 0,
     standardise: bool = False,
 ) -> "pd.DataFrame":  # fmt: skip
     """Measure the geometry of every layer of a cache, of texts or of words; no decoder is needed.
@@ -61,7 +61,7 @@ def measure_geometry(
         UnknownNameError: A measure, pooling or layer that is not there.
 
     Example:
-        >>> table = measure_geometry(getfixture("tiny_cache"), measures=["norm"])  # doctest: +SKIP
+        >>> table = measure_geometry("caches/demo.h5", measures=["norm"])  # doctest: +SKIP
         >>> table.pivot(index="layer", columns="measure", values="value")  # doctest: +SKIP
     """
     import pandas as pd
@@ -86,8 +86,8 @@ def measure_geometry(
 
 
 def cosine_with_gold(
-    cache: LatentCache | str | Path, task: PairTask, *, split: str = "validation", metric: str = "pearson",
-    pooling: str = "", layers: str | Sequence[str] = "all", resampling: Resampling = DEFAULT,
+    cache: LatentCache | str | Path, task: Task, *, split: str = "validation", metric: str = "pearson",
+    pooling: str = "", layers: str | int | Iterable[str | int] = "all", resampling: Resampling = DEFAULT,
 ) -> "pd.DataFrame":  # fmt: skip
     """Correlate the cosine of pairs with gold at every layer (FREEZE Figure 1); nothing is fitted.
 
@@ -115,8 +115,8 @@ def cosine_with_gold(
         raise unknown_name("metric", metric, CORRELATIONS)
     opened, part = open_cache(cache), task.rows(split)
     sides = [opened.rows_of(list(part[column])).numpy() for column in ("sentence1", "sentence2")]
-    sample = Sample(opened, np.concatenate(sides), np.zeros(0, np.int64))
-    gold, groups = np.array(task.gold01(split)), task.groups(split)
+    sample = Sample(opened, np.concatenate(sides), np.zeros(2 * len(part), np.int64))
+    gold, groups = np.array(cast("PairTask", task).gold01(split)), task.groups(split)
     tail = (1 - resampling.confidence) / 2
     rows = []
     for each in choose_poolings(opened, pooling):

@@ -85,7 +85,7 @@ def massive_share(x: Points, *, multiple: float = MASSIVE) -> Measured:
     """Count massive dimensions, and give their share of the squared norm of all rows (Sun et al. 2024)."""
     found = massive_dimensions(x, multiple=multiple)
     squares = np.square(x).sum(axis=0)
-    return {"massive-dimensions": len(found), "massive-share": float(squares[found].sum() / squares.sum())}
+    return {"massive-dimensions": float(len(found)), "massive-share": float(squares[found].sum() / squares.sum())}
 
 
 def ranks(x: Points) -> Measured:

@@ -1,6 +1,6 @@
 """How alike layers are: linear CKA with the unbiased estimator of HSIC, of one cache or between two."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ def unit_kernel(products: Float[np.ndarray, "N N"]) -> Float[np.ndarray, " P"]:
 
 
 def linear_cka(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N E"]) -> float:
-    """Return debiased linear CKA of the same rows seen by two layers: 1 for rotated copies, about 0 for unrelated ones.
+    """Return debiased linear CKA of the same rows in two layers: 1 for rotated copies, about 0 for unrelated ones.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(50, 4))
@@ -61,8 +61,8 @@ def linear_cka(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N E"]) -> floa
 
 def similarity_of_layers(
     cache: LatentCache | str | Path, other: LatentCache | str | Path | None = None, *, pooling: str = "",
-    other_pooling: str = "", layers: str | Sequence[str] = "all", most_rows: int = MOST_SHARED, seed: int = 0,
-    standardise: bool = False,
+    other_pooling: str = "", layers: str | int | Iterable[str | int] = "all", most_rows: int = MOST_SHARED,
+    seed: int = 0, standardise: bool = False,
 ) -> "pd.DataFrame":  # fmt: skip
     """Compare every two layers of a cache, or every layer of one with every layer of another, by debiased linear CKA.
 
@@ -87,7 +87,7 @@ def similarity_of_layers(
         UnknownNameError: A pooling or layer that a cache does not have.
 
     Example:
-        >>> table = similarity_of_layers(getfixture("tiny_cache"))  # doctest: +SKIP
+        >>> table = similarity_of_layers("caches/demo.h5")  # doctest: +SKIP
         >>> table.pivot(index="layer", columns="other_layer", values="value")  # doctest: +SKIP
     """
     import pandas as pd

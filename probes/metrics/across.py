@@ -26,8 +26,8 @@ def centre_of_gravity(values: Float[np.ndarray, "*S L"], depths: Float[np.ndarra
     """Return the depth at which a head gains its score: the mean of the depths, each weighted by what it adds.
 
     This is the expected layer of Tenney et al. (2019): sum of l * delta_l over the sum of delta_l, where delta_l is
-    what layer l adds to the layers below. Where each layer is scored alone, that is what the best score up to l gains over
-    the best below l, so that it is never negative; the lowest layer adds nothing. NaN where nothing is gained.
+    what layer l adds to the layers below. Where each layer is scored alone, that is what the best score up to l gains
+    over the best below l, so that it is never negative; the lowest layer adds nothing. NaN where nothing is gained.
 
     Args:
         values: Scores of layers, bottom up; any number of curves, such as seeds or resamples, in front.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 from scipy.stats import t
 
 from extract.decoders.layers import relative_depths
@@ -32,9 +33,9 @@ class _LayerCurve:
 
     where: dict[str, Any]
     layers: tuple[str, ...]
-    depths: np.ndarray[Any, Any]
-    values: np.ndarray[Any, Any]
-    by_seed: np.ndarray[Any, Any]
+    depths: Float[np.ndarray, " L"]
+    values: Float[np.ndarray, " L"]
+    by_seed: Float[np.ndarray, "S L"]
     """`(S, L)`, empty for one seed."""
 
 
@@ -169,7 +170,7 @@ def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:
     return found
 
 
-def _by_seed(curves: list[Curve]) -> np.ndarray[Any, Any]:
+def _by_seed(curves: list[Curve]) -> Float[np.ndarray, "S L"]:
     parts = [np.array(each.by_seed, np.float64) for each in curves]
     is_whole = all(part.shape == parts[0].shape and part.ndim == 2 for part in parts)
     return np.asarray(np.fmax.reduce(parts)) if is_whole else np.zeros((0, len(curves[0].values)))

@@ -82,7 +82,7 @@ def geometry_command(found: SimpleNamespace) -> int:
 
 
 def _pairs_of(folder: Path, *, is_asked: bool) -> PairTask | None:
-    """Load the pairs of a run, None where it is on something else or its task is gone; an error if gold was asked for."""
+    """Load the pairs of a run; None where it has none or they are gone, which is an error if gold was asked for."""
     try:
         task = load_run_task(read_config([], file=str(folder / CONFIG)))
     except IcecoreError as error:
@@ -108,7 +108,7 @@ def _show(label: str, frame: "pd.DataFrame") -> None:
     first = frame.iloc[0]
     title = f"{first['decoder']}, {first['plan']}, {first['pooling']}"
     table = Table(title=printable(title if title != label else label), box=SIMPLE, padding=(0, 1))
-    table.add_column("layer")
+    table.add_column("layer", no_wrap=True, min_width=len("final_norm"))
     for name, _ in columns.values():
         table.add_column(name, justify="right")
     values = frame.pivot(index="layer", columns="measure", values="value")
@@ -116,9 +116,7 @@ def _show(label: str, frame: "pd.DataFrame") -> None:
         numbers = [(values.loc[layers[place], name], digits) for name, (_, digits) in columns.items()]
         table.add_row(layers[place], *(NOTHING if np.isnan(x) else f"{x:,.{digits}f}" for x, digits in numbers))
     Console(markup=False).print(table)
-    show(
-        f"{_counts(frame)}, drawn with a seed; {len(shown)} of {len(layers)} layers shown, all are in the files of --out"
-    )
+    show(f"{_counts(frame)}, drawn with a seed; {len(shown)} of {len(layers)} layers, all with --out")
 
 
 def _write(folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]", formats: Sequence[str]) -> None:
