@@ -34,9 +34,12 @@ if TYPE_CHECKING:
         LoadedRun,
         LogisticProbe,
         RunConfig,
+        StudyOptions,
         centres_of_gravity,
         compare,
+        compare_layers,
         cosine_with_gold,
+        expected_validation,
         layers_across,
         load_head,
         load_run,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
         load_task,
         measure_geometry,
         pair_head,
+        paired_tests,
         rank_systems,
         register_head,
         results,
@@ -54,9 +58,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "centres_of_gravity", "compare",
-    "cosine_with_gold", "extract_latents", "join_words", "layers_across", "load_decoder", "load_head", "load_run",
-    "load_scorer", "load_task", "measure_geometry", "pair_head", "rank_systems", "register_head", "register_mask",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "WordSpec",
+    "centres_of_gravity", "compare", "compare_layers", "cosine_with_gold", "expected_validation", "extract_latents",
+    "join_words", "layers_across", "load_decoder", "load_head", "load_run", "load_scorer", "load_task",
+    "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head", "register_mask",
     "register_pooling", "register_word_pooling", "results", "run", "similarity_of_layers", "token_head",
 ]  # fmt: skip
 

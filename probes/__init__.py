@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from probes.heads.entries import HeadEntry
     from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
+    from probes.layers.study import StudyOptions
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.across import centres_of_gravity, layers_across, rank_systems
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
+    from probes.runs.layers import compare_layers
     from probes.runs.loaded import LoadedRun, load_run
-    from probes.runs.results import results
+    from probes.runs.paired_tests import paired_tests
+    from probes.runs.results import expected_validation, results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
     from probes.tasks.table import load_task
@@ -28,9 +31,12 @@ _HOMES = {
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
+    "StudyOptions": "probes.layers.study",
     "centres_of_gravity": "probes.runs.across",
     "compare": "probes.runs.comparison",
+    "compare_layers": "probes.runs.layers",
     "cosine_with_gold": "probes.geometry.geometry",
+    "expected_validation": "probes.runs.results",
     "layers_across": "probes.runs.across",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
@@ -38,6 +44,7 @@ _HOMES = {
     "load_task": "probes.tasks.table",
     "measure_geometry": "probes.geometry.geometry",
     "pair_head": "probes.heads.registry",
+    "paired_tests": "probes.runs.paired_tests",
     "rank_systems": "probes.runs.across",
     "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
@@ -47,9 +54,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "centres_of_gravity", "compare",
-    "cosine_with_gold", "layers_across", "load_head", "load_run", "load_scorer", "load_task", "measure_geometry",
-    "pair_head", "rank_systems", "register_head", "results", "run", "similarity_of_layers", "token_head",
+    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "centres_of_gravity",
+    "compare", "compare_layers", "cosine_with_gold", "expected_validation", "layers_across", "load_head", "load_run",
+    "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head",
+    "results", "run", "similarity_of_layers", "token_head",
 ]  # fmt: skip
 
 

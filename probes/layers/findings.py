@@ -28,6 +28,7 @@ class View:
 
 VIEWS = {
     "alone": View("alone", "how far does the layer get by itself?", is_gain=False),
+    "baseline": View("baselines", "how far does one get without a decoder?", is_gain=False),
     "shapley": View("Shapley value", "what is its fair share of what the head gains from all layers?"),
     "shapley-group": View("Shapley value of a group", "what is the fair share of a group of layers?"),
     "without-imputed": View("lost without, imputed", "what does the fitted head lose when the layer is its mean?"),
@@ -37,6 +38,7 @@ VIEWS = {
     "prefix": View("up to the layer", "how far do all layers up to it get?", is_gain=False, is_retrained=True),
     "suffix": View("from the layer on", "how far do it and all above get?", is_gain=False, is_retrained=True),
     "greedy": View("greedy forward", "how few layers suffice?", is_gain=False, is_retrained=True),
+    "greedy-gap": View("all minus picked", "what do the picked layers lack?", is_retrained=True),
     "new-information": View(
         "new information", "how many bits does it tell that the best layer does not?", is_retrained=True
     ),

@@ -51,12 +51,17 @@ def _may_be_best(k: int, points: Float[np.ndarray, " L"], draws: Float[np.ndarra
 
 
 def joint_intervals(
-    values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"], *, confidence: float = 0.95
+    values: Float[np.ndarray, " L"],
+    resampled: Float[np.ndarray, "L R"],
+    *,
+    confidence: float = 0.95,
+    highest: float = np.inf,
 ) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, " L"]]:
     """Return lower and upper ends that hold the scores of all systems at once, at the confidence.
 
     The ends are `v_k - c s_k` and `v_k + c s_k`, with `s_k` the standard deviation over resamples and `c` the quantile
-    of `max_k |v*_k - v_k| / s_k`; NaN for a system without a score. Arguments and errors are as of `best_set`.
+    of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. All else is as in
+    `best_set`.
     """
     known = _known(values, resampled)
     points, draws = values[known], resampled[known][:, np.isfinite(resampled[known]).all(0)]
@@ -64,7 +69,7 @@ def joint_intervals(
     scale = np.where(spread > 1e-12, spread, np.inf)
     factor = float(np.quantile((np.abs(draws - points[:, None]) / scale[:, None]).max(axis=0), confidence))
     low, high = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
-    low[known], high[known] = points - factor * spread, points + factor * spread
+    low[known], high[known] = points - factor * spread, np.minimum(points + factor * spread, highest)
     return low, high
 
 

@@ -78,7 +78,7 @@ def correlation_scorer(
         rows = _standard(_ranked(predicted, metric))
         ones = np.ones_like(rows)
         parts = np.stack([ones, rows, ones * target, rows**2, ones * target**2, rows * target], axis=-1)
-        return parts if groups is None else _add_up(parts, units, n_units)
+        return parts if groups is None else add_up(parts, units, n_units)
 
     return UnitScorer(
         metric, "rows" if groups is None else "groups", n_units, 6, count, _correlation_of_sums,
@@ -129,7 +129,7 @@ def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, u
 
     def count(predicted: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
         right = (np.asarray(predicted, np.int64) == gold).astype(np.float64)
-        return _add_up(np.stack([right, np.ones_like(right)], axis=-1), units, n_units)
+        return add_up(np.stack([right, np.ones_like(right)], axis=-1), units, n_units)
 
     return UnitScorer(
         "accuracy", unit, n_units, 2, count, lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
@@ -143,7 +143,7 @@ def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> Unit
 
     def count(rows: NDArray[np.generic]) -> Float[np.ndarray, "M U 2"]:
         wide = np.asarray(rows, np.float64)
-        return _add_up(np.stack([wide, np.ones_like(wide)], axis=-1), units, n_units)
+        return add_up(np.stack([wide, np.ones_like(wide)], axis=-1), units, n_units)
 
     return UnitScorer(
         metric, unit, n_units, 2, count, lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
@@ -151,9 +151,7 @@ def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> Unit
     )  # fmt: skip
 
 
-def _add_up(
-    parts: Float[np.ndarray, "M N C"], units: Int[np.ndarray, " N"], n_units: int
-) -> Float[np.ndarray, "M U C"]:
+def add_up(parts: Float[np.ndarray, "M N C"], units: Int[np.ndarray, " N"], n_units: int) -> Float[np.ndarray, "M U C"]:
     """Add up the counts of the rows of each unit."""
     if n_units == len(units) and (units == np.arange(n_units)).all():
         return parts

@@ -1,6 +1,7 @@
 """Geometry of whole caches: what is measured on which rows, and cosines against gold."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_every_layer_and_pooling_is_measured(cache: LatentCache) -> None:
 
 
 def test_a_draw_is_the_same_for_every_layer_and_seed(cache: LatentCache) -> None:
-    chosen = {"measures": ["norm"], "pooling": "mean", "layers": ["block_01"]}
+    chosen: dict[str, Any] = {"measures": ["norm"], "pooling": "mean", "layers": ["block_01"]}
     one, again, other = (measure_geometry(cache, most_rows=50, seed=seed, **chosen) for seed in (0, 0, 1))
     assert one.equals(again)
     assert one["value"].iloc[0] != other["value"].iloc[0]

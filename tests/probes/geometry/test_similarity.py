@@ -30,7 +30,7 @@ def naive_hsic(k: NDArray[np.float64], m: NDArray[np.float64]) -> float:
 
 def naive_cka(x: NDArray[np.float32], y: NDArray[np.float32]) -> float:
     k, m = (np.asarray(each, np.float64) @ np.asarray(each, np.float64).T for each in (x, y))
-    return naive_hsic(k, m) / np.sqrt(naive_hsic(k, k) * naive_hsic(m, m))
+    return float(naive_hsic(k, m) / np.sqrt(naive_hsic(k, k) * naive_hsic(m, m)))
 
 
 @pytest.mark.parametrize("d", [3, 40])

@@ -34,8 +34,8 @@ def test_a_row_of_the_map_is_a_curve_on_its_own_scale() -> None:
     np.testing.assert_array_equal(np.asarray(first.get_array()), [[0, 0.5, 1]])
     np.testing.assert_array_equal(np.asarray(second.get_array()), [[0.5, 0]])
     assert first.get_clim() == second.get_clim() == (0, 1)
-    assert first.get_extent()[:2] == [-0.25, 1.25]
-    assert second.get_extent()[:2] == [0.25, 1.25]
+    assert list(first.get_extent()[:2]) == [-0.25, 1.25]
+    assert list(second.get_extent()[:2]) == [0.25, 1.25]
     assert [text.get_text().strip() for text in axes.texts] == ["0.0 to 50.0 accuracy", "-10.0 to 40.0 accuracy"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
     assert [line.get_xdata()[0] for line in axes.lines] == [1, 0.5]  # type: ignore[index]

@@ -85,7 +85,7 @@ def similarity(**other: str) -> pd.DataFrame:
 def test_similarity_has_one_scale_and_says_what_is_on_each_side() -> None:
     axes, key = make_figure(on_panel(draw_similarity), similarity(plan="backward:1"), title="t").axes
     [image] = axes.images
-    values = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
+    values: Any = np.ma.filled(np.ma.asarray(image.get_array()), np.nan)
     np.testing.assert_array_equal(values[:, 1], [0, 0.25, 0.5, 0.75])
     assert np.isnan(values[:, 0]).all()
     assert image.get_clim() == (0, 1)
