@@ -4,10 +4,10 @@
 # %% [markdown]
 # # The ladder of FREEZE
 #
-# How much must be trained on top of a frozen decoder? FREEZE climbs a ladder: the cosine of one layer, a small network on
-# the cosines of all layers, an encoder for each layer, and encoders that begin as autoencoders. Here it is climbed on
-# the shipped sample, with the epoch chosen on validation. About four minutes on two cores; the sample is no benchmark,
-# and its rungs need not come in the order of the paper's.
+# How much must be trained on top of a frozen decoder? FREEZE climbs a ladder: the cosine of one layer, a small network
+# on the cosines of all layers, an encoder for each layer, and encoders that begin as autoencoders. Here it is climbed
+# on the shipped sample, with the epoch chosen on validation. About four minutes on two cores; the sample is no
+# benchmark, and its rungs need not come in the order of the paper's.
 #
 # This notebook is built from `freeze_ladder.py` by `make notebook`; edit the script, not the notebook.
 
@@ -35,8 +35,8 @@ where = {
 # %% [markdown]
 # ## Rungs 1 to 3: one layer, all layers, an encoder for each
 #
-# The cosine of a layer needs no training but the choice of the layer. The network sees as many numbers of a pair as there
-# are layers. The siamese head encodes every layer first, with the log-variance loss.
+# The cosine of a layer needs no training but the choice of the layer. The network sees as many numbers of a pair as
+# there are layers. The siamese head encodes every layer first, with the log-variance loss.
 
 # %%
 rungs = icecore.run(
