@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         results,
         run,
         token_head,
+        write_report,
     )  # fmt: skip
 
 __all__ = [
@@ -51,7 +52,7 @@ __all__ = [
     "JoinedText",
     "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "compare", "extract_latents", "join_words",
     "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "register_head",
-    "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head",
+    "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head", "write_report",
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
     from probes.runs.loaded import LoadedRun, load_run
+    from probes.runs.reports import write_report
     from probes.runs.results import results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
@@ -35,11 +36,12 @@ _HOMES = {
     "results": "probes.runs.results",
     "run": "probes.runs.run",
     "token_head": "probes.heads.registry",
+    "write_report": "probes.runs.reports",
 }
 
 __all__ = [
     "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "compare", "load_head", "load_run",
-    "load_scorer", "load_task", "pair_head", "register_head", "results", "run", "token_head",
+    "load_scorer", "load_task", "pair_head", "register_head", "results", "run", "token_head", "write_report",
 ]  # fmt: skip
 
 

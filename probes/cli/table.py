@@ -183,10 +183,21 @@ _COMMANDS = (
             Argument("--head", "the head to compare; each run's best on validation when absent", completes="heads"),
             Argument("--split", "the split to compare on; test when absent, or validation where there is no test"),
             Argument("--resamples", "resamples of the paired bootstrap", 1000, int),
-            Argument("--out", "folder for comparison.md, curves.csv and the figure of the layers", completes="files"),
+            Argument("--out", "folder for report.html, comparison.md, curves.csv and the figure of the layers",
+                     completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
         examples=("compare runs/causal runs/nosink --out comparison",),
+    ),
+    Command(
+        "report", "report", "the report of runs as one HTML page",
+        "Write the report of a run, sweep or search again, from its folder; of several, one page side by side.",
+        (
+            Argument("RUNS", "run folders, as runs/demo", (), count="+", completes="runs"),
+            Argument("--out", "file to write; when absent report.html, in the folder of one run or here for several",
+                     completes="files"),
+        ),
+        examples=("report runs/demo", "report runs/causal runs/nosink --out both.html"),
     ),
     Command(
         "embed", "embed", "latents of the texts of a file, to a cache or a table",

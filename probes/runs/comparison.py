@@ -1,27 +1,27 @@
 """Runs beside each other: their results in one table, their layers on one scale, and paired differences."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import HeadError, printable, unknown_name
-from extract.files import read_file
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference, paired_scores
+from probes.report.blocks import Block, Table, markdown
 from probes.report.lead import best_result
-from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, percent, spread
+from probes.report.predictions import PREDICTIONS, read_predictions
+from probes.report.table import cell, describe_point, interval, metric_label, percent, spread
 from probes.runs.results import COLUMNS, read_scores, result_rows, results_by_plan
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
+    from rich.table import Table as ScreenTable
+
+    from probes.report.figures.style import Album
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
-PREDICTIONS = "predictions.csv"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,22 +88,27 @@ class Comparison:
 
     def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
         """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
-        from probes.report.figures.layers import draw_runs, layer_curves  # brings matplotlib with it
-        from probes.report.figures.style import Album
+        from probes.report.figures.style import Album  # brings matplotlib with it
+
+        album = Album(Path(folder), tuple(formats))
+        self.draw_into(album)
+        return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
+
+    def draw_into(self, album: "Album") -> None:
+        """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
+        from probes.report.figures.layers import draw_runs, layer_curves
 
         curved = {run.label: run.curved for run in self.runs if run.curved is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
         shared = set.intersection(*splits) if splits else set()
         if not shared:
-            return ()
+            return
         split = "validation" if "validation" in shared else min(shared)
         header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
-        album = Album(Path(folder), tuple(formats))
         album.add(
             "layers", draw_runs, curved, split, title=f"Score of each layer, {heads}",
             note=f"{header['task']['name']} on {header['decoder']['name']}; circles: the chosen layers",
         )  # fmt: skip
-        return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
 
     def __repr__(self) -> str:
         return f"<comparison of {len(self.runs)} runs by {self.metric} on {self.split}: {'; '.join(self.verdicts())}>"
@@ -113,12 +118,12 @@ class Comparison:
         first, gains = self.runs[0].label, zip(self.runs[1:], self.differences, strict=True)
         return [_verdict(run.label, first, gain, self.metric) for run, gain in gains]
 
-    def to_screen(self) -> "Table":
+    def to_screen(self) -> "ScreenTable":
         """Lay the comparison out for a terminal of 80 characters."""
         from rich.box import SIMPLE
-        from rich.table import Table
+        from rich.table import Table as ScreenTable
 
-        table = Table(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
+        table = ScreenTable(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
         table.add_column("run and head", overflow="fold")
         for title in ("validation", "test", f"over the first,\n{self.split}", "95 %\ninterval"):
             table.add_column(title, justify="right")
@@ -130,6 +135,10 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Write the comparison as Markdown: verdicts, the results, and the differences."""
+        return markdown([" ".join(f"{sentence}." for sentence in self.verdicts()), *self.blocks()])
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Give the results and the differences, as a report holds them."""
         rows = [
             (
                 run.label, run.plan, run.result.name + " (optimistic)" * run.result.is_optimistic,
@@ -145,10 +154,10 @@ class Comparison:
         ]
         titles = ("run", f"over {self.runs[0].label}", "95 % interval", "units")
         return (
-            f"{' '.join(f'{sentence}.' for sentence in self.verdicts())}\n\n"
-            f"{markdown_table([[cell(text) for text in row] for row in rows], TITLES)}\n\n"
+            Table(TITLES, [[cell(text) for text in row] for row in rows]),
             f"Scores times 100. Differences on {self.split}, of the predictions in {PREDICTIONS}, on the same "
-            f"resamples:\n\n{markdown_table([[cell(text) for text in row] for row in differences], titles)}\n"
+            "resamples:",
+            Table(titles, [[cell(text) for text in row] for row in differences]),
         )
 
 
@@ -171,7 +180,7 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     folders = [Path(run) for run in runs]
     if len(folders) < 2:
         raise HeadError(f"a comparison takes two run folders or more, and {len(folders)} was given.")
-    found = [_read_run(folder, label, head) for folder, label in zip(folders, _labels(folders), strict=True)]
+    found = [_read_run(folder, label, head) for folder, label in zip(folders, name_apart(folders), strict=True)]
     metrics = {run.result.metric for run in found}
     if len(metrics) > 1:
         raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; compare runs of one kind of task.")
@@ -189,7 +198,7 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     return Comparison(tuple(found), split, metric, tuple(gains))
 
 
-def _labels(folders: Sequence[Path]) -> list[str]:
+def name_apart(folders: Sequence[Path]) -> list[str]:
     """Name runs by their folders, with as much of the path as tells them apart."""
     parts = [folder.resolve().parts for folder in folders]
     depth = next((d for d in range(1, max(map(len, parts))) if len({each[-d:] for each in parts}) == len(parts)), 1)
@@ -210,19 +219,12 @@ def _read_run(folder: Path, label: str, head: str) -> ComparedRun:
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:
     """Read the rows of a split from predictions.csv, as columns; `unit` is the row where there is none."""
-    try:
-        rows = list(csv.DictReader(StringIO(read_file(run.folder / PREDICTIONS).decode("utf-8"), newline="")))
-        mine = [row for row in rows if row["split"] == split]
-        table = {name: [str(row[name]) for row in mine] for name in rows[0]}
-        table.setdefault("unit", table["row"])
-        table["gold"], table[run.result.name]
-    except (OSError, ValueError, KeyError, IndexError, csv.Error) as error:
-        raise HeadError(
-            f"{str(run.folder / PREDICTIONS)!r} cannot be read ({type(error).__name__}: {error}); run its config again."
-        ) from error
-    if not mine:
-        raise unknown_name(f"split of the run {run.label!r}", split, dict.fromkeys(row["split"] for row in rows))
-    return table
+    tables = read_predictions(run.folder)
+    if split not in tables:
+        raise unknown_name(f"split of the run {run.label!r}", split, tables)
+    if run.result.name not in tables[split]:
+        raise HeadError(f"{str(run.folder / PREDICTIONS)!r} has no column {run.result.name!r}; run its config again.")
+    return tables[split]
 
 
 def _require_same_rows(

@@ -8,7 +8,9 @@ from rich.console import Console
 from extract.errors import ConfigError, first_line
 from extract.files import write_file
 from probes.cli.screen import show
+from probes.report.page.page import PAGE
 from probes.runs.comparison import compare
+from probes.runs.reports import write_comparison
 
 
 def compare_command(found: SimpleNamespace) -> int:
@@ -26,5 +28,7 @@ def compare_command(found: SimpleNamespace) -> int:
         drawn = comparison.draw(folder, formats=found.figures)
         pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
         write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
-        show("\n".join(f"written: {path}" for path in (folder / "comparison.md", folder / "curves.csv", *drawn)))
+        write_comparison(comparison, folder / PAGE)
+        files = (folder / PAGE, folder / "comparison.md", folder / "curves.csv", *drawn)
+        show("\n".join(f"written: {path}" for path in files))
     return 0

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from probes.report.document import Context, result_rows, summary_text
+from probes.report.document import Context, result_rows, run_document, summary_text
 from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run, seal_scores
 from probes.report.table import describe_point, interval, markdown_table, number, spread
@@ -28,12 +28,12 @@ from tests.probes.report.made_runs import (
 )
 
 
-def context(made: MadeRun, **figures: tuple[str, ...]) -> Context:
-    return Context(made.scores, made.task, made.kind.report, figures)
+def context(made: MadeRun) -> Context:
+    return Context(made.scores, made.kind.report.rows(made.task), made.kind.report)
 
 
-def summary(made: MadeRun) -> str:
-    return summary_text(context(made))
+def summary(made: MadeRun, **figures: tuple[str, ...]) -> str:
+    return summary_text(run_document(context(made)), figures)
 
 
 def section(text: str, title: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_a_terminal_has_the_columns_that_fit(made: MadeRun) -> None:
 
 def test_every_kind_has_the_same_document(made: MadeRun) -> None:
     told = made.with_header(task={"is_sample": True, "notes": ["look here"]}, protocol="magnet")
-    text = summary_text(context(told, **{"A figure": ("figures/a.png",)}))
+    text = summary(told, **{"A figure": ("figures/a.png",)})
     name, lead, sample = text.split("\n\n")[:3]
     assert name == "# made"
     assert lead.startswith("The ")
@@ -269,7 +269,7 @@ def test_words_without_a_latent(words: MadeRun, left_out: tuple[bool, bool], lin
     for (name, result), leaves_out_cut in zip(words.scores.heads.items(), left_out, strict=True):
         words = words.with_head(name, options={**result.options, "leaves_out_cut": leaves_out_cut})
     rules = "Spans are counted by the rules of conlleval, unless marked strict."
-    assert list(without_latent(context(words))) == [f"\n{rules} {line}"]
+    assert list(without_latent(context(words))) == [f"{rules} {line}"]
     assert line in summary(words)
 
 
@@ -305,7 +305,7 @@ def test_a_run_folder_is_whole(
     made: MadeRun, tmp_path: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
 ) -> None:
     write_run(tmp_path, made.scores, made.task, made.kind.report)
-    files = ["predictions.csv", "scores.json", "summary.md"]
+    files = ["predictions.csv", "report.html", "scores.json", "summary.md"]
     conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
     figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
     assert listing(tmp_path) == sorted([*files, *conll, *figures])
