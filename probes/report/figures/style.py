@@ -103,7 +103,10 @@ def save_figure(figure: Figure, path: Path, *, file_format: str) -> None:
     """Write a figure; the same figure always has the same bytes."""
     drawn = BytesIO()
     with context(["default", THEME]):
-        figure.savefig(drawn, format=file_format, metadata=UNDATED[file_format])
+        if file_format == "png":  # `savefig` would draw it twice
+            FigureCanvasAgg(figure).print_png(drawn, metadata=UNDATED["png"])
+        else:
+            figure.savefig(drawn, format=file_format, metadata=UNDATED[file_format])
     write_file(path, drawn.getvalue())
 
 

@@ -89,7 +89,8 @@ def _drawn_bars(axes: Axes) -> Iterator[tuple[object, Column]]:
     is_upright = _is_upright(axes)
     for each in axes.containers:
         if isinstance(each, BarContainer):
-            middles = [round(float(bar.get_center()[0 if is_upright else 1]), 6) for bar in each]
+            starts = [(bar.get_x(), bar.get_width()) if is_upright else (bar.get_y(), bar.get_height()) for bar in each]
+            middles = [round(float(start + size / 2), 6) for start, size in starts]
             sizes = [_number(bar.get_height() if is_upright else bar.get_width()) for bar in each]
             yield each.get_label(), dict(zip(middles, sizes, strict=True))
         elif isinstance(each, ErrorbarContainer) and _is_named(each.get_label()):
@@ -135,7 +136,8 @@ def _band(band: PolyCollection) -> Column:
     ends: dict[float, list[float]] = {}
     for path in band.get_paths():
         for x, y in np.asarray(path.vertices).tolist():
-            ends.setdefault(x, []).append(y)
+            if math.isfinite(x) and math.isfinite(y):
+                ends.setdefault(x, []).append(y)
     return {x: _ends(min(found), max(found)) for x, found in ends.items()}
 
 

@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any
 from xml.etree import ElementTree
 
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -41,8 +42,10 @@ def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict
     for dots in (each for each in figure.findobj(_has_many_dots)):
         dots.set_rasterized(True)
     drawn = BytesIO()
-    with context(["default", {**style.THEME, "svg.fonttype": "none", "savefig.dpi": 200}]):
-        figure.savefig(drawn, format="svg", metadata=NO_METADATA, transparent=True)
+    with context(["default", {**style.THEME, "svg.fonttype": "none"}]):
+        for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+            patch.set_facecolor("none")
+        FigureCanvasSVG(figure).print_svg(drawn, metadata=NO_METADATA)  # `savefig` would draw it twice
     root = ElementTree.fromstring(drawn.getvalue())
     for parent in root.iter():
         for child in [each for each in parent if each.tag.endswith("}style")]:

@@ -16,7 +16,7 @@ from probes.report.document import Context, result_rows, run_document, summary_t
 from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run, seal_scores
 from probes.report.table import describe_point, interval, markdown_table, number, spread
-from probes.report.write import screen_table, without_nan, write_pretraining, write_run
+from probes.report.write import screen_table, without_nan, write_pretraining
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
     HEADS_OF,
@@ -302,20 +302,19 @@ FIGURES = {
 
 
 def test_a_run_folder_is_whole(
-    made: MadeRun, tmp_path: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
+    made: MadeRun, folder: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
 ) -> None:
-    write_run(tmp_path, made.scores, made.task, made.kind.report)
     files = ["predictions.csv", "report.html", "scores.json", "summary.md"]
     conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
     figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
-    assert listing(tmp_path) == sorted([*files, *conll, *figures])
-    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert listing(folder) == sorted([*files, *conll, *figures])
+    text = (folder / "summary.md").read_text(encoding="utf-8")
     for file in figures:
         assert f"]({file})" in text
-        with Image.open(tmp_path / file) as image:
+        with Image.open(folder / file) as image:
             assert min(image.size) > 300
             assert np.ptp(np.asarray(image.convert("L"))) > 100
-    written = read_json(tmp_path / "scores.json")
+    written = read_json(folder / "scores.json")
     assert written.pop("sha256") == seal_scores(written)
     assert written == without_nan(made.scores.to_dict())
     assert without_nan(read_run(written).to_dict()) == written
@@ -339,8 +338,7 @@ def test_scores_of_another_schema_are_refused(pairs: MadeRun) -> None:
         read_run({**values, "what": "sweep"})
 
 
-def read_predictions(made: MadeRun, folder: Path) -> list[dict[str, str]]:
-    write_run(folder, made.scores, made.task, made.kind.report)
+def read_rows(folder: Path) -> list[dict[str, str]]:
     with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -353,8 +351,8 @@ INPUTS = {
 }
 
 
-def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:
-    rows = read_predictions(made, tmp_path)
+def test_predictions_have_one_format(made: MadeRun, folder: Path) -> None:
+    rows = read_rows(folder)
     assert list(rows[0]) == ["split", "row", *INPUTS[made.kind.name], "gold", *made.scores.heads]
     for split in made.task.splits:
         part = [row for row in rows if row["split"] == split]
@@ -375,8 +373,9 @@ def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:
                 np.testing.assert_allclose([float(row[name]) for row in part], found, atol=5e-5)
 
 
-def test_predictions_of_words_name_sentence_and_position(words: MadeRun, tmp_path: Path) -> None:
-    rows = read_predictions(words, tmp_path)
+def test_predictions_of_words_name_sentence_and_position(words: MadeRun, write_once: Callable[[str], Path]) -> None:
+    folder = write_once("words")
+    rows = read_rows(folder)
     sentences = words.task.splits["test"]
     wanted = [
         (str(row), str(position), word, tag)
@@ -386,7 +385,7 @@ def test_predictions_of_words_name_sentence_and_position(words: MadeRun, tmp_pat
     found = [(row["row"], row["position"], row["word"], row["gold"]) for row in rows if row["split"] == "test"]
     assert found == wanted
     assert [row["token-mix"] for row in rows if row["split"] == "train"][1] == ""  # the word that was cut
-    lines = (tmp_path / "predictions" / "train.conll").read_text(encoding="utf-8").split("\n")
+    lines = (folder / "predictions" / "train.conll").read_text(encoding="utf-8").split("\n")
     tagged = [line.split("\t") for line in lines if line]
     assert tagged[1][2:] == [".", "."]
     assert [row[0] for row in tagged] == [row["word"] for row in rows if row["split"] == "train"]
