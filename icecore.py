@@ -35,11 +35,13 @@ if TYPE_CHECKING:
         LogisticProbe,
         RunConfig,
         compare,
+        expected_validation,
         load_head,
         load_run,
         load_scorer,
         load_task,
         pair_head,
+        paired_tests,
         register_head,
         results,
         run,
@@ -50,8 +52,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
     "JoinedText",
-    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "compare", "extract_latents", "join_words",
-    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "register_head",
+    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "compare", "expected_validation",
+    "extract_latents", "join_words",
+    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests", "register_head",
     "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head", "write_report",
 ]  # fmt: skip
 

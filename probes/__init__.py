@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
     from probes.runs.loaded import LoadedRun, load_run
+    from probes.runs.paired_tests import paired_tests
     from probes.runs.reports import write_report
-    from probes.runs.results import results
+    from probes.runs.results import expected_validation, results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
     from probes.tasks.table import load_task
@@ -27,11 +28,13 @@ _HOMES = {
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
     "compare": "probes.runs.comparison",
+    "expected_validation": "probes.runs.results",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks.table",
     "pair_head": "probes.heads.registry",
+    "paired_tests": "probes.runs.paired_tests",
     "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
@@ -40,8 +43,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "compare", "load_head", "load_run",
-    "load_scorer", "load_task", "pair_head", "register_head", "results", "run", "token_head", "write_report",
+    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "compare", "expected_validation",
+    "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests", "register_head", "results", "run",
+    "token_head", "write_report",
 ]  # fmt: skip
 
 

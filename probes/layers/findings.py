@@ -1,7 +1,7 @@
 """What was found about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 FINDINGS_SCHEMA = 1
@@ -37,6 +37,7 @@ VIEWS = {
     "prefix": View("up to the layer", "how far do all layers up to it get?", is_gain=False, is_retrained=True),
     "suffix": View("from the layer on", "how far do it and all above get?", is_gain=False, is_retrained=True),
     "greedy": View("greedy forward", "how few layers suffice?", is_gain=False, is_retrained=True),
+    "greedy-gap": View("all minus picked", "what do the picked layers lack?", is_retrained=True),
     "new-information": View(
         "new information", "how many bits does it tell that the best layer does not?", is_retrained=True
     ),
@@ -130,6 +131,10 @@ class HeadFindings:
     def curve(self, view: str, name: str = "") -> ViewCurve | None:
         """Return a view, None where it was not computed."""
         return next((each for each in self.curves if each.view == view and name in ("", each.name)), None)
+
+    def answered(self, answer: str) -> "HeadFindings":
+        """Return the findings with an answer."""
+        return replace(self, answer=answer)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form: plain values by the names of the fields."""

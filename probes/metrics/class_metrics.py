@@ -33,6 +33,19 @@ def count_classes(predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], *
     return ClassCounts(hits.astype(np.float64), n_predicted.astype(np.float64), n_gold.astype(np.float64))
 
 
+def count_by_unit(
+    predicted: NDArray[np.integer], gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"]
+) -> Float[np.ndarray, "S U C"]:
+    """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
+    n_classes = 1 + max((int(side.max()) for side in (predicted, gold) if side.size), default=0)
+    counts = np.zeros((len(predicted), int(units.max(initial=-1)) + 1, 3, n_classes))
+    for table, row in zip(counts, predicted, strict=True):
+        is_hit = row == gold
+        for k, (of, classes) in enumerate(((units[is_hit], gold[is_hit]), (units, row), (units, gold))):
+            np.add.at(table[:, k], (of, classes), 1)
+    return counts.reshape(*counts.shape[:2], 3 * n_classes)
+
+
 def _f1_per_class(counts: ClassCounts) -> NDArray[np.float64]:
     """F1 of each class; 0 for a class that is neither gold nor predicted."""
     return _divide(2 * counts.hits, counts.n_predicted + counts.n_gold, empty=0.0)

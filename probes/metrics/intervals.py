@@ -18,7 +18,7 @@ from probes.metrics.bootstrap import (
     summarise,
     summarise_counts,
 )
-from probes.metrics.class_metrics import ClassCounts, class_metric
+from probes.metrics.class_metrics import ClassCounts, class_metric, count_by_unit
 from probes.metrics.correlation import CORRELATIONS
 from probes.metrics.spans import f1_of_counts
 
@@ -136,14 +136,7 @@ def _class_counts(
     predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], groups: Sequence[str] | None
 ) -> Float[np.ndarray, "S U C"]:
     """Count hits, predictions and gold rows of each unit and class, side by side: `C` is three times the classes."""
-    units = number_units(groups, len(gold))
-    n_classes = 1 + max((int(side.max()) for side in (predicted, gold) if side.size), default=0)
-    counts = np.zeros((len(predicted), int(units.max(initial=-1)) + 1, 3, n_classes))
-    for table, row in zip(counts, predicted, strict=True):
-        is_hit = row == gold
-        for k, (of, classes) in enumerate(((units[is_hit], gold[is_hit]), (units, row), (units, gold))):
-            np.add.at(table[:, k], (of, classes), 1)
-    return counts.reshape(*counts.shape[:2], 3 * n_classes)
+    return count_by_unit(predicted, gold, number_units(groups, len(gold)))
 
 
 def _of_classes(metric: str) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:

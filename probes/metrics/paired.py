@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from probes.metrics.bootstrap import DEFAULT, Resampling, number_units, resample, score_counts
-from probes.metrics.class_metrics import score_classes
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.intervals import resample_correlations, resample_scores
+from probes.metrics.intervals import resample_correlations
+from probes.metrics.significance import OfSums
 from probes.metrics.spans import count_tag_spans, f1_of_counts
+from probes.metrics.unit_scorer import class_scorer, correlation_scorer
 
 SPAN_F1 = "span-f1"
 
@@ -43,20 +44,40 @@ def paired_scores(
         UnknownNameError: Another metric.
         TaskError: Not one unit per row.
     """
-    numbers = number_units(units, len(gold))
-    if metric in CORRELATIONS:
+    if metric in CORRELATIONS:  # ranks of Spearman are those within a resample
         rows, target = np.array(predicted, np.float64), np.array(gold, np.float64)
-        groups = list(units) if len(set(units)) < len(units) else None  # single rows are drawn much faster
         values = np.array([CORRELATIONS[metric](row, target) for row in rows])
+        groups = _groups(units)
         return values, resample_correlations(rows, target, metric=metric, groups=groups, resampling=resampling)
+    counts, of_sums = unit_counts(predicted, gold, metric=metric, units=units, sentences=sentences)
+    score = score_counts(counts, of_sums)
+    return np.asarray(of_sums(counts.sum(1))), resample(score, n_units=counts.shape[1], resampling=resampling)
+
+
+def unit_counts(
+    predicted: Sequence[Sequence[Any]], gold: Sequence[Any], *, metric: str, units: Sequence[str],
+    sentences: Sequence[str] = (),
+) -> tuple[Float[np.ndarray, "S U C"], OfSums]:  # fmt: skip
+    """Count what a metric needs of every unit, and return what computes it from sums; arguments as in `paired_scores`.
+
+    Predictions that a correlation compares are standardised, or ranked, system by system.
+    """
+    numbers = number_units(units, len(gold))
     if metric == SPAN_F1:
-        counts = np.stack([_span_counts(tags, gold, numbers, sentences) for tags in predicted])
-        values = np.asarray(f1_of_counts(counts.sum(1).astype(np.float64)))
-        return values, resample(score_counts(counts, f1_of_counts), n_units=counts.shape[1], resampling=resampling)
+        spans = [_span_counts(tags, gold, numbers, sentences) for tags in predicted]
+        return np.stack(spans).astype(np.float64), f1_of_counts
+    if metric in CORRELATIONS:
+        scorer = correlation_scorer(np.array(gold, np.float64), metric=metric, groups=_groups(units))
+        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
     names = {name: code for code, name in enumerate(dict.fromkeys((*gold, *(n for row in predicted for n in row))))}
     codes = np.array([[names[name] for name in row] for row in (gold, *predicted)])
-    values = score_classes(codes[1:], codes[0], metric=metric)
-    return values, resample_scores(codes[1:], codes[0], metric=metric, groups=list(units), resampling=resampling)
+    scorer = class_scorer(codes[0], metric=metric, groups=list(units))
+    return scorer.count(codes[1:]), scorer.of_sums
+
+
+def _groups(units: Sequence[str]) -> list[str] | None:
+    """Return None where every row is a unit: single rows are drawn much faster."""
+    return list(units) if len(set(units)) < len(units) else None
 
 
 def difference(

@@ -1,19 +1,20 @@
 """Runs beside each other: their results in one table, their layers on one scale, and paired differences."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.errors import HeadError, printable, unknown_name
+from extract.errors import HeadError, printable
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import Difference, difference, paired_scores
+from probes.metrics.paired import Difference, difference
+from probes.metrics.significance import bootstrap_p_value, correct_p_values
 from probes.report.blocks import Block, Table, markdown
-from probes.report.lead import best_result
-from probes.report.predictions import PREDICTIONS, read_predictions
-from probes.report.table import cell, describe_point, interval, metric_label, percent, spread
-from probes.runs.results import COLUMNS, read_scores, result_rows, results_by_plan
+from probes.report.predictions import PREDICTIONS
+from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
+from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
+from probes.runs.results import COLUMNS, result_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,23 +23,8 @@ if TYPE_CHECKING:
     from probes.report.figures.style import Album
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
-
-
-@dataclass(frozen=True, eq=False)
-class ComparedRun:
-    """One run of a comparison: its name there, its scores, and the head that is compared."""
-
-    label: str
-    folder: Path
-    values: Mapping[str, Any]
-    result: HeadResult
-    curved: HeadResult | None
-    """The head whose layers are drawn: the compared one, or else one that scores single layers."""
-
-    @property
-    def plan(self) -> str:
-        """The mask plan, as text."""
-        return str(self.values["cache"]["plan"])
+LEVEL = 0.05
+"""A corrected p-value below it is a finding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,25 +36,28 @@ class Comparison:
         split: The split whose predictions are compared.
         metric: What they are scored by.
         differences: What each further run has over the first, with a paired interval.
+        p_values: Of the differences, by the same resamples, corrected by Holm for their number.
     """
 
     runs: tuple[ComparedRun, ...]
     split: str
     metric: str
     differences: tuple[Difference, ...]
+    p_values: tuple[float, ...]
 
     @property
     def table(self) -> "pd.DataFrame":
-        """A row per run: its head, scores as fractions, and what it has over the first run, with interval."""
+        """A row per run: its head, scores as fractions, and what it has over the first run, with interval and p."""
         import pandas as pd
 
         nothing = Difference(0.0, float("nan"), float("nan"), self.differences[0].n_units)
         rows = []
-        for run, gain in zip(self.runs, (nothing, *self.differences), strict=True):
+        gains = zip((nothing, *self.differences), (float("nan"), *self.p_values), strict=True)
+        for run, (gain, p_value) in zip(self.runs, gains, strict=True):
             means = {split: run.result.mean(split) for split in ("validation", "test") if split in run.result.summary}
             rows.append({
                 "run": run.label, "plan": run.plan, "head": run.result.name, "metric": self.metric, **means,
-                "difference": gain.value, "low": gain.low, "high": gain.high,
+                "difference": gain.value, "low": gain.low, "high": gain.high, "p_value": p_value,
             })  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -78,10 +67,10 @@ class Comparison:
         import pandas as pd
 
         rows = [
-            {"run": run.label, "plan": run.plan, "head": run.curved.name, "pooling": run.curved.pooling, **row}
+            {"run": run.label, "plan": run.plan, "head": curved.name, "pooling": curved.pooling, **row}
             for run in self.runs
-            if run.curved is not None
-            for row in result_rows(run.curved)
+            if (curved := _curved(run)) is not None
+            for row in result_rows(curved)
             if row["record"] == "curve"
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -98,7 +87,7 @@ class Comparison:
         """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
         from probes.report.figures.layers import draw_runs, layer_curves
 
-        curved = {run.label: run.curved for run in self.runs if run.curved is not None}
+        curved = {run.label: found for run in self.runs if (found := _curved(run)) is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
         shared = set.intersection(*splits) if splits else set()
         if not shared:
@@ -114,9 +103,10 @@ class Comparison:
         return f"<comparison of {len(self.runs)} runs by {self.metric} on {self.split}: {'; '.join(self.verdicts())}>"
 
     def verdicts(self) -> list[str]:
-        """Say of every further run whether it can be told from the first, in a sentence."""
-        first, gains = self.runs[0].label, zip(self.runs[1:], self.differences, strict=True)
-        return [_verdict(run.label, first, gain, self.metric) for run, gain in gains]
+        """Say of every further run whether it can be told from the first, in a sentence; of several by Holm's p."""
+        first, gains = self.runs[0].label, zip(self.runs[1:], self.differences, self.p_values, strict=True)
+        n_tests = len(self.differences)
+        return [_verdict(run.label, first, gain, self.metric, p_value, n_tests) for run, gain, p_value in gains]
 
     def to_screen(self) -> "ScreenTable":
         """Lay the comparison out for a terminal of 80 characters."""
@@ -125,13 +115,28 @@ class Comparison:
 
         table = ScreenTable(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
         table.add_column("run and head", overflow="fold")
-        for title in ("validation", "test", f"over the first,\n{self.split}", "95 %\ninterval"):
+        for title in (
+            "validation",
+            "test",
+            f"over the first,\n{self.split}",
+            "95 %\ninterval",
+            *self._p_title("p,\nHolm"),
+        ):
             table.add_column(title, justify="right")
-        gains = [("", ""), *((percent(gain.value, sign="+"), _ends(gain)) for gain in self.differences)]
+        gains = [("",) * 3, *self._gains()]
         for run, gain in zip(self.runs, gains, strict=True):
             scores = (spread(_summary(run, split, self.metric)) for split in ("validation", "test"))
-            table.add_row(printable(f"{run.label}\n{run.result.name}"), *scores, *gain)
+            table.add_row(printable(f"{run.label}\n{run.result.name}"), *scores, *gain[: len(table.columns) - 3])
         return table
+
+    def _gains(self) -> list[tuple[str, str, str]]:
+        """Write what each further run has over the first, its interval and its p-value."""
+        found = zip(self.differences, self.p_values, strict=True)
+        return [(percent(gain.value, sign="+"), _ends(gain), number(p_value, 3)) for gain, p_value in found]
+
+    def _p_title(self, title: str) -> tuple[str, ...]:
+        """Name the column of p-values, where there are several to correct; one is as its interval says."""
+        return (title,) * (len(self.differences) > 1)
 
     def to_markdown(self) -> str:
         """Write the comparison as Markdown: verdicts, the results, and the differences."""
@@ -148,11 +153,11 @@ class Comparison:
             )
             for run in self.runs
         ]  # fmt: skip
+        titles = ("run", f"over {self.runs[0].label}", "95 % interval", *self._p_title("p (Holm)"), "units")
         differences = [
-            (run.label, percent(gain.value, sign="+"), _ends(gain), f"{gain.n_units:,}")
-            for run, gain in zip(self.runs[1:], self.differences, strict=True)
+            (run.label, *gain[: len(titles) - 2], f"{self.differences[0].n_units:,}")
+            for run, gain in zip(self.runs[1:], self._gains(), strict=True)
         ]
-        titles = ("run", f"over {self.runs[0].label}", "95 % interval", "units")
         return (
             Table(TITLES, [[cell(text) for text in row] for row in rows]),
             f"Scores times 100. Differences on {self.split}, of the predictions in {PREDICTIONS}, on the same "
@@ -180,64 +185,17 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     folders = [Path(run) for run in runs]
     if len(folders) < 2:
         raise HeadError(f"a comparison takes two run folders or more, and {len(folders)} was given.")
-    found = [_read_run(folder, label, head) for folder, label in zip(folders, name_apart(folders), strict=True)]
-    metrics = {run.result.metric for run in found}
-    if len(metrics) > 1:
-        raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; compare runs of one kind of task.")
-    [metric] = metrics
-    split = split or ("test" if all("test" in run.result.summary for run in found) else "validation")
-    tables = [_read_predictions(run, split) for run in found]
-    for run, table in zip(found[1:], tables[1:], strict=True):
-        _require_same_rows(found[0], tables[0], run, table, split)
-    gold, units, sentences = tables[0]["gold"], tables[0]["unit"], tables[0]["row"]
-    predicted = [table[run.result.name] for run, table in zip(found, tables, strict=True)]
-    values, resampled = paired_scores(
-        predicted, gold, metric=metric, units=units, sentences=sentences, resampling=Resampling(n_resamples)
-    )
-    gains = [difference(values, resampled, k, 0, n_units=len(set(units))) for k in range(1, len(found))]
-    return Comparison(tuple(found), split, metric, tuple(gains))
+    found = read_runs(folders, head)
+    rows = read_rows(found, split)
+    values, resampled = rows.scores(Resampling(n_resamples))
+    gains = [difference(values, resampled, k, 0, n_units=len(set(rows.units))) for k in range(1, len(found))]
+    p_values = correct_p_values([bootstrap_p_value(row - resampled[0]) for row in resampled[1:]])
+    return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()))
 
 
-def name_apart(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, with as much of the path as tells them apart."""
-    parts = [folder.resolve().parts for folder in folders]
-    depth = next((d for d in range(1, max(map(len, parts))) if len({each[-d:] for each in parts}) == len(parts)), 1)
-    return ["/".join(each[-depth:]) for each in parts]
-
-
-def _read_run(folder: Path, label: str, head: str) -> ComparedRun:
-    values = read_scores(folder)
-    if values["what"] != "run":
-        raise HeadError(f"{str(folder)!r} is a {values['what']}, which compares its plans itself; compare runs.")
-    heads = {result.name: result for _, result in results_by_plan(values)}
-    if head and head not in heads:
-        raise unknown_name(f"head of the run {label!r}", head, heads)
-    result = heads[head] if head else best_result(heads.values())
-    curved = next((each for each in (result, *heads.values()) if each.curves and len(each.layers) > 1), None)
-    return ComparedRun(label, folder, values, result, curved)
-
-
-def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:
-    """Read the rows of a split from predictions.csv, as columns; `unit` is the row where there is none."""
-    tables = read_predictions(run.folder)
-    if split not in tables:
-        raise unknown_name(f"split of the run {run.label!r}", split, tables)
-    if run.result.name not in tables[split]:
-        raise HeadError(f"{str(run.folder / PREDICTIONS)!r} has no column {run.result.name!r}; run its config again.")
-    return tables[split]
-
-
-def _require_same_rows(
-    first: ComparedRun, wanted: Mapping[str, list[str]], run: ComparedRun, found: Mapping[str, list[str]], split: str
-) -> None:
-    """Refuse runs whose rows differ: texts, order or gold."""
-    inputs = [name for name in wanted if name not in first.values["heads"] and name != "unit"]
-    for name in inputs:
-        if found.get(name) != wanted[name]:
-            raise HeadError(
-                f"{run.label!r} and {first.label!r} differ in {name!r} of {split} ({len(found['row'])} and "
-                f"{len(wanted['row'])} rows): compare runs of the same rows."
-            )
+def _curved(run: ComparedRun) -> HeadResult | None:
+    """Choose the head whose layers are drawn: the compared one, or else one that scores single layers."""
+    return next((each for each in (run.result, *run.heads.values()) if each.curves and len(each.layers) > 1), None)
 
 
 def _summary(run: ComparedRun, split: str, metric: str) -> Any:
@@ -248,8 +206,10 @@ def _ends(gain: Difference) -> str:
     return f"{percent(gain.low, sign='+')} to {percent(gain.high, sign='+')}"
 
 
-def _verdict(label: str, first: str, gain: Difference, metric: str) -> str:
+def _verdict(label: str, first: str, gain: Difference, metric: str, p_value: float, n_tests: int) -> str:
     by = f"{percent(abs(gain.value))} {metric_label(metric)}"
-    if gain.low > 0 or gain.high < 0:
-        return f"{label} is {'better' if gain.low > 0 else 'worse'} than {first} by {by} ({_ends(gain)})"
-    return f"{label} cannot be told from {first}: {percent(gain.value, sign='+')} ({_ends(gain)})"
+    found = f"({_ends(gain)}{f'; p {number(p_value, 3)}, corrected for {n_tests} runs' * (n_tests > 1)})"
+    is_told = p_value < LEVEL if n_tests > 1 else gain.low > 0 or gain.high < 0
+    if is_told:
+        return f"{label} is {'better' if gain.value > 0 else 'worse'} than {first} by {by} {found}"
+    return f"{label} cannot be told from {first}: {percent(gain.value, sign='+')} {found}"

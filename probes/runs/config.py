@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
+from probes.fitting.loggers import check_loggers
 from probes.fitting.protocols import find_protocol
 from probes.heads.registry import check_head, resolve_head
 from probes.latents.poolings import split_poolings
@@ -130,6 +131,8 @@ class RunConfig:
     """Bootstrap resamples behind every interval."""
     figures: tuple[str, ...] = ("png",)
     """Formats of the figures: png, svg, pdf, one or several."""
+    loggers: tuple[str, ...] = ()
+    """Logs of every epoch of trained heads, in their folders: csv, tensorboard, one, both or none."""
     caches: str = "caches"
     """Folder of caches, shared by runs."""
     runs: str = "runs"
@@ -147,6 +150,7 @@ class RunConfig:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ConfigError(f"seeds are {list(self.seeds)}; allowed: at least one, each once.")
         object.__setattr__(self, "figures", figure_formats(self.figures))
+        check_loggers(self.loggers)
         if self.bootstrap < 100:
             raise ConfigError(f"bootstrap is {self.bootstrap}; allowed: 100 resamples or more.")
         if not self.heads:

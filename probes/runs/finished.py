@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.spec import DecoderSpec, split_random
 from extract.digest import digest_bytes
-from extract.errors import CacheIdentityError, HeadError
+from extract.errors import CacheIdentityError, HeadError, first_line
 from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
@@ -23,6 +23,7 @@ from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.registry import find_head
 from probes.report.lead import best_result
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
+from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
 from probes.runs.kinds import KINDS
 from probes.runs.record import CONFIG
 
@@ -135,6 +136,22 @@ def _require_unchanged(values: Mapping[str, Any], settings: bytes) -> None:
             raise ValueError(f"{name} was changed after the run had ended, or is older than its seal; run it again")
 
 
+def read_config(folder: Path) -> RunConfig:
+    """Read the configuration of a run back; HeadError for a folder without one."""
+    try:
+        values = yaml.safe_load(read_file(folder / CONFIG))
+        parts = {
+            "decoder": DecoderSpec(**values["decoder"]), "extraction": read_spec(values["extraction"]),
+            "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
+        }  # fmt: skip
+        return RunConfig(**{**_tuples(values), **parts})
+    except UNREADABLE as error:
+        raise HeadError(
+            f"folder {str(folder)!r} holds no {CONFIG} of a run ({first_line(error)}); allowed: a folder made by "
+            "`icecore run`, as runs/demo."
+        ) from error
+
+
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:
     """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
     parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
@@ -195,10 +212,11 @@ def _near_spans(spec: ExtractionSpec, folder: Path, base: str) -> ExtractionSpec
 
 def _find(name: str, folder: Path, base: str) -> str:
     """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
-    if not name or Path(name).is_absolute() or Path(name).expanduser().exists():
+    plain = split_random(name)[0]
+    if not name or Path(name).is_absolute() or Path(plain).expanduser().exists():
         return name
-    from_folder = folder.resolve() / os.path.relpath(name, base)
-    return str(from_folder) if from_folder.exists() else name
+    from_folder = str(folder.resolve() / os.path.relpath(plain, base))
+    return from_folder + name.removeprefix(plain) if Path(from_folder).exists() else name
 
 
 def _latents(saved: SavedHead[FittedModule]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from extract.run.runner import extract_latents
 from extract.run.workers import Workers, join_workers
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import EpochReport, ignore_epoch
+from probes.fitting.loggers import require_loggers
 from probes.fitting.protocols import find_protocol
 from probes.fitting.saved import SavedHead
 from probes.heads.entries import Purpose
@@ -73,6 +74,7 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
 
     `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
     """
+    require_loggers(config.loggers)
     purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
     for name, resolved in config.resolve_heads().items():
         HEADS[name].check(task, resolved, purpose)

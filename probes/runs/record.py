@@ -27,7 +27,7 @@ MOST_LETTERS = 60
 """Of what a folder is named after beside its run."""
 PATH_KEYS = ("caches", "runs", "name", "adapter", "spans")
 """Settings that name a place whether it is there or not."""
-LOOKS = ("figures",)
+LOOKS = ("figures", "loggers")
 """Settings of how a report looks, not of what it says: a run again with others goes to the same folder."""
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 

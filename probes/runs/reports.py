@@ -8,8 +8,9 @@ from extract.errors import HeadError, first_line
 from extract.own.names import import_own, require_recorded
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import read_plans, read_run
-from probes.runs.comparison import Comparison, compare, name_apart
+from probes.runs.comparison import Comparison, compare
 from probes.runs.kinds import KINDS
+from probes.runs.paired_tests import name_apart
 from probes.runs.results import read_scores
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from extract.files import read_file
 from extract.own.names import describe_own
 from extract.run.runner import own_names
 from extract.store.cache import LatentCache
+from probes.fitting.loggers import with_loggers
 from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
@@ -119,7 +120,9 @@ def make_setting(
 def evaluate_heads(config: RunConfig, setting: Setting, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
     """Fit every head of a configuration, or find it fitted."""
     return {
-        name: HEADS[name].evaluate(resolved, setting, partial(watcher.epochs, name))
+        name: HEADS[name].evaluate(
+            resolved, setting, with_loggers(partial(watcher.epochs, name), config.loggers, setting.folder / name)
+        )
         for name, resolved in config.resolve_heads().items()
     }
 

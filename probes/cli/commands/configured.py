@@ -14,13 +14,13 @@ from extract.run.runner import describe_extraction, unique_texts
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
 from probes.cli.commands.embed import embed_file
-from probes.cli.screen import screen_watcher, show
+from probes.cli.screen import show, watcher_of
 from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import check_heads, load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.corpora import load_corpus
@@ -30,19 +30,19 @@ from probes.tasks.corpus import Corpus
 def run_command(found: SimpleNamespace) -> int:
     """Extract what is missing, fit every head, report."""
     if found.dry_run:
-        return _dry_run(found.config)
-    _show(run(found.config, watcher=screen_watcher(Console(stderr=True)), command=command_line()))
+        return _dry_run(found.config, watcher_of(found))
+    _show(run(found.config, watcher=watcher_of(found), command=command_line()))
     return 0
 
 
 def extract_command(found: SimpleNamespace) -> int:
     """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
     if found.texts:
-        return embed_file(found.config, found.texts, column=found.column, to=found.out)
+        return embed_file(found.config, found.texts, column=found.column, to=found.out, watcher=watcher_of(found))
     if found.dry_run:
-        return _dry_run(found.config)
+        return _dry_run(found.config, watcher_of(found))
     for source in _sources(found.config):
-        cache = obtain_cache(found.config, source, watcher=screen_watcher(Console(stderr=True)))
+        cache = obtain_cache(found.config, source, watcher=watcher_of(found))
         show(str(cache.path))
     return 0
 
@@ -50,7 +50,7 @@ def extract_command(found: SimpleNamespace) -> int:
 def fit_command(found: SimpleNamespace) -> int:
     """Fit and report on a cache that is already there; no decoder is loaded."""
     config, name, head = found.config, found.cache, found.head
-    watcher = screen_watcher(Console(stderr=True))
+    watcher = watcher_of(found)
     if head == AUTOENCODER:
         cache = _open_named(name) if name else find_cache_of(config, _corpus(config))
         result = pretrain(config, cache, watcher=watcher, command=command_line())
@@ -92,13 +92,13 @@ def _show(result: RunResult) -> None:
     Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
-    show(f"{result.folder}/summary.md holds the summary, scores.json the numbers.")
+    show(f"{result.folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
 
 
-def _dry_run(config: RunConfig) -> int:
+def _dry_run(config: RunConfig, watcher: Watcher) -> int:
     sources = _sources(config)
     check_heads(config, sources[0])  # the splits that they need are there, with enough rows
-    decoder = load_decoder(config.decoder, report=screen_watcher(Console(stderr=True)).say)
+    decoder = load_decoder(config.decoder, report=watcher.say)
     estimates: list[Estimate] = []
     lines: list[str] = []
     for source in sources:

@@ -6,15 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from rich.console import Console
 
 from extract.errors import InputError, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache
 from probes.cli.commands.score import read_lines
-from probes.cli.screen import screen_watcher, show
+from probes.cli.screen import show, watcher_of
 from probes.runs.config import RunConfig
-from probes.runs.obtain import obtain_cache
+from probes.runs.obtain import Watcher, obtain_cache
 from probes.tasks.corpus import Corpus, read_texts
 
 SUFFIXES = (".npy", ".parquet")
@@ -22,16 +21,15 @@ SUFFIXES = (".npy", ".parquet")
 
 def embed_command(found: SimpleNamespace) -> int:
     """Extract the latents of the texts of a file or of standard input."""
-    return embed_file(found.config, found.file, column=found.column, to=found.out)
+    return embed_file(found.config, found.file, column=found.column, to=found.out, watcher=watcher_of(found))
 
 
-def embed_file(config: RunConfig, file: str, *, column: str, to: str) -> int:
+def embed_file(config: RunConfig, file: str, *, column: str, to: str, watcher: Watcher) -> int:
     """Extract the latents of the texts of a file; also write them to `to` where that is not empty."""
     out = Path(to)
     if to and out.suffix not in SUFFIXES:
         raise unknown_name("suffix of --out", out.suffix, SUFFIXES)
     texts = _texts(file, column)
-    watcher = screen_watcher(Console(stderr=True))
     name = "standard input" if file == "-" else Path(file).name
     cache = obtain_cache(config, Corpus(name, file, tuple(texts)), watcher=watcher)
     show(str(cache.path))

@@ -9,12 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rich.console import Console
-
 from extract.errors import IcecoreError, InputError, printable, unknown_name
 from extract.files import write_file
 from probes.cli.commands.score import read_lines, read_rows
-from probes.cli.screen import screen_watcher
+from probes.cli.screen import watcher_of
 from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
 from probes.readers.text_files import inner_suffix
 from probes.runs.loaded import LoadedRun, load_run
@@ -33,10 +31,10 @@ def predict_command(found: SimpleNamespace) -> int:
     columns = tuple(filter(None, (name.strip() for name in found.columns.split(","))))
     if found.serve:
         loaded.scorer(found.head)
-        _say(loaded, found.head, "ready: a JSON object per line")
+        _say(loaded, found, "ready: a JSON object per line")
         return _serve(loaded, found.head, columns)
     given, rows = _read(found.file, loaded, found.head, columns)
-    _say(loaded, found.head, f"{len(rows):,} rows")
+    _say(loaded, found, f"{len(rows):,} rows")
     text = _write(_predict(loaded, found.head, given, rows, with_shares=found.probabilities), form)
     if found.out:
         write_file(Path(found.out), text)
@@ -45,9 +43,9 @@ def predict_command(found: SimpleNamespace) -> int:
     return 0
 
 
-def _say(loaded: LoadedRun, head: str, what: str) -> None:
-    scorer = loaded.scorer(head)
-    screen_watcher(Console(stderr=True)).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds; {what}")
+def _say(loaded: LoadedRun, found: SimpleNamespace, what: str) -> None:
+    scorer = loaded.scorer(found.head)
+    watcher_of(found).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds; {what}")
 
 
 def _read(

@@ -7,10 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rich.console import Console
-
 from extract.errors import InputError, printable
-from probes.cli.screen import screen_watcher
+from probes.cli.screen import watcher_of
 from probes.runs.scorer import Scorer, load_scorer
 
 CHUNK_ROWS = 4096
@@ -25,7 +23,7 @@ def score_command(found: SimpleNamespace) -> int:
         found.run, head=found.head or None, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code
     )
     rows = read_rows(lines, found.file, scorer) if found.file else [_one_row(found.texts, scorer)]
-    screen_watcher(Console(stderr=True)).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds")
+    watcher_of(found).say(f"head {scorer.name}, mean of {len(scorer.seeds)} seeds")
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = rows[start : start + CHUNK_ROWS]
         for row, prediction in zip(chunk, scorer.score(chunk), strict=True):

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from rich.console import Console
-
 from extract.errors import ConfigError
 from extract.masks.grid import parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
 from extract.masks.plan import MaskPlan, parse_plan
@@ -19,12 +17,12 @@ def sweep_command(found: SimpleNamespace) -> int:
         sys.stdout.write("".join(f"{plan.text}\n" for plan in plans))
         return 0
     # What has been wrong so far is said before torch is loaded.
-    from probes.cli.screen import screen_watcher
+    from probes.cli.screen import watcher_of
     from probes.plans.searching import run_search
     from probes.plans.sweeping import run_sweep
     from probes.runs.record import command_line
 
-    watcher = screen_watcher(Console(stderr=True))
+    watcher = watcher_of(found)
     if found.search:
         if found.test != "chosen":
             raise ConfigError(
@@ -54,7 +52,7 @@ def _show(result: Any) -> None:
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
         show(line)
-    show(f"{result.folder}/summary.md holds every plan and the figures.")
+    show(f"{result.folder}/report.html holds every plan and the figures, summary.md the same as Markdown.")
 
 
 def choose_plans(flags: Mapping[str, Any]) -> list[MaskPlan]:

@@ -49,13 +49,7 @@ def evaluate_token_head(
     decoded in every way), `errors` and `coverage`; `mix` for a head that mixes layers.
     """
     options, task = token_options(resolved), setting.task
-    data = WordLatents(
-        setting.cache, task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
-    )  # fmt: skip
-    fitted = [
-        _fit_seed(network, fit, resolved, setting, data=data, seed=seed, watch=watch)
-        for seed in options.seeds(setting.seeds)
-    ]
+    data, fitted = fit_seeds(network, fit, resolved, setting, watch)
     is_mix = isinstance(fitted[0].head, TokenMix)
     names = (MIX,) if is_mix else data.layers
     ways = options.decodings(task.metric)
@@ -111,6 +105,20 @@ def evaluate_token_head(
     )
 
 
+def fit_seeds(
+    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, watch: Watch
+) -> tuple[WordLatents, list[SavedHead[TokenHead]]]:
+    """Fit a head with every seed, or load it; gives the words it reads as well."""
+    options = token_options(resolved)
+    data = WordLatents(
+        setting.cache, setting.task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
+    )  # fmt: skip
+    return data, [
+        _fit_seed(network, fit, resolved, setting, data=data, seed=seed, watch=watch)
+        for seed in options.seeds(setting.seeds)
+    ]
+
+
 def _why_optimistic(options: ReadingOptions, data: WordLatents) -> str:
     is_missing = any(not rows.has_latent.all() for rows in data.rows.values())
     return "words without a latent are left out of the scores" if options.leaves_out_cut and is_missing else ""
@@ -147,7 +155,7 @@ def _judge(
     }
     judges = [judge, *([replace(judge, metric="accuracy")] if with_accuracy and judge.metric != "accuracy" else [])]
     summaries = {each.metric: each.summarise(ids, n_resamples=n_resamples) for each in judges}
-    return _Judged(judge, ids[0], summaries, judge.score(majority_ids(data, judge)), facts)
+    return _Judged(judge, ids[0], summaries, judge.score(majority_ids(data, split)), facts)
 
 
 def _fit_seed(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +11,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from probes.latents.word_latents import GoldTags, WordLatents
-from probes.metrics.bootstrap import Resampling, SeedSummary
+from probes.metrics.bootstrap import Resampling, SeedSummary, number_units
 from probes.metrics.decoding import DECODINGS, decode_tags
 from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, index_labels, score_spans
+from probes.metrics.spans import SpanCounts, SpanLabels, count_spans, f1_of_counts, index_labels, score_spans
+from probes.metrics.unit_scorer import UnitScorer, add_up, right_scorer
+from probes.tasks.words.task import usual_tags
 
 ABSENT = "(no prediction)"
 EXAMPLES = 4
@@ -121,6 +123,29 @@ class Judge:
         sizes = np.diff(self._offsets)
         return np.where(sizes > 0, np.diff(right[self._offsets]) / np.maximum(sizes, 1), np.nan)
 
+    def scorer(self) -> UnitScorer:
+        """Return how predictions `(M, W)` of the split are scored and resampled."""
+        sizes = np.diff(self._offsets)
+        n_sentences, unit = len(sizes), "documents" if self.documents is not None else "sentences"
+        names = self.documents if self.documents is not None else [str(k) for k in range(n_sentences)]
+        units = number_units(names, n_sentences)
+        if self.metric == "accuracy":
+            right = right_scorer(self._gold, np.repeat(units, sizes), unit=unit)
+            return replace(
+                right, count=lambda ids: right.count(_rows(ids)[:, self._kept]),
+                quick=lambda ids: np.asarray((_rows(ids)[:, self._kept] == self._gold).mean(-1)),
+            )  # fmt: skip
+
+        def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U 3"]:
+            counts = np.stack([self.count(row).by_sentence() for row in _rows(ids)]).astype(np.float64)
+            return add_up(counts, units, int(units.max()) + 1)
+
+        return UnitScorer(self.metric, unit, int(units.max()) + 1, 3, count, f1_of_counts)
+
+    @property
+    def _kept(self) -> Int[np.ndarray, " V"] | slice:
+        return slice(None) if self.kept is None else self.kept
+
     @cached_property
     def _labels(self) -> SpanLabels:
         return index_labels(self.gold.names)
@@ -139,6 +164,10 @@ class Judge:
         return ids if self.kept is None else ids[self.kept]
 
 
+def _rows(ids: NDArray[np.generic]) -> NDArray[np.int64]:
+    return np.asarray(ids, np.int64)
+
+
 def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_out_cut: bool = False) -> Judge:
     """Look at the tags of a split, to judge predictions of it.
 
@@ -153,22 +182,10 @@ def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_o
     )  # fmt: skip
 
 
-def majority_ids(data: WordLatents, judge: Judge) -> Int[np.ndarray, " W"]:
-    """Predict for each word of a judge's split its most frequent tag in train; for an unknown word that of all words.
-
-    The baseline of the CoNLL shared tasks, word by word. Of equally frequent tags the one that train shows first wins.
-    """
-    train = data.task.splits["train"]
+def majority_ids(data: WordLatents, split: str) -> Int[np.ndarray, " W"]:
+    """Predict for each word of a split its most frequent tag in train, see `usual_tags`."""
     numbers = {name: number for number, name in enumerate(data.classes)}
-    seen: dict[str, Counter[str]] = {}
-    overall: Counter[str] = Counter()
-    for words, tags in zip(train["words"], train["tags"], strict=True):
-        for word, tag in zip(words, tags, strict=True):
-            seen.setdefault(word, Counter())[tag] += 1
-            overall[tag] += 1
-    best = {word: numbers[counts.most_common(1)[0][0]] for word, counts in seen.items()}
-    other = numbers[overall.most_common(1)[0][0]]
-    return np.array([best.get(word, other) for word in judge.words], dtype=np.int64)
+    return np.array([numbers[tag] for tag in usual_tags(data.task, split)], dtype=np.int64)
 
 
 def _shares(name: str, sums: NDArray[np.int64], n_seeds: int) -> dict[str, Any]:

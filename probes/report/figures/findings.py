@@ -15,6 +15,8 @@ UNITS = {"bits": ("bits", 1.0), "weight": ("weight", 1.0)}
 """Metrics that are not written times 100: how they are labelled, and what they are multiplied by."""
 LINES = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))
 """Styles that tell the curves of a view apart without colours."""
+IN_ORDER = ("greedy", "greedy-gap")
+"""Views whose layers stand in the order of their choice."""
 AGREE = "PuOr"
 """Colour map of correlations: white at 0, darker to both sides."""
 
@@ -90,9 +92,9 @@ def shade_set(axes: Axes, findings: HeadFindings) -> Axes:
 
 def findings_note(findings: HeadFindings, *, has_set: bool = False) -> str:
     """Say what intervals are of, and what the shade is."""
-    level = f"{100 * findings.confidence:g} %"
-    intervals = f"intervals: {level}, drawn from {findings.n_units:,} {findings.unit} of {findings.split}"
-    shade = f"; shaded: the layers that cannot be told from the best (circle), at {level} for all together" * has_set
+    drawn = f"{findings.n_units:,} {findings.unit} of {findings.split}"
+    intervals = f"intervals: {100 * findings.confidence:g} % for all layers together, drawn from {drawn}"
+    shade = "; shaded: the layers that cannot be told from the best (circle)" * has_set
     return f"{findings.head}, pooling {findings.pooling}; {intervals}{shade}"
 
 
@@ -119,7 +121,7 @@ def _places(findings: HeadFindings, curve: ViewCurve) -> list[int]:
 
 def is_over_layers(findings: HeadFindings, curve: ViewCurve) -> bool:
     """Whether a curve has a value for single layers, and not for groups or in an order of their choice."""
-    return curve.view != "greedy" and set(curve.layers) <= set(findings.layers)
+    return curve.view not in IN_ORDER and set(curve.layers) <= set(findings.layers)
 
 
 def _name_layers(axes: Axes, findings: HeadFindings, curve: ViewCurve) -> None:
@@ -129,7 +131,7 @@ def _name_layers(axes: Axes, findings: HeadFindings, curve: ViewCurve) -> None:
     names = [layer.replace("_", " ") for layer in curve.layers]
     axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 6 else 0)
     axes.fmt_xdata = lambda place: curve.layers[round(place)]
-    axes.set_xlabel("layers, in the order in which they are taken" if curve.view == "greedy" else "group of layers")
+    axes.set_xlabel("layers, in the order in which they are taken" if curve.view in IN_ORDER else "group of layers")
 
 
 def _draw_bars(axes: Axes, findings: HeadFindings, curve: ViewCurve) -> None:

@@ -104,7 +104,8 @@ def save_figure(figure: Figure, path: Path, *, file_format: str) -> None:
     drawn = BytesIO()
     with context(["default", THEME]):
         if file_format == "png":  # `savefig` would draw it twice
-            FigureCanvasAgg(figure).print_png(drawn, metadata=UNDATED["png"])
+            canvas: Any = FigureCanvasAgg(figure)
+            canvas.print_png(drawn, metadata=UNDATED["png"])
         else:
             figure.savefig(drawn, format=file_format, metadata=UNDATED[file_format])
     write_file(path, drawn.getvalue())

@@ -95,8 +95,8 @@ def findings_blocks(findings: HeadFindings) -> Iterator[Block]:
     """Write every view in tables, a row per layer and a column per view, and what each of them asks."""
     curves = [curve for curve in findings.curves if is_over_layers(findings, curve)]
     yield (
-        f"Scores and their differences are {metric_label(cell(findings.metric))} x 100; in brackets "
-        f"{100 * findings.confidence:g} % intervals over {findings.n_units:,} {cell(findings.unit)}."
+        f"Scores and their differences are {metric_label(cell(findings.metric))} x 100; in brackets intervals over "
+        f"{findings.n_units:,} {cell(findings.unit)}, of {100 * findings.confidence:g} % for all layers together."
     )
     if curves:
         rows = [_row(layer, findings, curves) for layer in findings.layers]

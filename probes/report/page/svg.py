@@ -45,7 +45,8 @@ def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict
     with context(["default", {**style.THEME, "svg.fonttype": "none"}]):
         for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
             patch.set_facecolor("none")
-        FigureCanvasSVG(figure).print_svg(drawn, metadata=NO_METADATA)  # `savefig` would draw it twice
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(drawn, metadata=NO_METADATA)  # `savefig` would draw it twice
     root = ElementTree.fromstring(drawn.getvalue())
     for parent in root.iter():
         for child in [each for each in parent if each.tag.endswith("}style")]:

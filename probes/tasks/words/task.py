@@ -1,5 +1,6 @@
 """Words with tags: the task every token classifier is trained and scored on."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -129,6 +130,23 @@ def build_word_splits(columns: Mapping[str, Mapping[str, Sequence[object]]]) -> 
     texts = List(Value("string"))
     features = {"words": texts, "tags": texts, "document": Value("string"), "space_after": List(Value("bool"))}
     return hold_columns(columns, features)
+
+
+def usual_tags(task: WordTask, split: str) -> list[str]:
+    """Give each word of a split its most frequent tag in train, and an unknown word the most frequent tag of all.
+
+    The baseline of the CoNLL shared tasks, word by word. Of equally frequent tags the one that train shows first wins.
+    """
+    train = task.rows("train")
+    seen: dict[str, Counter[str]] = {}
+    overall: Counter[str] = Counter()
+    for words, tags in zip(train["words"], train["tags"], strict=True):
+        overall.update(tags)
+        for word, tag in zip(words, tags, strict=True):
+            seen.setdefault(word, Counter())[tag] += 1
+    best = {word: counts.most_common(1)[0][0] for word, counts in seen.items()}
+    other = overall.most_common(1)[0][0]
+    return [best.get(word, other) for words in task.rows(split)["words"] for word in words]
 
 
 def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:

@@ -48,6 +48,25 @@ def test_a_folder_gives_the_same_decoder(folder: Path) -> None:
     assert torch.equal(*latents)
 
 
+def test_random_weights_are_those_of_their_seed(folder: Path) -> None:
+    trained, one, again, other = (
+        load_decoder(DecoderSpec(f"{folder}{which}", device="cpu"))
+        for which in ("", "@random-0", "@random-0", "@random-1")
+    )
+    digests = [decoder.description.weight_digest for decoder in (trained, one, again, other)]
+    assert digests[1] == digests[2]
+    assert len(set(digests)) == 3
+    assert one.description.name == "tiny-llama@random-0"
+    assert (one.layers, one.description.tokenizer_digest) == (trained.layers, trained.description.tokenizer_digest)
+    buffers = dict(load_decoder(DecoderSpec(f"{folder}@random-0", dtype="bfloat16")).module.named_buffers())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in trained.module.named_buffers())
+    state = torch.random.get_rng_state()
+    load_decoder(f"{folder}@random-0")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    with pytest.raises(DecoderError, match=r"random weights, which adapter 'mine' is not made for"):
+        load_decoder(DecoderSpec(f"{folder}@random-0", adapter="mine"))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_lower_dtype_leaves_positions_alone(folder: Path, dtype: str) -> None:
     whole = load_decoder(str(folder))

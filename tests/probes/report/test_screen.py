@@ -1,11 +1,14 @@
 """What a terminal shows while heads are fitted."""
 
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from probes.cli.screen import screen_watcher
+from extract.errors import UsageError
+from probes.cli.screen import screen_watcher, watcher_of
+from probes.cli.table import COMMANDS
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -63,3 +66,25 @@ def test_a_screen_shows_what_chooses_the_epoch() -> None:
         "autoencoder (mean) seed 0: epoch 10, loss 1.0000, held-out loss 0.5000 (best 0.4000)",
         "cosine-mlp seed 0: epoch 10, loss 0.2500, test Pearson 50.00 (best 50.00)",
     ]
+
+
+@pytest.mark.parametrize("command", ["run", "extract", "sweep", "fit", "embed", "score", "predict", "fetch"])
+def test_every_command_with_progress_can_be_quiet(command: str) -> None:
+    keys = {argument.key for argument in COMMANDS[command].arguments}
+    assert {"quiet", "verbose"} <= keys
+
+
+def test_quiet_shows_nothing_and_verbose_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(*, quiet: bool = False, verbose: bool = False) -> list[str]:
+        watcher = watcher_of(SimpleNamespace(quiet=quiet, verbose=verbose))
+        watcher.say("loading")
+        report = watcher.epochs("mine", 0)
+        for epoch in range(1, 6):
+            report(epoch, {"train_loss": 0.5})
+        return capsys.readouterr().err.splitlines()
+
+    assert shown(quiet=True) == []
+    assert len(shown()) == 2  # what is said, and the first epoch
+    assert len(shown(verbose=True)) == 6
+    with pytest.raises(UsageError, match="--quiet and --verbose exclude each other"):
+        shown(quiet=True, verbose=True)

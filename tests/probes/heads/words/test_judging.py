@@ -139,8 +139,7 @@ def test_the_baseline_is_the_most_frequent_tag_of_each_word() -> None:
 
     task = replace(task, splits=build_word_splits(columns))
     data = WordLatents(plant(task), task)
-    judge = judge_of(data, "test")
-    found = majority_ids(data, judge)
+    found = majority_ids(data, "test")
     train = columns["train"]
     first = {words[0]: tags[0] for words, tags in zip(train["words"], train["tags"], strict=True)}
     most = Counter(tag for tags in train["tags"] for tag in tags).most_common(1)[0][0]

@@ -84,7 +84,7 @@ def test_everything_reported_equals_counting_it_again(
         n_words = sum(map(len, task.splits[split]["words"]))
         assert result.extras["coverage"][split] == {"n_words": n_words, "n_cut": 1, "n_lost": 0, "n_shared": 0}
         assert (ids == NO_PREDICTION).sum() == 1
-        assert result.baselines["majority"][split] == judge.score(majority_ids(data, judge))
+        assert result.baselines["majority"][split] == judge.score(majority_ids(data, split))
         np.testing.assert_array_equal(result.row_scores[split], judge.sentence_scores(ids))
     layer = LAYERS.index(PLANTED)
     head = load_head(folder / "token-classifier" / "seed_0").head

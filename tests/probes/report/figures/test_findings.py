@@ -27,7 +27,7 @@ def test_single_layers_have_their_set_shaded_and_controls_beside_them(axes: Axes
     ]
     assert shades == [(4.5, 8.5), (12.5, 13.5)]
     lines = {line.get_label(): line for line in axes.get_lines()}
-    np.testing.assert_allclose(lines["alone"].get_ydata(), 100 * np.array(SCORES))
+    np.testing.assert_allclose(np.asarray(lines["alone"].get_ydata(), float), 100 * np.array(SCORES))
     assert {"control, word types", "control, shuffled gold"} <= set(lines)
     assert lines["alone"].get_linestyle() != lines["control, word types"].get_linestyle()
     assert axes.get_ylabel() == "Pearson x 100"
@@ -76,8 +76,8 @@ def test_agreement_has_its_intervals_and_the_views_that_were_compared(axes: Axes
 
 def test_the_note_says_sample_size_and_level(axes: Axes) -> None:
     assert findings_note(FINDINGS, has_set=True) == (
-        "cosine-mlp, pooling mean; intervals: 95 %, drawn from 1,379 rows of test; shaded: the layers that cannot be "
-        "told from the best (circle), at 95 % for all together"
+        "cosine-mlp, pooling mean; intervals: 95 % for all layers together, drawn from 1,379 rows of test; shaded: the "
+        "layers that cannot be told from the best (circle)"
     )
     assert "shaded" not in findings_note(FINDINGS)
     assert len(shade_set(axes, make_findings(best_set=LAYERS)).patches) == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from probes.report.blocks import Caution, Document, Heading, Item, Table
+from probes.report.blocks import Block, Caution, Document, Heading, Item, Table
 from probes.report.figures import style
 from probes.report.page import page as page_module
 from probes.report.page.page import (
@@ -107,7 +107,7 @@ def test_a_surrogate_or_a_missing_value_does_not_stop_a_page(tmp_path: Path) -> 
 
 def test_warnings_go_to_the_top_and_figures_after_the_results() -> None:
     table = Table(("a",), [("1",)])
-    blocks = [Caution("careful"), table, Caution("again"), Heading("More"), "text"]
+    blocks: list[Block] = [Caution("careful"), table, Caution("again"), Heading("More"), "text"]
     document = Document("t", "q", "a", blocks)
     pictures = Pictures()
     keep(pictures, "A figure")

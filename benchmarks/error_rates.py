@@ -1,0 +1,227 @@
+"""How often intervals, tests and the set of best layers are wrong: `python -m benchmarks.error_rates [SIMULATIONS]`.
+
+Data are drawn from worlds whose true scores are known. The rates, each with its standard error, sqrt(p (1 - p) /
+simulations), are written to benchmarks/results/error_rates.json.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probes.metrics.best_set import best_set, joint_intervals
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.paired import difference, paired_scores, unit_counts
+from probes.metrics.significance import bootstrap_p_value, permutation_p_value, variance_components
+from probes.metrics.unit_scorer import correlation_scorer
+from probes.runs.record import describe_program
+
+OUT = Path(__file__).parent / "results" / "error_rates.json"
+LEVEL = 0.05
+RHO = 0.8
+SIZE = 5
+"""Rows of a group."""
+SLOTS = 3
+"""Places for a span in a sentence, of two words each."""
+
+
+class Drawn(NamedTuple):
+    """Two systems with the same true score, on rows of some units."""
+
+    systems: Sequence[Sequence[Any]]
+    gold: Sequence[Any]
+    units: list[str]
+    sentences: list[str]
+    truth: float
+
+
+def normal(rng: np.random.Generator, n: int, size: int, *shape: int) -> NDArray[np.float64]:
+    """Normal rows, half of whose variance is that of their group where a group has several."""
+    rows = rng.normal(size=(*shape, n * size))
+    if size == 1:
+        return rows
+    return np.asarray(np.sqrt(0.5) * (rows + np.repeat(rng.normal(size=(*shape, n)), size, axis=-1)))
+
+
+def graded(rng: np.random.Generator, n: int, size: int, *, truth: float = RHO, skewed: bool = False) -> Drawn:
+    """Gold and two predictions whose errors correlate; the second has errors of another form where `skewed`."""
+    gold, shared, *own = normal(rng, n, size, 4)
+    errors = [np.sqrt(0.5) * (shared + each) for each in own]
+    if skewed:
+        errors[1] = np.sqrt(0.5) * (shared + rng.exponential(size=n * size) - 1)
+    units = [str(k // size) for k in range(n * size)]
+    systems = [RHO * gold + np.sqrt(1 - RHO**2) * error for error in errors]
+    return Drawn(systems, gold, units, units, truth)
+
+
+def named(rng: np.random.Generator, n: int, size: int, *, macro: bool = False) -> Drawn:
+    """Classes, and two systems that are right in 7 of 10 rows, half of them the same rows; groups are easy or hard."""
+    priors = np.array([0.6, 0.3, 0.1])
+    gold = rng.choice(3, n * size, p=priors)
+    easy = np.repeat(rng.choice([0.5, 0.9], n), size) if size > 1 else np.full(n, 0.7)
+    shared, *own = rng.random((3, n * size))
+    is_shared = rng.random(n * size) < 0.5
+    wrong = (gold + rng.integers(1, 3, (2, n * size))) % 3
+    systems = [
+        np.where(np.where(is_shared, shared, each) < easy, gold, other) for each, other in zip(own, wrong, strict=True)
+    ]
+    units = [str(k // size) for k in range(n * size)]
+    n_predicted = 0.7 * priors + 0.15 * (1 - priors)
+    truth = float((2 * 0.7 * priors / (priors + n_predicted)).mean()) if macro else 0.7
+    return Drawn([row.tolist() for row in systems], gold.tolist(), units, units, truth)
+
+
+def tagged(rng: np.random.Generator, n: int, size: int) -> Drawn:
+    """Sentences with spans, and two systems that find 7 of 10 and see one in 2 of 10 places without; by documents."""
+    n_places = n * size * SLOTS
+    gold = rng.random(n_places) < 0.5
+    easy = np.repeat(rng.choice([0.5, 0.9], n), size * SLOTS) if size > 1 else np.full(n_places, 0.7)
+    found = rng.random((2, n_places)) < np.where(gold, easy, 0.2)
+    write = {True: ["B-X", "I-X"], False: ["O", "O"]}
+    gold_tags, *systems = ([tag for place in row.tolist() for tag in write[place]] for row in (gold, *found))
+    sentences = [str(k // (2 * SLOTS)) for k in range(2 * n_places)]
+    documents = [str(k // (2 * SLOTS * size)) for k in range(2 * n_places)]
+    return Drawn(systems, gold_tags, documents, sentences, 2 * 0.35 / (0.35 + 0.1 + 0.5))
+
+
+WORLDS: dict[str, tuple[str, Callable[[np.random.Generator, int, int], Drawn]]] = {
+    "pearson": ("pearson", graded),
+    "spearman": ("spearman", lambda rng, n, size: graded(rng, n, size, truth=6 / np.pi * np.arcsin(RHO / 2))),
+    "accuracy": ("accuracy", named),
+    "f1-macro": ("f1-macro", lambda rng, n, size: named(rng, n, size, macro=True)),
+    "span-f1": ("span-f1", tagged),
+    "pearson, errors of unlike form": ("pearson", lambda rng, n, size: graded(rng, n, size, skewed=True)),
+}
+"""World to its metric, and what draws it."""
+
+
+def rate(hits: Sequence[bool], nominal: float) -> dict[str, float]:
+    """Write a rate with its standard error."""
+    share = float(np.mean(hits))
+    return {"rate": share, "error": float(np.sqrt(share * (1 - share) / len(hits))), "nominal": nominal}
+
+
+def error_rates(
+    world: str, n_units: int, size: int = 1, *, n_simulations: int = 1000, n_resamples: int = 1000,
+    n_permutations: int = 499, ignores_units: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure the coverage of the interval of a score, and the size of both tests of two systems that are equal.
+
+    `ignores_units` draws and swaps single rows of a world of groups, which is wrong.
+    """
+    metric, draw = WORLDS[world]
+    covered, found, told = [], [], []
+    for number in range(n_simulations):
+        drawn = draw(np.random.default_rng([number, n_units, size]), n_units, size)
+        rows = [str(k) for k in range(len(drawn.gold))]
+        units = rows if ignores_units else drawn.units
+        sentences = rows if ignores_units and metric != "span-f1" else drawn.sentences
+        values, resampled = paired_scores(
+            drawn.systems, drawn.gold, metric=metric, units=units, sentences=sentences,
+            resampling=Resampling(n_resamples, seed=number),
+        )  # fmt: skip
+        alone = difference(np.append(values, 0), np.append(resampled, np.zeros((1, n_resamples)), 0), 0, 2, n_units=0)
+        covered.append(bool(alone.low <= drawn.truth <= alone.high))
+        found.append(bootstrap_p_value(resampled[0] - resampled[1]) < LEVEL)
+        if n_permutations:
+            counts, of_sums = unit_counts(drawn.systems, drawn.gold, metric=metric, units=units, sentences=sentences)
+            p_value = permutation_p_value(counts[0], counts[1], of_sums, n_permutations=n_permutations, seed=number)
+            told.append(p_value < LEVEL)
+    return {
+        "world": world, "n_units": n_units, "rows_of_a_unit": size, "coverage": rate(covered, 1 - LEVEL),
+        "bootstrap_test": rate(found, LEVEL), **({"permutation_test": rate(told, LEVEL)} if told else {}),
+    }  # fmt: skip
+
+
+LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
+    "all layers tied": lambda n: np.full(n, 0.7),
+    "half of them tied": lambda n: np.where(np.arange(n) < n // 2, 0.7, 0.6),
+    "one best by a little": lambda n: 0.7 - 0.02 * np.abs(np.arange(n) - n // 2),
+    "one clear best": lambda n: np.where(np.arange(n) == n // 2, 0.8, 0.6),
+}
+
+
+def layer_rates(
+    ladder: str, n_layers: int, n_rows: int, *, correlation: float = 0.9, n_simulations: int = 1000,
+    choose: Callable[..., NDArray[np.int64]] = best_set,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
+
+    The errors of neighbouring layers correlate; `choose` gives the set from scores and resampled scores.
+    """
+    truth = LADDERS[ladder](n_layers)
+    best = int(np.flatnonzero(truth == truth.max())[0])
+    is_in, sizes, covered = [], [], []
+    for number in range(n_simulations):
+        rng = np.random.default_rng([number, n_layers, n_rows])
+        gold = rng.normal(size=n_rows)
+        errors = [rng.normal(size=n_rows)]
+        for _ in range(n_layers - 1):
+            errors.append(correlation * errors[-1] + np.sqrt(1 - correlation**2) * rng.normal(size=n_rows))
+        predicted = truth[:, None] * gold + np.sqrt(1 - truth[:, None] ** 2) * np.array(errors)
+        scorer = correlation_scorer(gold, metric="pearson")
+        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(seed=number))
+        kept = choose(values, resampled, confidence=1 - LEVEL)
+        low, high = joint_intervals(values, resampled, confidence=1 - LEVEL)
+        is_in.append(best in kept)
+        sizes.append(len(kept))
+        covered.append(bool(((low <= truth) & (truth <= high)).all()))
+    return {
+        "world": ladder, "n_layers": n_layers, "n_rows": n_rows, "correlation_of_neighbours": correlation,
+        "best_is_in_set": rate(is_in, 1 - LEVEL), "mean_size_of_set": float(np.mean(sizes)),
+        "joint_intervals": rate(covered, 1 - LEVEL),
+    }  # fmt: skip
+
+
+def seed_rates(n_seeds: int, n_rows: int, *, spread: float = 0.03, n_simulations: int = 1000) -> dict[str, Any]:
+    """Measure how often the interval of rows, and that of rows and seeds, hold the mean score over all seeds."""
+    of_rows, of_both = [], []
+    for number in range(n_simulations):
+        rng = np.random.default_rng([number, n_seeds, n_rows])
+        gold, shared, *own = rng.normal(size=(2 + n_seeds, n_rows))
+        slope = rng.normal(RHO, spread, size=(n_seeds, 1)).clip(max=0.99)
+        errors = np.sqrt(0.8) * shared + np.sqrt(0.2) * np.array(own)
+        predicted = slope * gold + np.sqrt(1 - slope**2) * errors
+        scorer = correlation_scorer(gold, metric="pearson")
+        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(seed=number))
+        low, high = np.quantile(resampled.mean(0), [LEVEL / 2, 1 - LEVEL / 2])
+        found = variance_components(values, resampled, seed=number)
+        of_rows.append(bool(low <= RHO <= high))
+        of_both.append(bool(found.low <= RHO <= found.high))
+    return {
+        "n_seeds": n_seeds, "n_rows": n_rows, "spread_of_seeds": spread, "rows_alone": rate(of_rows, 1 - LEVEL),
+        "rows_and_seeds": rate(of_both, 1 - LEVEL),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure all rates."""
+    how: dict[str, Any] = {"n_simulations": int(sys.argv[1]) if len(sys.argv) > 1 else 1000}
+    cases = [(world, n, 1) for world in WORLDS for n in (30, 100, 300) if (world, n) != ("spearman", 300)]  # slow
+    cases += [(world, n, SIZE) for world in ("pearson", "accuracy", "span-f1") for n in (30, 100)]
+    results: dict[str, Any] = {
+        "n_simulations": how["n_simulations"],
+        "scores": [],
+        "layers": [],
+        "seeds": [],
+        "units": [],
+    }
+    for n_seeds, n_rows in ((3, 100), (3, 300), (5, 300), (10, 300)):
+        results["seeds"].append(seed_rates(n_seeds, n_rows, **how))
+    for n_layers, n_rows in ((12, 100), (12, 300), (32, 300)):
+        results["layers"] += [layer_rates(ladder, n_layers, n_rows, **how) for ladder in LADDERS]
+    results["layers"].append(layer_rates("all layers tied", 12, 300, correlation=0.0, **how))
+    for world, n, size in cases:
+        results["scores"].append(error_rates(world, n, size, **how))
+        print(json.dumps(results["scores"][-1]), flush=True)
+    for world in ("pearson", "accuracy"):
+        results["units"].append(error_rates(world, 100, SIZE, ignores_units=True, **how))
+    OUT.write_text(json.dumps({**results, **describe_program()}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

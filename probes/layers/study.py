@@ -1,0 +1,285 @@
+"""Everything that is found about the layers of one head on one task: the views, their intervals, and an answer."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from extract.errors import TaskError, unknown_name
+from probes.heads.options import HeadOptions
+from probes.heads.parts import HeadParts, Together, take_apart
+from probes.heads.result import HeadResult
+from probes.heads.setting import Setting, Watch
+from probes.layers.answer import answer, warnings
+from probes.layers.findings import VIEWS, Agreement, HeadFindings, ViewCurve
+from probes.layers.information import measure_information
+from probes.layers.mix import learn_mix
+from probes.layers.readout import Readout
+from probes.layers.rows import LayerRows, rows_of
+from probes.layers.shapley import Worth, group_layers, shapley_values, worth_of_groups
+from probes.layers.subsets import predict_sets
+from probes.metrics.best_set import best_set, joint_intervals
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.unit_scorer import UnitScorer, mean_scorer
+
+PARTS = ("alone", "shapley", "sets", "information", "mix")
+"""Groups of views, in the order they are computed; `alone` always is."""
+RANKED = ("alone", "shapley", "without-imputed", "without", "v-information", "mix")
+"""Views whose rankings of the layers are compared."""
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """How layers are studied.
+
+    Attributes:
+        views: Names from `PARTS`.
+        split: The split that is scored; test where empty, or validation where there is no test.
+        n_resamples: Bootstrap resamples.
+        confidence: Of the set and of all intervals of a view together.
+        orders: Orders of layers drawn for Shapley values.
+        components: Principal components of a layer in the readout of many layers.
+        information_components: Principal components of a layer in the views of information.
+        most_rows: Most rows of train that readouts and views of information are fitted on.
+        mix_seeds: Seeds of the learned mix.
+    """
+
+    views: tuple[str, ...] = PARTS
+    split: str = ""
+    n_resamples: int = 1000
+    confidence: float = 0.95
+    orders: int = 200
+    components: int = 32
+    information_components: int = 64
+    most_rows: int = 20000
+    mix_seeds: tuple[int, ...] = (0, 1, 2)
+
+    def __post_init__(self) -> None:
+        """Refuse unknown views."""
+        for name in self.views:
+            if name not in PARTS:
+                raise unknown_name("view of layers", name, PARTS)
+
+
+def study_layers(
+    resolved: HeadOptions, setting: Setting, result: HeadResult, options: StudyOptions, *, watch: Watch,
+    report: Callable[[str], None] = lambda _: None,
+) -> HeadFindings:  # fmt: skip
+    """Find out which layers matter to a head of a run, from its cache and its kept fits.
+
+    Args:
+        resolved: The head and its options.
+        setting: What all heads of the run share.
+        result: What came of the head in the run.
+        options: What to compute, and how.
+        watch: Receives epochs of what must be fitted.
+        report: Receives a remark before each step.
+
+    Raises:
+        TaskError: A split that the task lacks, or predictions that cannot be scored.
+        HeadError: A head of one layer, or latents that are not finite.
+    """
+    split = options.split or ("test" if "test" in setting.task.splits else "validation")
+    if split not in setting.task.splits or split == "train":
+        allowed = ", ".join(each for each in setting.task.splits if each != "train")
+        raise TaskError(f"split is {split!r}; allowed: {allowed}.")
+    report(f"{resolved.name}: every layer alone")
+    parts = take_apart(resolved, setting, result, split, watch)
+    study = _Study(resolved, setting, parts, split, options)
+    curves = [study.alone]
+    for name, compute in (
+        ("shapley", study.shapley), ("sets", study.sets), ("information", study.information), ("mix", study.mix)
+    ):  # fmt: skip
+        if name in options.views:
+            report(f"{resolved.name}: {name}")
+            curves += compute()
+    agreement = tuple(_agreements(curves))
+    found = HeadFindings(
+        head=resolved.name, pooling=parts.pooling, metric=parts.scorer.metric, split=split, unit=parts.scorer.unit,
+        n_units=parts.scorer.n_units, layers=parts.layers, best=parts.layers[study.best],
+        best_set=tuple(parts.layers[k] for k in study.kept), confidence=options.confidence, curves=tuple(curves),
+        agreement=agreement, warnings=warnings(parts, setting, split, result),
+    )  # fmt: skip
+    return found.answered(answer(found))
+
+
+@dataclass(eq=False)
+class _Study:
+    """One head under study; what several views need is computed once."""
+
+    resolved: HeadOptions
+    setting: Setting
+    parts: HeadParts
+    split: str
+    options: StudyOptions
+    alone: ViewCurve = field(init=False)
+    best: int = field(init=False)
+    kept: list[int] = field(init=False)
+    _readout: Readout | None = field(init=False, default=None)
+    _rows: LayerRows | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        parts, n_seeds = self.parts, len(self.parts.alone)
+        flat = parts.alone.reshape(-1, parts.alone.shape[-1])
+        by_seed = parts.scorer.score(flat).reshape(n_seeds, -1)
+        drawn = parts.scorer.resample(flat, self._how).reshape(*by_seed.shape, -1).mean(0)
+        values = by_seed.mean(0)
+        low, high = joint_intervals(values, drawn, confidence=self.options.confidence, highest=1.0)
+        self.best = int(np.nanargmax(values))
+        self.kept = best_set(values, drawn, confidence=self.options.confidence).tolist()
+        self.alone = ViewCurve(
+            "alone", parts.scorer.metric, parts.layers, _plain(values), _plain(low), _plain(high),
+            _plain(by_seed.std(0, ddof=1)) if n_seeds > 1 else (), note=parts.how,
+        )  # fmt: skip
+
+    @property
+    def _how(self) -> Resampling:
+        return Resampling(self.options.n_resamples, self.options.confidence)
+
+    @property
+    def rows(self) -> LayerRows:
+        if self._rows is None:
+            self._rows = rows_of(
+                self.setting.cache, self.setting.task, pooling=self.parts.pooling, layers=self.resolved.layers,
+                split=self.split, metric=self.parts.scorer.metric, most_rows=self.options.most_rows,
+            )  # fmt: skip
+        return self._rows
+
+    @property
+    def readout(self) -> Readout:
+        if self._readout is None:
+            self._readout = Readout.of(self.rows, components=self.options.components)
+        return self._readout
+
+    @property
+    def joint(self) -> tuple[UnitScorer, Together, str]:
+        """What reads all layers at once: the head, or else a readout of all of them; how it is scored and called."""
+        if self.parts.together is not None:
+            return self.parts.scorer, self.parts.together, f"of the head `{self.resolved.name}`"
+        what = f"of a ridge readout of all layers ({self.options.components} principal components each)"
+        return self.rows.scorer, self.readout.together(), what
+
+    def shapley(self) -> Iterator[ViewCurve]:
+        """Compute Shapley values of layers and of groups, and each layer left out and alone, in the fitted head."""
+        scorer, together, what = self.joint
+        how = Resampling(min(200, self.options.n_resamples), self.options.confidence)
+        worth, layers = _worth(scorer, together, how), self.parts.layers
+        n_seeds = len(together(np.ones((1, len(layers)), bool)))
+        found = shapley_values(worth, len(layers), n_orders=self.options.orders)
+        note = (
+            f"{what}; {self.options.orders} orders drawn with their reverses, standard error of the draw at most "
+            f"{100 * float(found.errors[:, 0].max()):.2f} of 100; they sum to all - none = "
+            f"{100 * float(found.all[0]):.1f} - {100 * float(found.none[0]):.1f}"
+        )
+        yield self._of_columns("shapley", scorer.metric, layers, found.values, n_seeds, note)
+        groups = group_layers(layers)
+        grouped = shapley_values(
+            worth_of_groups(worth, tuple(groups.values()), len(layers)), len(groups), n_orders=self.options.orders
+        )
+        yield self._of_columns("shapley-group", scorer.metric, tuple(groups), grouped.values, n_seeds, what)
+        every, none = np.ones((1, len(layers)), bool), np.zeros((1, len(layers)), bool)
+        one = np.eye(len(layers), dtype=bool)
+        scores = _worth(scorer, together, self._how)(np.concatenate([every, none, ~one, one]))
+        whole, nothing, without, alone = np.split(scores, [1, 2, 2 + len(layers)])
+        for view, gains in (("without-imputed", whole - without), ("with-imputed", alone - nothing)):
+            yield self._of_columns(view, scorer.metric, layers, gains, n_seeds, f"{what}; means are those of train")
+
+    def sets(self) -> Iterator[ViewCurve]:
+        """Fit a readout anew without each layer, with it, up to it, from it on, and on picked layers."""
+        layers, scorer = self.parts.layers, self.rows.scorer
+        found = predict_sets(self.readout, self.best)
+        whole, best, without, beside, prefix, suffix, greedy = (
+            np.nan_to_num(np.concatenate([scorer.score(each)[:, None], scorer.resample(each, self._how)], axis=1))
+            for each in (
+                found.whole, found.best, found.without, found.beside, found.prefix, found.suffix, found.greedy
+            )
+        )  # fmt: skip
+        what = f"ridge readout, {self.options.components} principal components of a layer, penalty by folds of train"
+        picks = tuple(layers[k] for k in found.picks)
+        for view, names, values in (
+            ("without", layers, whole - without), ("with", layers, beside - best), ("prefix", layers, prefix),
+            ("suffix", layers, suffix), ("greedy", picks, greedy), ("greedy-gap", picks, whole - greedy),
+        ):  # fmt: skip
+            yield self._of_columns(view, scorer.metric, names, values, 0, what)
+
+    def information(self) -> Iterator[ViewCurve]:
+        """Measure bits on the rows of the scored split."""
+        rows, layers = self.rows, self.parts.layers
+        found = measure_information(rows, self.best, components=self.options.information_components)
+        scorer = mean_scorer(rows.scored_units, metric="bits", unit=self.parts.scorer.unit)
+        what = f"{self.options.information_components} principal components, {len(rows.gold):,} rows of train"
+        for view, gains, note in (
+            ("v-information", found.prior - found.alone, what),
+            ("new-information", found.alone[self.best] - found.beside, f"beside {layers[self.best]}; {what}"),
+        ):
+            columns = np.concatenate([scorer.score(gains)[:, None], scorer.resample(gains, self._how)], axis=1)
+            yield self._of_columns(view, "bits", layers, columns, 0, f"bits per row; {note}")
+        if len(found.code):
+            note = (
+                f"bits per row of train, sent in doubling portions; {found.uniform / len(rows.gold):.2f} by equal odds"
+            )
+            yield ViewCurve("code-length", "bits", layers, _plain(found.code / len(rows.gold)), note=note)
+
+    def mix(self) -> Iterator[ViewCurve]:
+        """Fit a mix of layers with every seed."""
+        weights = learn_mix(self.rows, seeds=self.options.mix_seeds).weights
+        spread = _plain(weights.std(0, ddof=1)) if len(weights) > 1 else ()
+        note = f"softmax weights of layer-normed layers, {len(weights)} seeds; equal ones: {1 / weights.shape[1]:.3f}"
+        yield ViewCurve("mix", "weight", self.parts.layers, _plain(weights.mean(0)), spread=spread, note=note)
+
+    def _of_columns(
+        self, view: str, metric: str, names: Sequence[str], columns: NDArray[np.float64], n_seeds: int, note: str
+    ) -> ViewCurve:
+        """Make a view of columns: the value, those of the seeds where there are any, and those of the resamples."""
+        values, by_seed, drawn = columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :]
+        highest = 1.0 if not VIEWS[view].is_gain else np.inf
+        low, high = joint_intervals(values, drawn, confidence=self.options.confidence, highest=highest)
+        spread = _plain(by_seed.std(1, ddof=1)) if n_seeds > 1 else ()
+        return ViewCurve(view, metric, tuple(names), _plain(values), _plain(low), _plain(high), spread, note=note)
+
+
+def _worth(scorer: UnitScorer, together: Together, how: Resampling) -> Worth:
+    """Score sets of layers: the mean over seeds, each seed, and the mean over seeds in each resample.
+
+    A head that says nothing, as of no layers, has a correlation of 0.
+    """
+
+    def worth(masks: Bool[np.ndarray, "M L"]) -> Float[np.ndarray, "M R"]:
+        found = []
+        for start in range(0, len(masks), 512):
+            predicted = together(masks[start : start + 512])
+            scores = np.nan_to_num(np.stack([scorer.score(each) for each in predicted], axis=1))
+            drawn = np.nan_to_num(np.mean([np.nan_to_num(scorer.resample(each, how)) for each in predicted], axis=0))
+            found.append(np.concatenate([scores.mean(1, keepdims=True), scores, drawn], axis=1))
+        return np.concatenate(found)
+
+    return worth
+
+
+def _agreements(curves: Sequence[ViewCurve], *, n_resamples: int = 1000) -> Iterator[Agreement]:
+    """Correlate the rankings of the layers by every two views, with a bootstrap interval over layers."""
+    ranked = [curve for curve in curves if curve.view in RANKED]
+    rng = np.random.default_rng(0)
+    for k, one in enumerate(ranked):
+        for other in ranked[k + 1 :]:
+            values = np.array([one.values, other.values])
+            drawn = [
+                _spearman(values[:, rng.integers(0, values.shape[1], values.shape[1])]) for _ in range(n_resamples)
+            ]
+            known = np.array(drawn)[np.isfinite(drawn)]
+            low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
+            yield Agreement(one.view, other.view, _spearman(values), float(low), float(high))
+
+
+def _spearman(values: Float[np.ndarray, "2 L"]) -> float:
+    if (np.ptp(values, axis=1) == 0).any() or not np.isfinite(values).all():
+        return float("nan")
+    return float(spearmanr(values[0], values[1]).statistic)
+
+
+def _plain(values: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)

@@ -1,0 +1,81 @@
+"""Which of several systems is the best: the set that holds it, and intervals that hold all of them at once."""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from extract.errors import TaskError
+
+
+def best_set(
+    values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"], *, confidence: float = 0.95
+) -> Int[np.ndarray, " B"]:
+    """Find the systems that cannot be told from the best.
+
+    System `k` stays in where the largest studentised lead over it, of any other, is no larger than what resampling
+    makes of it: `max_j (v_j - v_k) / s_jk` against the quantile of `max_j ((v*_j - v*_k) - (v_j - v_k)) / s_jk`, with
+    `s_jk` the standard deviation of the resampled difference. So the best system is in the set at the confidence,
+    however many there are, although nobody knows which one it is (Hsu 1984, Multiple comparisons with the best).
+
+    Args:
+        values: The score of each system, higher is better; NaN for one that has none, which is never in the set.
+        resampled: Their scores on the same `R` resamples.
+        confidence: How often the set holds the best.
+
+    Returns:
+        Positions, ascending; never empty.
+
+    Raises:
+        TaskError: No system has a score.
+
+    Example:
+        >>> draws = np.random.default_rng(0).normal(size=(3, 500))
+        >>> best_set(np.array([0.0, 9.0, 8.5]), draws).tolist()
+        [1, 2]
+    """
+    known = _known(values, resampled)
+    points, draws = values[known], resampled[known][:, np.isfinite(resampled[known]).all(0)]
+    kept = [k for k in range(len(points)) if _may_be_best(k, points, draws, confidence)]
+    return np.flatnonzero(known)[kept]
+
+
+def _may_be_best(k: int, points: Float[np.ndarray, " L"], draws: Float[np.ndarray, "L R"], confidence: float) -> bool:
+    leads, resampled = points - points[k], draws - draws[k]
+    spread = resampled.std(axis=1, ddof=1)
+    differs = spread > 1e-12  # what always has the same distance is told apart by any lead
+    if (leads[~differs] > 1e-12).any():
+        return False
+    if not differs.any():
+        return True
+    largest = ((resampled[differs] - leads[differs, None]) / spread[differs, None]).max(axis=0)
+    return float((leads[differs] / spread[differs]).max()) <= float(np.quantile(largest, confidence))
+
+
+def joint_intervals(
+    values: Float[np.ndarray, " L"],
+    resampled: Float[np.ndarray, "L R"],
+    *,
+    confidence: float = 0.95,
+    highest: float = np.inf,
+) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, " L"]]:
+    """Return lower and upper ends that hold the scores of all systems at once, at the confidence.
+
+    The ends are `v_k - c s_k` and `v_k + c s_k`, with `s_k` the standard deviation over resamples and `c` the quantile
+    of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. All else is as in
+    `best_set`.
+    """
+    known = _known(values, resampled)
+    points, draws = values[known], resampled[known][:, np.isfinite(resampled[known]).all(0)]
+    spread = draws.std(axis=1, ddof=1)
+    scale = np.where(spread > 1e-12, spread, np.inf)
+    factor = float(np.quantile((np.abs(draws - points[:, None]) / scale[:, None]).max(axis=0), confidence))
+    low, high = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
+    low[known], high[known] = points - factor * spread, np.minimum(points + factor * spread, highest)
+    return low, high
+
+
+def _known(values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"]) -> Bool[np.ndarray, " L"]:
+    """Mark what has a score on all rows and on nearly all resamples."""
+    known: Bool[np.ndarray, " L"] = np.isfinite(values) & (np.isfinite(resampled).mean(axis=1) > 0.5)
+    if not known.any():
+        raise TaskError("no system has a score that can be resampled; check the predictions for constants.")
+    return known

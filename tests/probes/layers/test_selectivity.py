@@ -1,0 +1,58 @@
+"""Selectivity: what a planted layer tells beyond labels that mean nothing, and nothing for random features."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extract.errors import UnknownNameError
+from extract.store.cache import LatentCache
+from probes.fitting.keep_best import ignore_epoch
+from probes.heads.registry import HEADS, resolve_head
+from probes.layers.findings import ViewCurve
+from probes.layers.selectivity import selectivity
+from probes.metrics.bootstrap import Resampling
+from probes.tasks.classes.task import ClassTask
+from tests.probes.heads.evaluating import make_setting
+from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
+from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
+
+
+def measure(cache: LatentCache, task: ClassTask, folder: Path, **more: Any) -> tuple[ViewCurve, ViewCurve]:
+    setting = make_setting(cache, task, folder)
+    resolved = resolve_head("logistic-probe", {"pooling": "mean", "Cs": (1.0,)})
+    result = HEADS["logistic-probe"].evaluate(resolved, setting, lambda _: ignore_epoch)
+    return selectivity(
+        resolved, setting, result, split="test", watch=lambda _: ignore_epoch, resampling=Resampling(200), **more
+    )
+
+
+def test_the_planted_layer_alone_is_selective(tmp_path: Path) -> None:
+    task = make_class_task()
+    control, gain = measure(plant_classes(tmp_path / "c.h5", task), task, tmp_path, how="text", seeds=(0, 1))
+    assert (control.view, gain.view, control.name) == ("control", "selectivity", "text")
+    place = LAYERS.index(PLANTED)
+    assert int(np.argmax(gain.values)) == place
+    assert gain.low[place] > 0.2
+    others = [k for k in range(len(LAYERS)) if k != place]
+    assert all(gain.low[k] <= 0 for k in others)
+    assert all(control.values[k] < 0.6 for k in range(len(LAYERS)))
+    assert len(control.spread) == len(LAYERS)
+    assert (tmp_path / "controls" / "text_1").is_dir()
+
+
+def test_random_features_are_not_selective(tmp_path: Path) -> None:
+    task = make_class_task()
+    texts = task.texts()
+    latents = np.random.default_rng(0).normal(size=(len(LAYERS), len(texts), WIDTH)).astype(np.float32)
+    _, gain = measure(write_latents(tmp_path / "r.h5", texts, {"mean": latents}), task, tmp_path, how="shuffled")
+    assert all(low <= 0 <= high for low, high in zip(gain.low, gain.high, strict=True))
+    assert abs(np.mean(gain.values)) < 0.1
+    assert gain.spread == ()
+
+
+def test_an_unknown_control_is_refused(tmp_path: Path) -> None:
+    task = make_class_task()
+    with pytest.raises(UnknownNameError, match="unknown control 'words'"):
+        measure(plant_classes(tmp_path / "c.h5", task), task, tmp_path, how="words")
