@@ -48,8 +48,9 @@ def test_a_page_is_made_again_as_the_run_wrote_it(
     assert again.texts["title"][0] == written.texts["title"][0]
     assert set(again.texts["title"]) <= set(written.texts["title"])
     assert written.data == again.data == {"tiny": finished.scores}
-    for tag in ("h1", "h2", "p", "td", "li"):
-        assert written.texts[tag][:40] == again.texts[tag][:40]
+    for tag in ("h1", "h2", "li"):
+        assert written.texts[tag] == again.texts[tag]
+    assert written.texts["p"][:4] == again.texts["p"][:4]
     assert written.tags.count("figure") == len(list((finished.folder / "figures").iterdir()))
     assert again.tags.count("figure") == 1
 
