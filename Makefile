@@ -50,7 +50,7 @@ demo: $(STAMP) ## on the shipped samples: every layer under two mask plans, a he
 	@$(BIN)/icecore run configs/demo.yaml --extraction.plan $(NOSINK)
 	@$(BIN)/icecore run configs/demo-words.yaml
 	@$(BIN)/icecore compare runs/demo runs/demo-nosink-bidirectional-10 --out runs/demo-compared
-	@echo 'Look at runs/demo-compared/comparison.md, runs/demo/summary.md and runs/demo-words/summary.md.'
+	@echo 'Look at runs/demo-compared/report.html, runs/demo/report.html and runs/demo-words/report.html.'
 
 test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope

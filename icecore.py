@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         run,
         similarity_of_layers,
         token_head,
+        write_report,
     )  # fmt: skip
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "join_words", "layers_across", "load_decoder", "load_head", "load_run", "load_scorer", "load_task",
     "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head", "register_mask",
     "register_pooling", "register_word_pooling", "results", "run", "similarity_of_layers", "token_head",
+    "write_report",
 ]  # fmt: skip
 
 

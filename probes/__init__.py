@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probes.runs.layers import compare_layers
     from probes.runs.loaded import LoadedRun, load_run
     from probes.runs.paired_tests import paired_tests
+    from probes.runs.reports import write_report
     from probes.runs.results import expected_validation, results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
@@ -51,13 +52,14 @@ _HOMES = {
     "run": "probes.runs.run",
     "similarity_of_layers": "probes.geometry.similarity",
     "token_head": "probes.heads.registry",
+    "write_report": "probes.runs.reports",
 }
 
 __all__ = [
     "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "centres_of_gravity",
     "compare", "compare_layers", "cosine_with_gold", "expected_validation", "layers_across", "load_head", "load_run",
     "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head",
-    "results", "run", "similarity_of_layers", "token_head",
+    "results", "run", "similarity_of_layers", "token_head", "write_report",
 ]  # fmt: skip
 
 

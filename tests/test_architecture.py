@@ -28,7 +28,7 @@ from tests.import_graph import (
     without_shortcuts,
 )
 
-HEAVY = ("torch", "transformers", "lightning", "datasets")
+HEAVY = ("torch", "transformers", "lightning", "datasets", "jinja2", "matplotlib")
 MOST_FILES_IN_A_FOLDER = 14
 MOST_FILES_AT_A_ROOT = 5
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}

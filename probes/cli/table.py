@@ -197,7 +197,7 @@ _COMMANDS = (
                 "--across", "runs of any tasks, and sweeps: layers over relative depth, where scores are gained, and "
                 "plans ranked over tasks", False, bool,
             ),
-            Argument("--out", "folder for the tables and figures", completes="files"),
+            Argument("--out", "folder for report.html, tables and figures", completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
         examples=(
@@ -238,6 +238,16 @@ _COMMANDS = (
             Argument("--out", "file for every number, a row per view and layer (CSV)", "", completes="files"),
         ),
         examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"),
+    ),
+    Command(
+        "report", "report", "the report of runs as one HTML page",
+        "Write the report of a run, sweep or search again, from its folder; of several, one page side by side.",
+        (
+            Argument("RUNS", "run folders, as runs/demo", (), count="+", completes="runs"),
+            Argument("--out", "file to write; when absent report.html, in the folder of one run or here for several",
+                     completes="files"),
+        ),
+        examples=("report runs/demo", "report runs/causal runs/nosink --out both.html"),
     ),
     Command(
         "embed", "embed", "latents of the texts of a file, to a cache or a table",

@@ -1,1 +1,1 @@
-"""The report of a run: a table on the screen, figures, and a Markdown summary."""
+"""The report of a run: a table on the screen, figures, a Markdown summary, and one HTML page."""

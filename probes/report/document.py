@@ -1,7 +1,7 @@
 """The summary of a run: one document for every kind of task, which differ in a `KindReport`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,20 @@ from numpy.typing import NDArray
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
-from probes.report.lead import Bare, run_lead
+from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, markdown
+from probes.report.lead import Bare, run_lead, run_question
 from probes.report.scores import Header, PretrainingScores, RunScores
-from probes.report.table import Column, Row, markdown_table
+from probes.report.table import Column, Row
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split, one for each prediction."""
+
+    inputs: Mapping[str, Sequence[Any]]
+    """Columns of predictions.csv: `row`, and the inputs."""
+    gold: Sequence[Any]
+    """Numbers, or names."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +47,8 @@ class KindReport:
     """Sections after them."""
     used: tuple["Section", ...] = ()
     """Further lines of the section "What was used"."""
-    residuals: Callable[[Any, str, NDArray[np.float64]], Residuals] | None = None
-    """Compares, for a task and a split, predicted numbers with gold; None for predicted names."""
+    residuals: Callable[[SplitRows, NDArray[np.float64]], Residuals] | None = None
+    """Compares predicted numbers with gold; None for predicted names."""
     bare: Bare = lambda *_: ""
     """Compares the score of a head with what needs none, as part of a sentence; empty where there is nothing."""
     zero_shot: str = ""
@@ -45,16 +56,18 @@ class KindReport:
     writers: tuple[Callable[..., None], ...] = ()
     """Write further files into the folder of a run, from task and results."""
 
+    def rows(self, task: Any) -> dict[str, SplitRows]:
+        """Return the rows of every split of a task."""
+        return {split: SplitRows(self.inputs(task, split), self.gold(task, split)) for split in task.splits}
+
 
 @dataclass(frozen=True)
 class Context:
-    """What a section is written from: the scores with predictions, and the task."""
+    """What a section is written from: the scores with predictions, and the rows that were predicted."""
 
     scores: RunScores
-    task: Any
+    rows: Mapping[str, SplitRows]
     report: KindReport
-    figures: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Title to files, relative to the run folder, of every figure that was drawn."""
 
     @property
     def results(self) -> Iterable[tuple[str, HeadResult]]:
@@ -62,8 +75,8 @@ class Context:
         return self.scores.heads.items()
 
 
-Section = Callable[[Context], Iterator[str]]
-"""Writes lines of Markdown."""
+Section = Callable[[Context], Iterator[Block]]
+"""Writes a part of a report."""
 
 
 def result_rows(
@@ -78,56 +91,52 @@ def result_rows(
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
 
 
-def summary_text(context: Context) -> str:
-    """Write the summary of a run, as Markdown."""
+def run_document(context: Context) -> Document:
+    """Write the report of a run."""
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
-    opening = opening_lines(header, run_lead(context.scores, report.bare))
-    lines = [*opening, markdown_table(rows, titles), f"\n{_numbers(context)}", *_cautions(context)]
+    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context)]
     for section in (*report.remarks, _departures, *report.sections, _used):
-        lines += section(context)
-    lines += _pretraining(context.scores.pretraining)
+        blocks += section(context)
+    blocks += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
-        lines += ["\n## Data notes\n", *(f"- {note}" for note in header.task["notes"])]
-    return join_lines([*lines, *figure_lines(context.figures)])
+        blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
+    return Document(header.name, run_question(header), run_lead(context.scores, report.bare), blocks)
 
 
-def pretraining_text(scores: PretrainingScores, figures: Mapping[str, Sequence[str]]) -> str:
-    """Write the summary of autoencoders that were fitted by themselves."""
-    lines = (*opening_lines(scores.header), *_pretraining(scores.pretraining), "\n## What was used\n")
-    return join_lines([*lines, machine_line(scores.header), *figure_lines(figures)])
+def pretraining_document(scores: PretrainingScores) -> Document:
+    """Write the report of autoencoders that were fitted by themselves."""
+    blocks = [*opening(scores.header), *_pretraining(scores.pretraining), Heading("What was used")]
+    return Document(scores.header.name, "", "", [*blocks, machine_line(scores.header)])
 
 
-def join_lines(lines: Iterable[str]) -> str:
-    """Join lines of Markdown; empty ones are left out."""
-    return "\n".join(line for line in lines if line) + "\n"
+def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> str:
+    """Write a report as Markdown, with the files of its figures by their titles."""
+    shown = [figure_line(title, files) for title, files in figures.items()]
+    blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(shown), *shown]
+    return f"# {document.title}\n\n{markdown(blocks)}"
 
 
-def opening_lines(header: Header, lead: str = "") -> Iterator[str]:
-    """Write the title, the sentences that say most, that a sample is no benchmark, and the command if there was one."""
-    yield f"# {header.name}\n"
-    yield f"{lead}\n" if lead else ""
+def opening(header: Header) -> Iterator[Block]:
+    """Say that a sample is no benchmark, and the command if there was one."""
     if header.task.get("is_sample"):
-        yield "> The task is a **sample** shipped with the project: its scores are no benchmark result.\n"
-    yield f"Command: `{header.command}`\n" if header.command else ""
+        yield Caution("The task is a **sample** shipped with the project: its scores are no benchmark result.")
+    if header.command:
+        yield f"Command: `{header.command}`"
 
 
-def machine_line(header: Header) -> str:
+def machine_line(header: Header) -> Item:
     """Write what computed the numbers."""
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
     products = f", float32 products by {', '.join(header.products.values())}" if header.products else ""
-    return f"- Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}"
+    return Item(f"Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}")
 
 
-def figure_lines(figures: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Show every figure in the first of its formats that a page can show, with links to the others."""
-    if figures:
-        yield "\n## Figures\n"
-    for title, files in figures.items():
-        shown = next((file for file in files if not file.endswith(".pdf")), None)
-        links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != shown]
-        picture = f"![{title}]({shown})" if shown else f"{title}:"
-        yield " ".join([picture, *links])
+def figure_line(title: str, files: Sequence[str]) -> str:
+    """Show a figure in the first of its formats that a page can show, with links to the others."""
+    shown = next((file for file in files if not file.endswith(".pdf")), None)
+    links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != shown]
+    return " ".join([f"![{title}]({shown})" if shown else f"{title}:", *links])
 
 
 def _numbers(context: Context) -> str:
@@ -144,37 +153,45 @@ def _numbers(context: Context) -> str:
     )
 
 
-def _cautions(context: Context) -> Iterator[str]:
+def _cautions(context: Context) -> Iterator[Block]:
+    """Warn of heads whose numbers are optimistic or that did not converge, and of rows that are in train as well."""
     for name, result in context.results:
         if result.is_optimistic:
-            yield f"\n> `{name}` is **optimistic**: {result.optimistic_because}."
+            yield Caution(f"`{name}` is **optimistic**: {result.optimistic_because}.")
+        found = result.extras.get("convergence", {"n_problems": 0, "n_converged": 0})
+        missing = found["n_problems"] - found["n_converged"]
+        if missing:
+            yield Caution(f"`{name}` **did not converge** in {missing:,} of {found['n_problems']:,} problems.")
+    for note in context.scores.header.task["notes"]:
+        if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
+            yield Caution(f"**Leak**, {note}.")
 
 
-def _departures(context: Context) -> Iterator[str]:
-    lines = [f"- `{name}`: {line}" for name, result in context.results for line in result.departures]
+def _departures(context: Context) -> Iterator[Block]:
+    lines = [Item(f"`{name}`: {line}") for name, result in context.results for line in result.departures]
     if lines:
-        yield f"\n## Departures from the protocol `{context.scores.header.protocol}`\n"
+        yield Heading(f"Departures from the protocol `{context.scores.header.protocol}`")
         yield from lines
 
 
-def _used(context: Context) -> Iterator[str]:
+def _used(context: Context) -> Iterator[Block]:
     header, cache = context.scores.header, context.scores.cache
     decoder, task, template = header.decoder, header.task, cache["template"]
-    yield "\n## What was used\n"
-    yield (
-        f"- Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
+    yield Heading("What was used")
+    yield Item(
+        f"Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
         f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
     )
-    yield (
-        f"- Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
+    yield Item(
+        f"Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
         f"instruction {template['instruction']!r}"
     )
-    yield (
-        f"- Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
+    yield Item(
+        f"Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
         f"{cache['n_truncated']} truncated"
     )
     counts = ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
-    yield f"- Task: `{task['name']}`, {task['source']}; {counts}"
+    yield Item(f"Task: `{task['name']}`, {task['source']}; {counts}")
     for section in context.report.used:
         yield from section(context)
     yield machine_line(header)
@@ -186,18 +203,18 @@ def text_inputs(task: Any, split: str) -> dict[str, Sequence[Any]]:
     return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
 
 
-def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[str]:
+def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[Block]:
     """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
     found = pretraining.get("autoencoders", {})
     if found:
-        yield "\n## Layer-wise autoencoders\n"
+        yield Heading("Layer-wise autoencoders")
     for pooling, record in found.items():
         losses, layers = record["held_out_losses"], record["layers"]
         first, last = min(record["best_epochs"]), max(record["best_epochs"])
         kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
         what = "share of the variance lost" if record["standardises_latents"] else "mean squared error"
-        yield (
-            f"- `{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
+        yield Item(
+            f"`{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
             f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; {what} on "
             f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
             f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "

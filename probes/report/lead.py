@@ -1,10 +1,10 @@
-"""The two sentences that a summary opens with: what is best on validation, and what it is worth on test."""
+"""What a report asks, and the two sentences that answer: what is best on validation, and what it is worth on test."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 
 from probes.heads.result import HeadResult
-from probes.report.scores import PlanChoice, PlansScores, RunScores
+from probes.report.scores import Header, PlanChoice, PlansScores, RunScores
 from probes.report.table import describe_point, interval, metric_label, over, percent, spread
 
 Bare = Callable[[Mapping[str, HeadResult], HeadResult, str], str]
@@ -18,6 +18,17 @@ def best_result(results: Iterable[HeadResult]) -> HeadResult:
 
 def _ranked(result: HeadResult) -> float:
     return -math.inf if math.isnan(result.selection_score) else result.selection_score
+
+
+def run_question(header: Header) -> str:
+    """Say what a run asks."""
+    return f"How well can {header.task['name']} be read from the layers of {header.decoder['name']}, which stay frozen?"
+
+
+def plans_question(scores: PlansScores) -> str:
+    """Say what a sweep or a search asks."""
+    n, header = scores.search.get("n_plans", len(scores.plans)), scores.header
+    return f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {header.task['name']}?"
 
 
 def run_lead(scores: RunScores, bare: Bare) -> str:

@@ -1,17 +1,26 @@
 """Predictions of a run, row by row: one CSV format for every kind of task, and column files for conlleval."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from extract.files import write_file
+import numpy as np
+from numpy.typing import NDArray
+
+from extract.errors import HeadError, first_line
+from extract.files import read_file, write_file
 from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
-from probes.report.document import KindReport
+from probes.report.document import KindReport, SplitRows
+from probes.report.scores import RunScores
 from probes.tasks.base import Task
 from probes.tasks.words.task import WordTask
 
+PREDICTIONS = "predictions.csv"
 WITHOUT = {"span-f1": ".", "accuracy": "-"}
 """Written into column files for a word without a prediction. To conlleval a full stop is outside of every span, and not
 the tag O."""
@@ -37,6 +46,57 @@ def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], r
             writer.writerow(["split", *columns])
         writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))
     write_file(path, file.getvalue())
+
+
+def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:
+    """Read the predictions of a run folder back: split to columns; `unit` is the row where the file has none.
+
+    Raises:
+        HeadError: A file that is missing or damaged.
+    """
+    path, found = folder / PREDICTIONS, dict[str, dict[str, list[str]]]()
+    try:
+        rows = csv.reader(StringIO(read_file(path).decode("utf-8"), newline=""))
+        names = next(rows)
+        by_split = groupby(rows, key=lambda row: row[names.index("split")])
+        for split, part in by_split:
+            columns = dict(zip(names, map(list, zip(*part, strict=True)), strict=True))
+            found[split] = {"unit": columns["row"], **columns}
+            columns["gold"]
+    except (OSError, ValueError, KeyError, IndexError, StopIteration, csv.Error) as error:
+        raise HeadError(f"{str(path)!r} cannot be read ({first_line(error)}); run its config again.") from error
+    return found
+
+
+def with_predictions(
+    scores: RunScores, tables: Mapping[str, Mapping[str, Sequence[str]]]
+) -> tuple[RunScores, dict[str, SplitRows]]:
+    """Put predictions that were read back into the scores of a run, and return the rows as well.
+
+    Names keep the order of the task; the scores of single rows are those of numbers alone.
+    """
+    task = scores.header.task
+    names = task.get("class_names") or task.get("tags") or ()
+    seen = (text for table in tables.values() for name in ("gold", *scores.heads) for text in table[name])
+    places = {name: place for place, name in enumerate(dict.fromkeys((*names, *seen)) if names else ()) if name}
+    rows, heads = dict[str, SplitRows](), dict(scores.heads)
+    for split, table in tables.items():
+        inputs = {name: table[name] for name in table if name not in {"split", "unit", "gold", *heads}}
+        rows[split] = SplitRows(inputs, table["gold"] if places else [float(text) for text in table["gold"]])
+    for name, result in heads.items():
+        found = {split: _codes(table[name], places) for split, table in tables.items()}
+        heads[name] = replace(
+            result, predictions=found, names=dict.fromkeys(tables, tuple(places)) if places else {},
+            row_scores={} if places else {
+                split: -np.abs(values - np.asarray(rows[split].gold, np.float64)) for split, values in found.items()
+            },
+        )  # fmt: skip
+    return replace(scores, heads=heads), rows
+
+
+def _codes(texts: Sequence[str], places: Mapping[str, int]) -> NDArray[Any]:
+    """Return predicted numbers, or the places of predicted names."""
+    return np.array([places.get(text, NO_PREDICTION) for text in texts] if places else texts, int if places else float)
 
 
 def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from extract.digest import digest_text
-from extract.masks.plan import MaskPlan
+from extract.masks.plan import MaskPlan, parse_plan
 from probes.heads.result import HeadResult, read_result
 
 SCORES_SCHEMA = 3
@@ -193,7 +193,32 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
         found = f"schema {values['schema']} of a {values.get('what', 'run')}"
         raise ValueError(f"scores.json has {found}; this version reads schema {SCORES_SCHEMA} of a run; run it again")
-    before: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
-    header = Header(**{key: {**before, **values}[key] for key in Header.__dataclass_fields__})
     heads = {name: read_result(name, each) for name, each in values["heads"].items()}
-    return RunScores(header, values["cache"], heads, values["pretraining"], values["seconds"])
+    return RunScores(_read_header(values), values["cache"], heads, values["pretraining"], values["seconds"])
+
+
+def read_plans(values: Mapping[str, Any]) -> PlansScores:
+    """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
+    plans = tuple(
+        PlanScores(
+            parse_plan(row["plan"]), row["cache"], row["certificate"],
+            {name: read_result(name, each) for name, each in row["heads"].items()}, row["zero_shot"],
+        )
+        for row in values["plans"]
+    )  # fmt: skip
+    by_text = {row.plan.text: row for row in plans}
+    chosen = {
+        name: PlanChoice(
+            by_text[each["plan"]].plan, by_text[each["plan"]].heads[name],
+            PlanGain(**{key: each["gain"][key] for key in PlanGain.__dataclass_fields__}) if "gain" in each else None,
+        )
+        for name, each in values["chosen"].items()
+    }  # fmt: skip
+    return PlansScores(
+        _read_header(values), values["test_read"], plans, chosen, values.get("cost", {}), values.get("search", {})
+    )
+
+
+def _read_header(values: Mapping[str, Any]) -> Header:
+    before: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
+    return Header(**{key: {**before, **values}[key] for key in Header.__dataclass_fields__})

@@ -1,18 +1,17 @@
 """Summaries of sweeps over mask plans, and of searches for one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from extract.masks.plan import CAUSAL, MaskPlan
-from probes.report.document import KindReport, figure_lines, join_lines, machine_line, opening_lines
-from probes.report.lead import search_lead, sweep_lead
+from probes.report.blocks import Block, Document, Heading, Table
+from probes.report.document import KindReport, machine_line, opening
+from probes.report.lead import plans_question, search_lead, sweep_lead
 from probes.report.scores import PlanChoice, PlanScores, PlansScores
-from probes.report.table import NOTHING, describe_point, interval, markdown_table, metric_label, percent
+from probes.report.table import NOTHING, describe_point, interval, metric_label, percent
 
 EVERY_PLAN = "every plan"
 """What `test_read` is where all plans were scored on test."""
-Figures = Mapping[str, Sequence[str]]
-"""Title to files."""
 
 
 def points_of(scores: PlansScores, report: KindReport) -> dict[MaskPlan, float]:
@@ -34,8 +33,17 @@ def points_label(scores: PlansScores, report: KindReport) -> tuple[str, str]:
     return f"{name}, best layer", metric_label(choice.result.metric)
 
 
-def sweep_summary(scores: PlansScores, report: KindReport, figures: Figures) -> str:
-    """Write the summary of a sweep: what was chosen on validation, then every plan's validation scores."""
+def plans_document(scores: PlansScores, report: KindReport) -> Document:
+    """Write the report of a sweep or a search: what was found, what was done, the chosen plans, every score."""
+    what, *tables = _search(scores.search) if scores.search else _sweep(scores, report)
+    answer = search_lead(scores) if scores.search else sweep_lead(scores)
+    blocks = [*opening(scores.header), what, *_choices(scores), *tables]
+    blocks += [Heading("What was used"), machine_line(scores.header)]
+    return Document(scores.header.name, plans_question(scores), answer, blocks)
+
+
+def _sweep(scores: PlansScores, report: KindReport) -> Iterator[Block]:
+    """Say what a sweep cost, and give every plan's validation scores."""
     cost, has_test = scores.cost, scores.test_read == EVERY_PLAN
     metrics = {name: metric_label(choice.result.metric) for name, choice in scores.chosen.items()}
     columns = [
@@ -53,17 +61,16 @@ def sweep_summary(scores: PlansScores, report: KindReport, figures: Figures) -> 
         )
         for row in scores.plans
     ]
-    what = (
+    yield (
         f"{len(scores.plans)} plans, {cost['block_passes']} block passes per batch instead of {cost['apart']} "
-        f"({cost['ratio']:.2f}).\n"
+        f"({cost['ratio']:.2f})."
     )
-    table = ("\n## Every plan, on validation\n", markdown_table(rows, columns))
-    return _plans_text(scores, sweep_lead(scores), what, table, figures)
+    yield Heading("Every plan, on validation")
+    yield Table(columns, rows)
 
 
-def search_summary(scores: PlansScores, figures: Figures) -> str:
-    """Write the summary of a search: the plan that was found, what the search cost, and every trial."""
-    search = scores.search
+def _search(search: Mapping[str, Any]) -> Iterator[Block]:
+    """Say what a search cost, and give every trial."""
     trials = [
         (str(number), str(len(trial["scores"])), f"{trial['n_rows']:,}", f"{trial['n_texts']:,}",
          f"{trial['cost'] / search['full_cost']:.3f}", *_best_plan(trial["scores"]))
@@ -75,18 +82,15 @@ def search_summary(scores: PlansScores, figures: Figures) -> str:
                         for trial in search["trials"]))
         for text in plans
     ]  # fmt: skip
-    what = (
+    yield (
         f"Strategy `{search['strategy']}` over {search['n_plans']} plans, by `{search['by']}`: "
         f"{search['cost']:,} block passes times texts, {search['share']:.3f} of the {search['full_cost']:,} that all "
-        f"plans on all {search['n_texts']:,} texts of train and validation cost (budget {search['budget']:g}).\n"
+        f"plans on all {search['n_texts']:,} texts of train and validation cost (budget {search['budget']:g})."
     )
-    tables = (
-        "\n## Trials\n",
-        markdown_table(trials, ("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score")),
-        "\n## Every score, on the validation rows of its trial\n",
-        markdown_table(every, ("plan", *(f"{trial['n_rows']:,} rows" for trial in search["trials"]))),
-    )
-    return _plans_text(scores, search_lead(scores), what, tables, figures)
+    yield Heading("Trials")
+    yield Table(("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score"), trials)
+    yield Heading("Every score, on the validation rows of its trial")
+    yield Table(("plan", *(f"{trial['n_rows']:,} rows" for trial in search["trials"])), every)
 
 
 def _best_plan(scores: Mapping[str, Any]) -> tuple[str, str]:
@@ -94,28 +98,22 @@ def _best_plan(scores: Mapping[str, Any]) -> tuple[str, str]:
     return f"`{text}`", percent(scores[text])
 
 
-def _plans_text(scores: PlansScores, lead: str, what: str, tables: Sequence[str], figures: Figures) -> str:
-    """Write the summary of a sweep or a search: what was found, what was done, the chosen plans, tables, figures."""
-    opening, machine = opening_lines(scores.header, lead), f"\n{machine_line(scores.header)}"
-    return join_lines([*opening, what, *_choices(scores), *tables, machine, *figure_lines(figures)])
-
-
-def _choices(scores: PlansScores) -> Iterator[str]:
+def _choices(scores: PlansScores) -> Iterator[Block]:
     """Write the plan chosen for every head, what choosing it gained, and the plans that test was read for."""
     gains = [choice.gain for choice in scores.chosen.values() if choice.gain]
     metrics = list(dict.fromkeys(metric_label(choice.result.metric) for choice in scores.chosen.values()))
     metric = metrics[0] if len(metrics) == 1 else "score"
     columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval",
                f"test, chosen - {gains[0].over if gains else CAUSAL}")  # fmt: skip
-    yield "## Chosen on validation\n"
-    yield markdown_table([_choice(name, choice) for name, choice in scores.chosen.items()], columns)
+    yield Heading("Chosen on validation")
+    yield Table(columns, [_choice(name, choice) for name, choice in scores.chosen.items()])
     if scores.test_read == EVERY_PLAN:
         yield (
-            "\nTest was read for **every plan**, as was asked for. The plan is chosen on validation all the same; a "
+            "Test was read for **every plan**, as was asked for. The plan is chosen on validation all the same; a "
             "plan picked by its test score is a choice on test."
         )
     else:
-        yield f"\nTest was read for {scores.test_read}, after everything was chosen."
+        yield f"Test was read for {scores.test_read}, after everything was chosen."
 
 
 def _choice(name: str, choice: PlanChoice) -> tuple[str, ...]:

@@ -89,14 +89,14 @@ def describe_point(chosen: Mapping[str, Any]) -> str:
 
 
 def cell(text: str) -> str:
-    """Keep a text from breaking its table."""
-    return " ".join(text.replace("|", "\\|").replace("`", "'").split())
+    """Keep a text of a user from being marked, and on one line."""
+    return " ".join(text.replace("`", "'").split())
 
 
 def markdown_table(rows: Iterable[Sequence[str]], columns: Sequence[str]) -> str:
     """Make a Markdown table."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "|".join("---" for _ in columns) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    return "\n".join([*lines, *("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows)])
 
 
 def score_column(title: str, split: str, metric: str = "") -> Column:

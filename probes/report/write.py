@@ -12,7 +12,15 @@ from rich.table import Table
 
 from extract.errors import printable
 from extract.files import write_file
-from probes.report.document import Context, KindReport, pretraining_text, result_rows, summary_text
+from probes.report.blocks import Document
+from probes.report.document import (
+    Context,
+    KindReport,
+    pretraining_document,
+    result_rows,
+    run_document,
+    summary_text,
+)
 from probes.report.figures.fitting import draw_autoencoders
 from probes.report.figures.heads import draw_figures
 from probes.report.figures.plans import (
@@ -23,31 +31,51 @@ from probes.report.figures.plans import (
     layer_curves_note,
 )
 from probes.report.figures.style import TALL, Album
-from probes.report.predictions import write_predictions
+from probes.report.page.layers import run_page
+from probes.report.page.page import PAGE, Pictures, write_page
+from probes.report.predictions import PREDICTIONS, write_predictions
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
-from probes.report.sweeps import points_label, points_of, search_summary, sweep_summary
+from probes.report.sweeps import plans_document, points_label, points_of
 from probes.tasks.base import Task
 
 
 def write_run(
     folder: Path, scores: RunScores, task: Task, report: KindReport, *, formats: Sequence[str] = ("png",)
 ) -> None:
-    """Write scores, predictions, figures and summary of a run."""
-    _write_scores(folder, scores)
-    write_predictions(folder / "predictions.csv", task, scores.heads, report)
+    """Write scores, predictions, figures, page and summary of a run."""
+    values = _write_scores(folder, scores)
+    write_predictions(folder / PREDICTIONS, task, scores.heads, report)
     for write in report.writers:
         write(folder, task, scores.heads)
-    album = Album(folder, formats)
-    draw_figures(album, scores, task, report)
-    draw_autoencoders(album, scores.pretraining, plan=scores.cache["plan"])
-    _write_summary(folder, summary_text(Context(scores, task, report, album.drawn)))
+    pictures = Pictures()
+    album = Album(folder, formats, pictures.keep)
+    _write_report(album, pictures, draw_run(album, Context(scores, report.rows(task), report)), values)
 
 
 def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
-    """Write scores, figures and summary of a sweep or a search."""
-    _write_scores(folder, scores)
-    album, header = Album(folder, formats), scores.header
-    about = f"{header.task['name']} on {header.decoder['name']}"
+    """Write scores, figures, page and summary of a sweep or a search."""
+    values = _write_scores(folder, scores)
+    pictures = Pictures()
+    album = Album(folder, formats, pictures.keep)
+    _write_report(album, pictures, draw_plans(album, scores, report), values)
+
+
+def _write_report(album: Album, pictures: Pictures, document: Document, values: Mapping[str, Any]) -> None:
+    """Write the page, and the summary last, which says that all is there."""
+    write_page(album.folder / PAGE, run_page(album.folder, document, pictures, values), pictures.classes)
+    write_file(album.folder / "summary.md", summary_text(document, album.drawn))
+
+
+def draw_run(album: Album, context: Context) -> Document:
+    """Draw the figures of a run, and write its report."""
+    draw_figures(album, context)
+    draw_autoencoders(album, context.scores.pretraining, plan=context.scores.cache["plan"])
+    return run_document(context)
+
+
+def draw_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
+    """Draw the figures of a sweep or a search, and write its report."""
+    about = f"{scores.header.task['name']} on {scores.header.decoder['name']}"
     if scores.search:
         found = scores.plans[0].plan.text
         note = f"{about}; larger: more rows; framed: found, {found}"
@@ -67,8 +95,7 @@ def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, format
                 title=f"{name}: score of each layer, {len(scores.plans):,} plans",
                 note=f"{about}; {layer_curves_note(scores, name)}", size=TALL,
             )  # fmt: skip
-    text = search_summary(scores, album.drawn) if scores.search else sweep_summary(scores, report, album.drawn)
-    _write_summary(folder, text)
+    return plans_document(scores, report)
 
 
 def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Sequence[str] = ("png",)) -> None:
@@ -76,14 +103,15 @@ def write_pretraining(folder: Path, scores: PretrainingScores, *, formats: Seque
     _write_scores(folder, scores)
     album = Album(folder, formats)
     draw_autoencoders(album, scores.pretraining, plan=scores.cache["plan"])
-    _write_summary(folder, pretraining_text(scores, album.drawn))
+    write_file(folder / "summary.md", summary_text(pretraining_document(scores), album.drawn))
 
 
-def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> None:
-    """Write scores.json (docs/scores_format.md)."""
+def _write_scores(folder: Path, scores: RunScores | PlansScores | PretrainingScores) -> dict[str, Any]:
+    """Write scores.json (docs/scores_format.md), and return its content."""
     values = without_nan(scores.to_dict())
-    text = json.dumps({**values, "sha256": seal_scores(values)}, indent=1, allow_nan=False)
-    write_file(folder / "scores.json", text + "\n")
+    sealed = {**values, "sha256": seal_scores(values)}
+    write_file(folder / "scores.json", json.dumps(sealed, indent=1, allow_nan=False) + "\n")
+    return sealed
 
 
 def without_nan(value: Any) -> Any:
@@ -109,7 +137,3 @@ def screen_table(scores: RunScores, report: KindReport) -> Table:
     for row in rows:
         table.add_row(*map(printable, row))
     return table
-
-
-def _write_summary(folder: Path, text: str) -> None:
-    write_file(folder / "summary.md", text)

@@ -10,13 +10,17 @@ from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values
-from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, number, percent, spread
-from probes.runs.paired_tests import PREDICTIONS, ComparedRun, read_rows, read_runs
+from probes.report.blocks import Block, Table, markdown
+from probes.report.predictions import PREDICTIONS
+from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
+from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
 from probes.runs.results import COLUMNS, result_rows
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
+    from rich.table import Table as ScreenTable
+
+    from probes.report.figures.style import Album
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 LEVEL = 0.05
@@ -73,22 +77,27 @@ class Comparison:
 
     def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
         """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
-        from probes.report.figures.layers import draw_runs, layer_curves  # brings matplotlib with it
-        from probes.report.figures.style import Album
+        from probes.report.figures.style import Album  # brings matplotlib with it
+
+        album = Album(Path(folder), tuple(formats))
+        self.draw_into(album)
+        return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
+
+    def draw_into(self, album: "Album") -> None:
+        """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
+        from probes.report.figures.layers import draw_runs, layer_curves
 
         curved = {run.label: found for run in self.runs if (found := _curved(run)) is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
         shared = set.intersection(*splits) if splits else set()
         if not shared:
-            return ()
+            return
         split = "validation" if "validation" in shared else min(shared)
         header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
-        album = Album(Path(folder), tuple(formats))
         album.add(
             "layers", draw_runs, curved, split, title=f"Score of each layer, {heads}",
             note=f"{header['task']['name']} on {header['decoder']['name']}; circles: the chosen layers",
         )  # fmt: skip
-        return tuple(Path(folder) / file for files in album.drawn.values() for file in files)
 
     def __repr__(self) -> str:
         return f"<comparison of {len(self.runs)} runs by {self.metric} on {self.split}: {'; '.join(self.verdicts())}>"
@@ -99,12 +108,12 @@ class Comparison:
         n_tests = len(self.differences)
         return [_verdict(run.label, first, gain, self.metric, p_value, n_tests) for run, gain, p_value in gains]
 
-    def to_screen(self) -> "Table":
+    def to_screen(self) -> "ScreenTable":
         """Lay the comparison out for a terminal of 80 characters."""
         from rich.box import SIMPLE
-        from rich.table import Table
+        from rich.table import Table as ScreenTable
 
-        table = Table(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
+        table = ScreenTable(title=f"{metric_label(self.metric)} x 100", box=SIMPLE, padding=(0, 1))
         table.add_column("run and head", overflow="fold")
         for title in (
             "validation",
@@ -131,6 +140,10 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Write the comparison as Markdown: verdicts, the results, and the differences."""
+        return markdown([" ".join(f"{sentence}." for sentence in self.verdicts()), *self.blocks()])
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Give the results and the differences, as a report holds them."""
         rows = [
             (
                 run.label, run.plan, run.result.name + " (optimistic)" * run.result.is_optimistic,
@@ -146,10 +159,10 @@ class Comparison:
             for run, gain in zip(self.runs[1:], self._gains(), strict=True)
         ]
         return (
-            f"{' '.join(f'{sentence}.' for sentence in self.verdicts())}\n\n"
-            f"{markdown_table([[cell(text) for text in row] for row in rows], TITLES)}\n\n"
+            Table(TITLES, [[cell(text) for text in row] for row in rows]),
             f"Scores times 100. Differences on {self.split}, of the predictions in {PREDICTIONS}, on the same "
-            f"resamples:\n\n{markdown_table([[cell(text) for text in row] for row in differences], titles)}\n"
+            "resamples:",
+            Table(titles, [[cell(text) for text in row] for row in differences]),
         )
 
 

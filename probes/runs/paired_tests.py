@@ -1,9 +1,7 @@
 """Predictions of finished runs on the same rows, and paired tests between their heads, plans, decoders or layers."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,6 @@ import numpy as np
 from jaxtyping import Float
 
 from extract.errors import HeadError, unknown_name
-from extract.files import read_file
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import difference, paired_scores, unit_counts
@@ -23,12 +20,12 @@ from probes.metrics.significance import (
     seed_errors,
 )
 from probes.report.lead import best_result
+from probes.report.predictions import PREDICTIONS, read_predictions
 from probes.runs.results import read_scores, results_by_plan
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PREDICTIONS = "predictions.csv"
 BY = ("run", "plan", "decoder", "head")
 
 
@@ -195,10 +192,10 @@ def read_runs(folders: Iterable[str | Path], head: str = "") -> list[ComparedRun
         UnknownNameError: A head that a run does not have.
     """
     paths = [Path(folder) for folder in folders]
-    return [_read_run(path, label, head) for path, label in zip(paths, _labels(paths), strict=True)]
+    return [_read_run(path, label, head) for path, label in zip(paths, name_apart(paths), strict=True)]
 
 
-def _labels(folders: Sequence[Path]) -> list[str]:
+def name_apart(folders: Sequence[Path]) -> list[str]:
     """Name runs by their folders, with as much of the path as tells them apart."""
     parts = [folder.resolve().parts for folder in folders]
     most = max(map(len, parts), default=1)
@@ -239,19 +236,12 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:
     """Read the rows of a split from predictions.csv, as columns; `unit` is the row where there is none."""
-    try:
-        rows = list(csv.DictReader(StringIO(read_file(run.folder / PREDICTIONS).decode("utf-8"), newline="")))
-        mine = [row for row in rows if row["split"] == split]
-        table = {name: [str(row[name]) for row in mine] for name in rows[0]}
-        table.setdefault("unit", table["row"])
-        table["gold"], table[run.result.name]
-    except (OSError, ValueError, KeyError, IndexError, csv.Error) as error:
-        raise HeadError(
-            f"{str(run.folder / PREDICTIONS)!r} cannot be read ({type(error).__name__}: {error}); run its config again."
-        ) from error
-    if not mine:
-        raise unknown_name(f"split of the run {run.label!r}", split, dict.fromkeys(row["split"] for row in rows))
-    return table
+    tables = read_predictions(run.folder)
+    if split not in tables:
+        raise unknown_name(f"split of the run {run.label!r}", split, tables)
+    if run.result.name not in tables[split]:
+        raise HeadError(f"{str(run.folder / PREDICTIONS)!r} has no column {run.result.name!r}; run its config again.")
+    return tables[split]
 
 
 def _require_same_rows(

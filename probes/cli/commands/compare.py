@@ -12,9 +12,11 @@ from rich.table import Table
 from extract.errors import ConfigError, HeadError, first_line, printable
 from extract.files import write_file
 from probes.cli.screen import show
+from probes.report.page.page import PAGE
 from probes.report.table import number, percent
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
 from probes.runs.comparison import compare
+from probes.runs.reports import write_comparison
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +35,9 @@ def compare_command(found: SimpleNamespace) -> int:
         drawn = comparison.draw(folder, formats=found.figures)
         pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
         write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
-        show("\n".join(f"written: {path}" for path in (folder / "comparison.md", folder / "curves.csv", *drawn)))
+        write_comparison(comparison, folder / PAGE)
+        files = (folder / PAGE, folder / "comparison.md", folder / "curves.csv", *drawn)
+        show("\n".join(f"written: {path}" for path in files))
     return 0
 
 

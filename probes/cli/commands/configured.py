@@ -92,7 +92,7 @@ def _show(result: RunResult) -> None:
     Console(markup=False).print(screen_table(scores, KINDS[scores.header.kind].report))
     if scores.header.task["is_sample"]:
         show("The task is a sample shipped with icecore: these scores are no benchmark result.")
-    show(f"{result.folder}/summary.md holds the summary, scores.json the numbers.")
+    show(f"{result.folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
 
 
 def _dry_run(config: RunConfig, watcher: Watcher) -> int:

@@ -52,7 +52,7 @@ def _show(result: Any) -> None:
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
         show(line)
-    show(f"{result.folder}/summary.md holds every plan and the figures.")
+    show(f"{result.folder}/report.html holds every plan and the figures, summary.md the same as Markdown.")
 
 
 def choose_plans(flags: Mapping[str, Any]) -> list[MaskPlan]:

@@ -1,6 +1,7 @@
 """Where a head is wrong: its residuals, by size, by length, by lexical overlap, and against the gold."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +90,18 @@ class Residuals:
 def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"]) -> Residuals:
     """Compare predictions, in the units of the gold, with the gold of a split."""
     rows = task.splits[split]
-    texts = tuple(zip(rows["sentence1"], rows["sentence2"], strict=True))
+    return residuals_between(rows["sentence1"], rows["sentence2"], gold=rows["score"], predicted=predicted)
+
+
+def residuals_between(
+    first: Sequence[str], second: Sequence[str], *, gold: Any, predicted: Float[np.ndarray, " N"]
+) -> Residuals:
+    """Compare predictions with gold, each for two texts."""
+    texts = tuple(zip(first, second, strict=True))
     words = [tuple(_WORD.findall(text.lower()) for text in pair) for pair in texts]
     return Residuals(
         np.asarray(predicted, np.float64),
-        np.asarray(rows["score"], np.float64),
+        np.asarray(gold, np.float64),
         np.array([float(len(a) + len(b)) for a, b in words]),
         np.array([len({*a} & {*b}) / max(len({*a} | {*b}), 1) for a, b in words]),
         texts,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
-from probes.report.document import KindReport
+from probes.report.document import Context
 from probes.report.figures import style
 from probes.report.figures.fitting import draw_history, history_note
 from probes.report.figures.layers import chosen_note, draw_curves, draw_parts, layer_curves
@@ -22,9 +22,7 @@ from probes.report.figures.rows import (
     draw_row_scores,
     rows_note,
 )
-from probes.report.scores import RunScores
 from probes.report.table import metric_label
-from probes.tasks.base import Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +64,13 @@ class HeadFigure:
     """Width and height in inches."""
 
 
-def draw_figures(album: style.Album, scores: RunScores, task: Task, report: KindReport) -> None:
+def draw_figures(album: style.Album, context: Context) -> None:
     """Draw every figure of every head of a run."""
-    header = scores.header
+    scores, header = context.scores, context.scores.header
     for name, result in scores.heads.items():
-        split = result.reported_split
-        residuals = report.residuals(task, split, result.predictions[split]) if report.residuals else None
-        found = FigureInput(result, split, report.gold(task, split), residuals)
+        split, compare = result.reported_split, context.report.residuals
+        rows = context.rows[split]
+        found = FigureInput(result, split, rows.gold, compare and compare(rows, result.predictions[split]))
         about = f"{header.task['name']} on {header.decoder['name']}, pooling {result.pooling}"
         for each in (each for each in FIGURES if each.applies(found)):
             album.add(

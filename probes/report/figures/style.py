@@ -13,11 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.style import context
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from extract.errors import printable
 from extract.files import write_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,6 +53,8 @@ ENDS = {"embedding": "emb", "final_norm": "norm"}
 Numbers = Sequence[Any] | NDArray[Any]
 Draw = Callable[..., object]
 """Draws into a figure what it is given beside it."""
+Keep = Callable[[Figure, str, str], None]
+"""Takes a figure, its title and its note."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Album:
 
     folder: Path
     formats: Sequence[str] = ("png",)
+    keep: Keep = lambda *_: None
+    """Receives every figure with its title and note, as a page does; last, so that it may change the figure."""
     drawn: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Title to the files of the figure, relative to the folder."""
 
@@ -69,9 +74,11 @@ class Album:
         """Draw a figure as `make_figure` does, and write it to `name` with the ending of each format."""
         figure = make_figure(draw, *what, title=title, note=note, size=size)
         self.drawn[title] = tuple(f"{name}.{each}" for each in self.formats)
-        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if self.formats:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         for each, file in zip(self.formats, self.drawn[title], strict=True):
             save_figure(figure, self.folder / file, file_format=each)
+        self.keep(figure, title, note)
 
 
 def make_figure(draw: Draw, *what: Any, title: str, note: str = "", size: tuple[float, float] = SIZE) -> Figure:
@@ -84,6 +91,8 @@ def make_figure(draw: Draw, *what: Any, title: str, note: str = "", size: tuple[
         figure.suptitle(_wrap(title, width / (0.62 * 9.5)), x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         if note:
             figure.supxlabel(_wrap(note, width / (0.57 * SMALL)), x=0.01, ha="left", fontsize=SMALL, color=GREY)
+        for text in figure.findobj(Text):
+            text.set_text(printable(text.get_text()))  # names of users, of which XML can hold no control character
         figure.draw_without_rendering()  # lays it out, once for all formats
         figure.set_layout_engine("none")
         _keep_labels_apart(figure)
@@ -94,7 +103,11 @@ def save_figure(figure: Figure, path: Path, *, file_format: str) -> None:
     """Write a figure; the same figure always has the same bytes."""
     drawn = BytesIO()
     with context(["default", THEME]):
-        figure.savefig(drawn, format=file_format, metadata=UNDATED[file_format])
+        if file_format == "png":  # `savefig` would draw it twice
+            canvas: Any = FigureCanvasAgg(figure)
+            canvas.print_png(drawn, metadata=UNDATED["png"])
+        else:
+            figure.savefig(drawn, format=file_format, metadata=UNDATED[file_format])
     write_file(path, drawn.getvalue())
 
 
@@ -128,15 +141,20 @@ def draw_line(
     axes.plot(places, values, **{"color": colour, "marker": ".", "label": label, **how})
     if np.any(spread):
         sides = np.insert(np.asarray(spread, np.float64), breaks, np.nan)
-        axes.fill_between(places, values - sides, values + sides, color=colour, alpha=0.2, linewidth=0)
+        draw_band(axes, places, values - sides, values + sides, colour=colour, label=f"{label} ± 1 SD".strip())
     known = np.flatnonzero(np.isfinite(values))
     if label and len(known):
         label_end(axes, label, float(places[known[-1]]), float(values[known[-1]]), colour=colour)
 
 
+def draw_band(axes: Axes, x: Numbers, low: Numbers, high: Numbers, *, colour: str, label: str) -> None:
+    """Draw a band, as of an interval; its label is for tables of the figure's numbers."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0, label=label)
+
+
 def draw_level(axes: Axes, value: float, label: str) -> None:
     """Draw a horizontal line that is there to compare with, as chance or a baseline, with its label."""
-    axes.axhline(value, color=GREY, linestyle=(0, (4, 2)), linewidth=0.9, zorder=1)
+    axes.axhline(value, color=GREY, linestyle=(0, (4, 2)), linewidth=0.9, zorder=1, label=label)
     label_end(axes, label, float("inf"), value, colour=GREY)
 
 
@@ -164,6 +182,8 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
     step = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if each >= room)
     fit = {k for k, number in numbers.items() if number % step == 0 and all(abs(k - end) > room for end in labels)}
     labels |= {k: str(numbers[k]) for k in fit}
+    if which == "x":
+        axes.fmt_xdata = lambda place: layers[round(place)]
     named = [f"{short}: {name.replace('_', ' ')}" for name, short in ENDS.items() if name in names]
     title = "block" + f" ({', '.join(named)})" * bool(named)
     axes.set(

@@ -5,18 +5,19 @@ from typing import Any
 
 from probes.heads.result import HeadResult
 from probes.report import table
+from probes.report.blocks import Block, Heading, Table
 from probes.report.document import Context, KindReport, text_inputs
 
 
-def _errors(context: Context) -> Iterator[str]:
-    yield "\n## Errors\n"
-    yield "Root mean square error in the units of the gold, and that of always predicting the mean of train.\n"
+def _errors(context: Context) -> Iterator[Block]:
+    yield Heading("Errors")
+    yield "Root mean square error in the units of the gold, and that of always predicting the mean of train."
     rows = []
     for name, result in context.results:
         split = result.reported_split
         found = result.extras["rmse"][split]
         rows.append((name, split, table.number(found["probe"], 3), table.number(found["mean_of_train"], 3)))
-    yield table.markdown_table(rows, ("head", "split", "RMSE", "RMSE of the mean of train"))
+    yield Table(("head", "split", "RMSE", "RMSE of the mean of train"), rows)
 
 
 def _error_of_mean(_: Any, result: HeadResult, split: str) -> str:

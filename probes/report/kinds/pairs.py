@@ -4,12 +4,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from extract.decoders.layers import FINAL_NORM
-from probes.heads.pairs.residuals import residuals_of
+from probes.heads.pairs.residuals import Residuals, residuals_between
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
 from probes.report import table
-from probes.report.document import Context, KindReport, text_inputs
+from probes.report.blocks import Block, Heading, Item, Table
+from probes.report.document import Context, KindReport, SplitRows, text_inputs
 from probes.report.lead import best_result
 from probes.tasks.pairs.leakage import SUBSETS
 
@@ -20,7 +24,7 @@ ZERO_SHOT = "layer-cosine"
 SIDES = ("n_words", "overlap", "gold")
 
 
-def _subsets(context: Context) -> Iterator[str]:
+def _subsets(context: Context) -> Iterator[Block]:
     """Score the subsets of test that have rows, and are not all of it."""
     counts = {name: found["n"] for _, result in context.results for name, found in result.extras["subsets"].items()}
     shown = [name for name, n in counts.items() if 0 < n < counts["full"]]
@@ -30,11 +34,10 @@ def _subsets(context: Context) -> Iterator[str]:
         (head, *(_subset_cell(result.extras["subsets"][name].get("pearson")) for name in shown))
         for head, result in context.results
     ]
-    yield "\n## Subsets of test\n"
-    yield "Test Pearson with its interval; `-` where a subset has fewer rows than a correlation needs.\n"
-    yield table.markdown_table(rows, ("head", *(f"{name}, {counts[name]:,} rows" for name in shown)))
-    yield ""
-    yield from (f"- {name}: {SUBSETS[name]}" for name in shown)
+    yield Heading("Subsets of test")
+    yield "Test Pearson with its interval; `-` where a subset has fewer rows than a correlation needs."
+    yield Table(("head", *(f"{name}, {counts[name]:,} rows" for name in shown)), rows)
+    yield from (Item(f"{name}: {SUBSETS[name]}") for name in shown)
 
 
 def _subset_cell(found: Mapping[str, Any] | None) -> str:
@@ -44,26 +47,31 @@ def _subset_cell(found: Mapping[str, Any] | None) -> str:
     return f"{table.spread(summary)} ({table.interval(summary)})"
 
 
-def _residuals(context: Context) -> Iterator[str]:
+def _residuals(context: Context) -> Iterator[Block]:
     """Say where the heads are wrong: errors, what goes with them, the worst rows, and quarters of the best head."""
-    yield "\n## Where the heads are wrong\n"
-    yield table.markdown_table([_residual_row(name, result) for name, result in context.results], COLUMNS)
+    yield Heading("Where the heads are wrong")
+    yield Table(COLUMNS, [_residual_row(name, result) for name, result in context.results])
     yield (
-        "\nIn the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every prediction "
+        "In the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every prediction "
         "is in predictions.csv."
     )
     best = best_result(context.scores.heads.values())
     split = best.reported_split
-    worst = residuals_of(context.task, split, best.predictions[split]).largest()
+    worst = _residuals_of(context.rows[split], best.predictions[split]).largest()
     rows = [
         (f"{row['gold']:.1f}", f"{row['predicted']:.1f}", table.cell(row["sentence1"]), table.cell(row["sentence2"]))
         for row in worst
     ]
-    yield f"\nFurthest off, `{best.name}`:\n"
-    yield table.markdown_table(rows, ("gold", "predicted", "first", "second"))
+    yield f"Furthest off, `{best.name}`:"
+    yield Table(("gold", "predicted", "first", "second"), rows)
     what = "By length and by lexical overlap, in quarters (pairs of equal value stay together)"
-    yield f"\n{what}, `{best.name}` on {split}:\n"
+    yield f"{what}, `{best.name}` on {split}:"
     yield _quarters(best.extras["residuals"][split]["quarters"])
+
+
+def _residuals_of(rows: SplitRows, predicted: NDArray[np.float64]) -> Residuals:
+    first, second = rows.inputs["sentence1"], rows.inputs["sentence2"]
+    return residuals_between(first, second, gold=rows.gold, predicted=predicted)
 
 
 def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
@@ -76,22 +84,22 @@ def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
     return (name, split, *sizes, *others, f"{predicted} ({gold})")
 
 
-def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
     rows = [
         (label, f"{part['low']:.{digits}f} to {part['high']:.{digits}f}", f"{part['n']:,}",
          table.percent(part["pearson"]), table.number(part["mean_absolute"], 2))
         for side, label, digits in (("n_words", "words in both texts", 0), ("overlap", "lexical overlap", 2))
         for part in quarters[side]
     ]  # fmt: skip
-    return table.markdown_table(rows, ("by", "from", "pairs", "Pearson", "mean abs. error"))
+    return Table(("by", "from", "pairs", "Pearson", "mean abs. error"), rows)
 
 
-def _identical(context: Context) -> Iterator[str]:
-    yield "\n## Prediction for a text paired with itself\n"
-    yield "Before calibration, in [0, 1], per seed. A cosine head gives all identical pairs this one constant.\n"
+def _identical(context: Context) -> Iterator[Block]:
+    yield Heading("Prediction for a text paired with itself")
+    yield "Before calibration, in [0, 1], per seed. A cosine head gives all identical pairs this one constant."
     for name, result in context.results:
         values = (seed["identical_similarity"] for seed in result.seeds)
-        yield f"- `{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values)
+        yield Item(f"`{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values))
 
 
 def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
@@ -121,9 +129,9 @@ PAIRS_REPORT = KindReport(
     gold=lambda task, split: list(task.splits[split]["score"]),
     units=lambda *_: None,
     resampled=lambda _: "pairs",
-    remarks=(lambda _: iter(["\nCorrelations are of the whole split."]),),
+    remarks=(lambda _: iter(["Correlations are of the whole split."]),),
     sections=(_subsets, _residuals, _identical),
-    residuals=residuals_of,
+    residuals=_residuals_of,
     bare=_over_bare_cosine,
     zero_shot="spearman",
 )  # fmt: skip

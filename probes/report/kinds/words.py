@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.report import table
+from probes.report.blocks import Block, Heading, Item, Table
 from probes.report.document import Context, KindReport
 from probes.report.predictions import write_conll
 from probes.tasks.words.task import WordTask
@@ -17,7 +18,7 @@ def _metric(row: table.Row) -> str:
     return row.metric + (" (strict)" if row.result.options["is_strict"] and row.metric == "span-f1" else "")
 
 
-def without_latent(context: Context) -> Iterator[str]:
+def without_latent(context: Context) -> Iterator[Block]:
     """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
     names = [f"`{name}`" for name, result in context.results if result.options["leaves_out_cut"]]
     if not names:
@@ -26,10 +27,10 @@ def without_latent(context: Context) -> Iterator[str]:
         missing = "Words without a latent are left out of the scores."
     else:
         missing = f"A word without a latent is an error; {', '.join(names)} leaves such words out of its scores."
-    yield f"\nSpans are counted by the rules of conlleval, unless marked strict. {missing}"
+    yield f"Spans are counted by the rules of conlleval, unless marked strict. {missing}"
 
 
-def _decoding(context: Context) -> Iterator[str]:
+def _decoding(context: Context) -> Iterator[Block]:
     rows = [
         (name, split, result.chosen.get("decoding", "plain"), *map(table.percent, found.values()))
         for name, result in context.results
@@ -38,28 +39,28 @@ def _decoding(context: Context) -> Iterator[str]:
     ]
     if rows:
         ways = next(found for _, result in context.results for found in result.extras["decoding"].values() if found)
-        yield "\n## How tags are decoded\n"
+        yield Heading("How tags are decoded")
         yield (
             "The scores above are those of the way chosen on validation, with the layer, unless an option or the "
             "protocol sets it. *plain*: the best tag of each word. *repaired*: an I that begins a span becomes a B, "
             "which only the strict count sees. *legal*: the best of the sequences that obey IOB2. Without *strict*: by "
-            "the rules of conlleval.\n"
+            "the rules of conlleval."
         )
-        yield table.markdown_table(rows, ("head", "split", "chosen", *ways))
+        yield Table(("head", "split", "chosen", *ways), rows)
 
 
-def _types(context: Context) -> Iterator[str]:
+def _types(context: Context) -> Iterator[Block]:
     for name, result in context.results:
         split = result.reported_split
         rows = [
             (table.cell(row["type"]), *(table.percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
             for row in result.extras["by_type"][split][:MOST_TYPES]
         ]
-        yield f"\n## `{name}` by {'tag' if result.metric == 'accuracy' else 'type'}, {split}\n"
-        yield table.markdown_table(rows, ("type", "precision", "recall", "F1", "gold"))
+        yield Heading(f"`{name}` by {'tag' if result.metric == 'accuracy' else 'type'}, {split}")
+        yield Table(("type", "precision", "recall", "F1", "gold"), rows)
 
 
-def _errors(context: Context) -> Iterator[str]:
+def _errors(context: Context) -> Iterator[Block]:
     for name, result in context.results:
         split = result.reported_split
         rows = [
@@ -72,11 +73,11 @@ def _errors(context: Context) -> Iterator[str]:
             for row in result.extras["errors"][split]
         ]
         if rows:
-            yield f"\n## Most frequent errors of `{name}`, {split}, first seed\n"
-            yield table.markdown_table(rows, ("gold", "predicted", "words", "such as"))
+            yield Heading(f"Most frequent errors of `{name}`, {split}, first seed")
+            yield Table(("gold", "predicted", "words", "such as"), rows)
 
 
-def _layers(context: Context) -> Iterator[str]:
+def _layers(context: Context) -> Iterator[Block]:
     for name, result in context.results:
         for curve in result.curves if len(result.layers) > 1 else ():
             spread = [f" ± {table.percent(value)}" if len(curve.by_seed) > 1 else "" for value in curve.spread]
@@ -84,32 +85,33 @@ def _layers(context: Context) -> Iterator[str]:
                 (layer, table.percent(value) + more)
                 for layer, value, more in zip(result.layers, curve.values, spread, strict=True)
             ]
-            yield f"\n## `{name}`: every layer, {curve.split}\n"
-            yield table.markdown_table(rows, ("layer", curve.metric))
+            yield Heading(f"`{name}`: every layer, {curve.split}")
+            yield Table(("layer", curve.metric), rows)
 
 
-def _mix(context: Context) -> Iterator[str]:
+def _mix(context: Context) -> Iterator[Block]:
     for name, result in context.results:
         if mix := result.extras.get("mix"):
             columns = [key for key in ("alone", "without") if key in mix]
-            yield f"\n## What each layer gives `{name}`\n"
+            yield Heading(f"What each layer gives `{name}`")
             yield (
                 "The weight is of layer-normed layers; layers that say the same share it. *alone*: the score with this "
                 "layer in place of the mix. *without*: what is lost when the others share its weight. Both on "
-                "validation, with plain tags.\n"
+                "validation, with plain tags."
             )
             rows = [
                 (layer, f"{mix['weights'][k]:.3f}", *(table.percent(mix[column][k]) for column in columns))
                 for k, layer in enumerate(mix["layers"])
             ]
-            yield table.markdown_table(rows, ("layer", "weight", *columns))
+            yield Table(("layer", "weight", *columns), rows)
 
 
-def _words(context: Context) -> Iterator[str]:
+def _words(context: Context) -> Iterator[Block]:
     task, counts = context.scores.header.task, context.scores.header.task["words_in_cache"]
-    yield f"- Words: {', '.join(f'{split} {n:,}' for split, n in task['n_words'].items())}; {len(task['tags'])} tags"
-    yield (
-        f"- Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
+    counted = ", ".join(f"{split} {n:,}" for split, n in task["n_words"].items())
+    yield Item(f"Words: {counted}; {len(task['tags'])} tags")
+    yield Item(
+        f"Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
         f"token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
     )
     for name, result in context.results:
@@ -117,7 +119,7 @@ def _words(context: Context) -> Iterator[str]:
             f"{split} {found['n_cut'] + found['n_lost']:,} of {found['n_words']:,}"
             for split, found in result.extras["coverage"].items()
         ]
-        yield f"- `{name}`: pooling {result.pooling}; words without a latent: " + ", ".join(missing)
+        yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
 
 
 def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:

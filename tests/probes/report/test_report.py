@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from probes.report.document import Context, result_rows, summary_text
+from probes.report.document import Context, result_rows, run_document, summary_text
 from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run, seal_scores
 from probes.report.table import describe_point, interval, markdown_table, number, spread
-from probes.report.write import screen_table, without_nan, write_pretraining, write_run
+from probes.report.write import screen_table, without_nan, write_pretraining
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
     HEADS_OF,
@@ -28,12 +28,12 @@ from tests.probes.report.made_runs import (
 )
 
 
-def context(made: MadeRun, **figures: tuple[str, ...]) -> Context:
-    return Context(made.scores, made.task, made.kind.report, figures)
+def context(made: MadeRun) -> Context:
+    return Context(made.scores, made.kind.report.rows(made.task), made.kind.report)
 
 
-def summary(made: MadeRun) -> str:
-    return summary_text(context(made))
+def summary(made: MadeRun, **figures: tuple[str, ...]) -> str:
+    return summary_text(run_document(context(made)), figures)
 
 
 def section(text: str, title: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_a_terminal_has_the_columns_that_fit(made: MadeRun) -> None:
 
 def test_every_kind_has_the_same_document(made: MadeRun) -> None:
     told = made.with_header(task={"is_sample": True, "notes": ["look here"]}, protocol="magnet")
-    text = summary_text(context(told, **{"A figure": ("figures/a.png",)}))
+    text = summary(told, **{"A figure": ("figures/a.png",)})
     name, lead, sample = text.split("\n\n")[:3]
     assert name == "# made"
     assert lead.startswith("The ")
@@ -269,7 +269,7 @@ def test_words_without_a_latent(words: MadeRun, left_out: tuple[bool, bool], lin
     for (name, result), leaves_out_cut in zip(words.scores.heads.items(), left_out, strict=True):
         words = words.with_head(name, options={**result.options, "leaves_out_cut": leaves_out_cut})
     rules = "Spans are counted by the rules of conlleval, unless marked strict."
-    assert list(without_latent(context(words))) == [f"\n{rules} {line}"]
+    assert list(without_latent(context(words))) == [f"{rules} {line}"]
     assert line in summary(words)
 
 
@@ -302,20 +302,19 @@ FIGURES = {
 
 
 def test_a_run_folder_is_whole(
-    made: MadeRun, tmp_path: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
+    made: MadeRun, folder: Path, listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any]
 ) -> None:
-    write_run(tmp_path, made.scores, made.task, made.kind.report)
-    files = ["predictions.csv", "scores.json", "summary.md"]
+    files = ["predictions.csv", "report.html", "scores.json", "summary.md"]
     conll = [f"predictions/{split}.conll" for split in made.task.splits if made.kind.name == "words"]
     figures = [f"figures/{stem}.png" for stem in FIGURES[made.kind.name]]
-    assert listing(tmp_path) == sorted([*files, *conll, *figures])
-    text = (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert listing(folder) == sorted([*files, *conll, *figures])
+    text = (folder / "summary.md").read_text(encoding="utf-8")
     for file in figures:
         assert f"]({file})" in text
-        with Image.open(tmp_path / file) as image:
+        with Image.open(folder / file) as image:
             assert min(image.size) > 300
             assert np.ptp(np.asarray(image.convert("L"))) > 100
-    written = read_json(tmp_path / "scores.json")
+    written = read_json(folder / "scores.json")
     assert written.pop("sha256") == seal_scores(written)
     assert written == without_nan(made.scores.to_dict())
     assert without_nan(read_run(written).to_dict()) == written
@@ -339,8 +338,7 @@ def test_scores_of_another_schema_are_refused(pairs: MadeRun) -> None:
         read_run({**values, "what": "sweep"})
 
 
-def read_predictions(made: MadeRun, folder: Path) -> list[dict[str, str]]:
-    write_run(folder, made.scores, made.task, made.kind.report)
+def read_rows(folder: Path) -> list[dict[str, str]]:
     with (folder / "predictions.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -353,8 +351,8 @@ INPUTS = {
 }
 
 
-def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:
-    rows = read_predictions(made, tmp_path)
+def test_predictions_have_one_format(made: MadeRun, folder: Path) -> None:
+    rows = read_rows(folder)
     assert list(rows[0]) == ["split", "row", *INPUTS[made.kind.name], "gold", *made.scores.heads]
     for split in made.task.splits:
         part = [row for row in rows if row["split"] == split]
@@ -375,8 +373,9 @@ def test_predictions_have_one_format(made: MadeRun, tmp_path: Path) -> None:
                 np.testing.assert_allclose([float(row[name]) for row in part], found, atol=5e-5)
 
 
-def test_predictions_of_words_name_sentence_and_position(words: MadeRun, tmp_path: Path) -> None:
-    rows = read_predictions(words, tmp_path)
+def test_predictions_of_words_name_sentence_and_position(words: MadeRun, write_once: Callable[[str], Path]) -> None:
+    folder = write_once("words")
+    rows = read_rows(folder)
     sentences = words.task.splits["test"]
     wanted = [
         (str(row), str(position), word, tag)
@@ -386,7 +385,7 @@ def test_predictions_of_words_name_sentence_and_position(words: MadeRun, tmp_pat
     found = [(row["row"], row["position"], row["word"], row["gold"]) for row in rows if row["split"] == "test"]
     assert found == wanted
     assert [row["token-mix"] for row in rows if row["split"] == "train"][1] == ""  # the word that was cut
-    lines = (tmp_path / "predictions" / "train.conll").read_text(encoding="utf-8").split("\n")
+    lines = (folder / "predictions" / "train.conll").read_text(encoding="utf-8").split("\n")
     tagged = [line.split("\t") for line in lines if line]
     assert tagged[1][2:] == [".", "."]
     assert [row[0] for row in tagged] == [row["word"] for row in rows if row["split"] == "train"]

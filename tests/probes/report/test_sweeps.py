@@ -1,6 +1,6 @@
 """Sweeps and searches: what is drawn over what, and what their summaries say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,19 @@ from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
 from extract.masks.plan import parse_plan
+from probes.report.document import KindReport, summary_text
 from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.kinds.pairs import PAIRS_REPORT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
-from probes.report.sweeps import EVERY_PLAN, points_label, points_of, sweep_summary
+from probes.report.sweeps import EVERY_PLAN, plans_document, points_label, points_of
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
 
 Plans = Sequence[tuple[str, float]]
+
+
+def sweep_summary(scores: PlansScores, report: KindReport, figures: Mapping[str, Sequence[str]]) -> str:
+    return summary_text(plans_document(scores, report), figures)
 
 
 def make_plans(plans: Plans, **fields: Any) -> PlansScores:
@@ -110,7 +115,7 @@ def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
 
 def test_a_sweep_writes_its_folder(tmp_path: Path) -> None:
     write_plans(tmp_path, make_plans(WINDOWS), CLASSES_REPORT)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["scores.json", "summary.md", "sweep.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "scores.json", "summary.md", "sweep.png"]
     assert_drawn(tmp_path / "sweep.png")
 
 

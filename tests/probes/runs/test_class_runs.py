@@ -82,7 +82,16 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
         for head in ("cosine-threshold", "logistic-probe")
         for name in ("head.json", "model.safetensors")
     ]
-    whole = ["config.yaml", "scores.json", "summary.md", "predictions.csv", manifest, *figures, *probe_files]
+    whole = [
+        "config.yaml",
+        "report.html",
+        "scores.json",
+        "summary.md",
+        "predictions.csv",
+        manifest,
+        *figures,
+        *probe_files,
+    ]
     assert listing(folder) == sorted(whole)
     assert scores["task"]["n_rows"] == {"train": 96, "validation": 12, "test": 12}
     assert scores["task"]["has_groups"]

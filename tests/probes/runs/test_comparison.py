@@ -65,7 +65,12 @@ def test_two_plans_are_compared_on_the_same_rows(
     assert "| run | over tiny | 95 % interval | units |" in written
     assert written.endswith("\n\n![Layers](layers.png)\n")
     assert written.split(".\n", 1)[0] in shown  # the verdict
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {"comparison.md", "curves.csv", "layers.png"}
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {
+        "report.html",
+        "comparison.md",
+        "curves.csv",
+        "layers.png",
+    }
     assert [path.name for path in found.draw(tmp_path / "again", formats=("svg", "pdf"))] == [
         "layers.svg",
         "layers.pdf",

@@ -11,6 +11,7 @@ from scipy import stats
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import Curve
+from probes.report.document import Context
 from probes.report.figures import heads
 from probes.report.figures.fitting import draw_autoencoders, draw_history, draw_losses
 from probes.report.figures.heads import FIGURES, FigureInput, HeadFigure, draw_figures
@@ -196,7 +197,7 @@ def test_a_new_figure_is_one_row_for_every_kind(made: MadeRun, tmp_path: Path, m
     row = HeadFigure("Rows of {head}, {split}", "rows", lambda _: True, lambda *_: None)
     monkeypatch.setattr(heads, "FIGURES", (row,))
     album = Album(tmp_path)
-    draw_figures(album, made.scores, made.task, made.kind.report)
+    draw_figures(album, Context(made.scores, made.kind.report.rows(made.task), made.kind.report))
     assert album.drawn == {
         f"Rows of {name}, test, plan causal": (f"figures/{name.replace('-', '_')}_rows.png",)
         for name in made.scores.heads

@@ -12,6 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from probes.report.document import Context
 from probes.report.figures import style
 from probes.report.figures.attention import draw_sink_mass
 from probes.report.figures.fitting import draw_autoencoders
@@ -39,7 +40,7 @@ class Shelf(Album):
 def shelf(request: pytest.FixtureRequest, made_runs: dict[str, MadeRun]) -> Shelf:
     """Every figure of a run of each kind in turn, and those of autoencoders."""
     made, found = made_runs[request.param], Shelf(Path())
-    draw_figures(found, made.scores, made.task, made.kind.report)
+    draw_figures(found, Context(made.scores, made.kind.report.rows(made.task), made.kind.report))
     if request.param == "pairs":
         draw_autoencoders(found, {"autoencoders": AUTOENCODERS}, plan="causal")
     return found

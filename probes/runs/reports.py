@@ -1,0 +1,127 @@
+"""Pages of finished runs, made again from their folders, or one page of several side by side."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extract.errors import HeadError, first_line
+from extract.own.names import import_own, require_recorded
+from probes.report.predictions import read_predictions, with_predictions
+from probes.report.scores import read_plans, read_run
+from probes.runs.comparison import Comparison, compare
+from probes.runs.kinds import KINDS
+from probes.runs.paired_tests import name_apart
+from probes.runs.results import read_scores
+
+if TYPE_CHECKING:
+    from probes.report.blocks import Document
+    from probes.report.figures.style import Album
+    from probes.report.page.page import Page, Part, Pictures
+
+MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, ArithmeticError)
+"""What scores that were made by hand may lead to."""
+
+
+def write_report(runs: Iterable[str | Path] | str | Path, out: str | Path = "") -> Path:
+    """Write the page of a finished run, sweep or search, or one page of several side by side.
+
+    No task and no decoder is loaded: everything is in the folders.
+
+    Args:
+        runs: Run folders, or one.
+        out: The file. If empty, `report.html` in the run's folder, or in the working folder for several.
+
+    Returns:
+        The file.
+
+    Raises:
+        HeadError: A folder without the results of this version, or no folder; says which.
+
+    Example:
+        >>> write_report("runs/demo")  # doctest: +SKIP
+        >>> write_report(["runs/causal", "runs/nosink"], "both.html")  # doctest: +SKIP
+    """
+    from probes.report.page.page import PAGE, Pictures, write_page  # brings matplotlib with it
+
+    folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    if not folders:
+        raise HeadError("a report takes a run folder, as runs/demo, or several.")
+    pictures = Pictures()
+    page = run_page_of(folders[0], pictures) if len(folders) == 1 else _side_by_side(folders, pictures)
+    path = Path(out) if out else (folders[0] if len(folders) == 1 else Path()) / PAGE
+    write_page(path, page, pictures.classes)
+    return path
+
+
+def write_comparison(comparison: Comparison, path: Path) -> None:
+    """Write the page of a comparison: the runs side by side, then each of them."""
+    from probes.report.page.page import Pictures, write_page
+
+    pictures = Pictures()
+    write_page(path, _side_by_side([run.folder for run in comparison.runs], pictures, comparison), pictures.classes)
+
+
+def run_page_of(folder: Path, pictures: "Pictures") -> "Page":
+    """Make the page of a finished run, sweep or search from its folder."""
+    from probes.report.figures.style import Album
+    from probes.report.page.layers import run_page
+
+    values = read_scores(folder)
+    try:
+        document = _draw(values, folder, Album(folder, (), pictures.keep))
+        return run_page(folder, document, pictures, values)
+    except MISFITS as error:
+        raise HeadError(
+            f"no page can be made of the scores in {str(folder)!r} ({first_line(error)}); run its config again."
+        ) from error
+
+
+def _draw(values: dict[str, Any], folder: Path, album: "Album") -> "Document":
+    """Draw the figures of a finished run, sweep or search, and write its report."""
+    from probes.report.document import Context
+    from probes.report.write import draw_plans, draw_run
+
+    report = KINDS[values["kind"]].report
+    if values["what"] == "run":
+        scores, rows = with_predictions(read_run(values), read_predictions(folder))
+        return draw_run(album, Context(scores, rows, report))
+    own = values.get("own", {})
+    require_recorded(own, (row["plan"] for row in values["plans"]))
+    import_own(own, folder=folder)
+    return draw_plans(album, read_plans(values), report)
+
+
+def _side_by_side(folders: Sequence[Path], pictures: "Pictures", comparison: Comparison | None = None) -> "Page":
+    """Make one page of several runs: their comparison, where they are of the same rows, then each."""
+    from probes.report.figures.style import Album
+    from probes.report.page.page import Page, Part
+
+    labels, complaint = name_apart(folders), ""
+    parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
+    try:
+        comparison = comparison or compare(folders)
+    except HeadError as error:
+        complaint = f"Not compared: {error}"
+    if comparison:
+        comparison.draw_into(Album(Path(), (), pictures.keep))
+        parts.append(Part("Side by side", comparison.blocks(), pictures.take()))
+        answers += [f"{sentence}." for sentence in comparison.verdicts()]
+    for label, folder in zip(labels, folders, strict=True):
+        page = run_page_of(folder, pictures)
+        parts.append(_in_short(label, page))
+        for text in page.warnings:
+            warnings.setdefault(text, []).append(label)
+        data[label] = next(iter(page.data.values()))
+    title = f"{len(folders)} runs side by side"
+    question = f"What differs between {', '.join(labels[:-1])} and {labels[-1]}?"
+    told = (f"{', '.join(runs)}: {text}" for text, runs in warnings.items())
+    return Page(title, question, tuple(answers), (*filter(None, [complaint]), *told), tuple(parts), data)
+
+
+def _in_short(label: str, page: "Page") -> "Part":
+    """Make one part of the page of a run: its answers, its first table, its figures."""
+    from probes.report.page.page import Part
+
+    first = next(part for part in page.parts if part.is_main)
+    pictures = tuple(picture for part in page.parts for picture in part.pictures)
+    return Part(label, (*page.answers, *first.blocks), pictures)
