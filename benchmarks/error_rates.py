@@ -147,7 +147,7 @@ LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
 
 def layer_rates(
     ladder: str, n_layers: int, n_rows: int, *, correlation: float = 0.9, n_simulations: int = 1000,
-    choose: Callable[..., NDArray[np.int64]] = best_set,
+    n_resamples: int = 1000, choose: Callable[..., NDArray[np.int64]] = best_set,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
 
@@ -164,7 +164,7 @@ def layer_rates(
             errors.append(correlation * errors[-1] + np.sqrt(1 - correlation**2) * rng.normal(size=n_rows))
         predicted = truth[:, None] * gold + np.sqrt(1 - truth[:, None] ** 2) * np.array(errors)
         scorer = correlation_scorer(gold, metric="pearson")
-        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(seed=number))
+        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(n_resamples, seed=number))
         kept = choose(values, resampled, confidence=1 - LEVEL)
         low, high = joint_intervals(values, resampled, confidence=1 - LEVEL)
         is_in.append(best in kept)
