@@ -12,6 +12,7 @@ from sklearn.linear_model import RidgeCV
 
 from probes.layers.readout import PENALTIES, reduce_layer
 from probes.layers.rows import LayerRows
+from probes.logistic.options import SolverOptions
 from probes.logistic.solver import fit_logistic
 
 CS = (0.01, 0.1, 1.0)
@@ -20,6 +21,8 @@ HELD_OUT = 0.2
 """Share of the units of train on which the penalty is chosen."""
 SPREAD = 0.01
 """Share of every probability that is spread over all classes, so that no row costs without bound."""
+SOLVER = SolverOptions(tol=1e-3, gap_tol=1e-2, max_iterations=100)
+"""Bits differ in the third digit from those of a tighter solver."""
 FEWEST = 16
 """Rows of the first portion of a code at least."""
 
@@ -58,7 +61,10 @@ def measure_information(rows: LayerRows, best: int, *, components: int) -> Layer
     ours = parts[best]
     coder = _Classes(rows) if rows.n_classes else _Numbers(rows)
     alone, picked = coder.losses(parts)
-    beside, _ = coder.losses([ours if k == best else _side_by_side(ours, part) for k, part in enumerate(parts)])
+    others = [k for k in range(len(parts)) if k != best]
+    beside = alone.copy()
+    if others:
+        beside[others] = coder.losses([_side_by_side(ours, parts[k]) for k in others])[0]
     code, uniform = coder.code([train for train, _ in parts], picked)
     return LayerInformation(coder.prior(), alone, beside, code, uniform)
 
@@ -85,14 +91,12 @@ class _Classes:
     def losses(self, parts: Parts) -> tuple[Float[np.ndarray, "L M"], list[float]]:
         """Give the bits of every row, and the penalty chosen for each layer."""
         gold, inner = self.rows.gold, _inner(self.rows.units)
-        found, picked = [], []
-        for train, scored in parts:
-            trial = self._probabilities(train[inner], gold[inner], train[~inner], CS)
-            best = int(np.argmin([_bits(each, gold[~inner]).mean() for each in trial]))
-            (final,) = self._probabilities(train, gold, scored, CS[best : best + 1])
-            found.append(_bits(final, self.scored_gold))
-            picked.append(CS[best])
-        return np.stack(found), picked
+        train, scored = (np.stack(side) for side in zip(*parts, strict=True))
+        trial = self._probabilities(train[:, inner], gold[inner], train[:, ~inner], CS)
+        best = np.array([[_bits(each, gold[~inner]).mean() for each in layer] for layer in trial]).argmin(1)
+        final = self._probabilities(train, gold, scored, CS)
+        found = [_bits(layer[c], self.scored_gold) for layer, c in zip(final, best, strict=True)]
+        return np.stack(found), [CS[c] for c in best]
 
     def code(
         self, parts: Sequence[Float32[np.ndarray, "N d"]], picked: Sequence[float]
@@ -100,32 +104,33 @@ class _Classes:
         """Send the gold of train in portions that double: the first by equal odds, each further by a probe of those."""
         n = len(self.rows.gold)
         order = np.random.default_rng(0).permutation(n)
-        gold = self.rows.gold[order]
+        gold, features = self.rows.gold[order], np.stack(parts)[:, order]
         ends = [n]
         while ends[0] // 2 >= FEWEST:
             ends.insert(0, ends[0] // 2)
-        total = []
-        for features, C in zip(parts, picked, strict=True):
-            shuffled, bits = features[order], ends[0] * np.log2(self.k)
+        bits = np.full(len(parts), ends[0] * np.log2(self.k))
+        for C in set(picked):
+            layers = [k for k, each in enumerate(picked) if each == C]
             for sent, end in pairwise(ends):
-                (found,) = self._probabilities(shuffled[:sent], gold[:sent], shuffled[sent:end], [C])
-                bits += _bits(found, gold[sent:end]).sum()
-            total.append(float(bits))
-        return np.array(total), float(n * np.log2(self.k))
+                found = self._probabilities(features[layers, :sent], gold[:sent], features[layers, sent:end], [C])
+                bits[layers] += [_bits(each[0], gold[sent:end]).sum() for each in found]
+        return bits, float(n * np.log2(self.k))
 
     def _probabilities(
         self, train: NDArray[np.float32], gold: Int[np.ndarray, " N"], rows: NDArray[np.float32], Cs: Sequence[float]
-    ) -> list[Float[np.ndarray, "M K"]]:
-        """Give the probabilities of every class under each penalty; classes that were not seen get their share."""
+    ) -> Float[np.ndarray, "L C M K"]:
+        """Give the probabilities of every class by layer and penalty; a class that was not seen gets its share."""
         seen, codes = np.unique(gold, return_inverse=True)
         if len(seen) == 1:
-            found = np.ones((len(Cs), len(rows), 1))
+            found = np.ones((len(train), len(Cs), rows.shape[1], 1))
         else:
-            fit = fit_logistic(torch.from_numpy(train[None]), torch.from_numpy(codes), Cs=list(Cs), n_classes=len(seen))
-            found = fit.logits(torch.from_numpy(rows[None]))[0].double().softmax(-1).numpy()
-        whole = np.full((*found.shape[:2], self.k), SPREAD / self.k)
+            fit = fit_logistic(
+                torch.from_numpy(train), torch.from_numpy(codes), Cs=list(Cs), n_classes=len(seen), options=SOLVER
+            )
+            found = fit.logits(torch.from_numpy(rows)).double().softmax(-1).numpy()
+        whole = np.full((*found.shape[:3], self.k), SPREAD / self.k)
         whole[..., seen] += (1 - SPREAD) * found
-        return list(whole)
+        return whole
 
 
 class _Numbers:

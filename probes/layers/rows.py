@@ -16,7 +16,7 @@ from probes.heads.layerwise import only_channel
 from probes.heads.parts import split_scorer
 from probes.heads.words.judging import judge_of
 from probes.latents.channels import Channels, channels_of
-from probes.latents.class_features import ClassFeatures
+from probes.latents.class_features import join_pair
 from probes.latents.pair_latents import PairLatents
 from probes.latents.word_latents import WordLatents
 from probes.metrics.bootstrap import number_units
@@ -108,13 +108,22 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     kept = {True: _drawn(len(task.rows("train")), most_rows), False: np.arange(len(task.rows(split)))}
     names = {True: "train", False: split}
 
+    is_pairs = getattr(task, "is_pairs", False)
+
+    def read(place: int, is_train: bool) -> Float32[np.ndarray, "T N D"]:
+        part, one = task.rows(names[is_train]), only_channel(channels, place)
+        rows = [
+            cache.rows_of(np.asarray(part[column], object)[kept[is_train]].tolist()) for column in task.text_columns
+        ]
+        return torch.stack([one.gather(cache, side)[0] for side in rows]).float().numpy()
+
     def features(place: int, is_train: bool) -> Float32[np.ndarray, "N D"]:
-        (chunk,) = ClassFeatures(cache, task, only_channel(channels, place)).chunks([names[is_train]])
-        return np.asarray(chunk[names[is_train]][0].float().numpy()[kept[is_train]])
+        sides = torch.from_numpy(read(place, is_train))
+        return np.asarray(join_pair(*sides[:, None])[0].numpy() if is_pairs else sides[0].numpy())
 
     units = {is_train: number_units(task.groups(name), len(task.rows(name))) for is_train, name in names.items()}
     return partial(
-        LayerRows, channels.names, lambda place, is_train: features(place, is_train)[None], features,
+        LayerRows, channels.names, read, features,
         units=units[True][kept[True]], scored_units=units[False], scorer=split_scorer(task, split, metric),
     )(**_text_gold(task, split, kept[True]))  # fmt: skip
 

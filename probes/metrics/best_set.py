@@ -60,8 +60,8 @@ def joint_intervals(
     """Return lower and upper ends that hold the scores of all systems at once, at the confidence.
 
     The ends are `v_k - c s_k` and `v_k + c s_k`, with `s_k` the standard deviation over resamples and `c` the quantile
-    of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. Other arguments and errors
-    are as of `best_set`.
+    of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. All else is as in
+    `best_set`.
     """
     known = _known(values, resampled)
     points, draws = values[known], resampled[known][:, np.isfinite(resampled[known]).all(0)]
