@@ -140,7 +140,7 @@ def paired_tests(
             "by": by, "one": names[one], "other": names[other], "metric": rows.metric, "split": rows.split,
             "n_units": gap.n_units, "difference": gap.value, "low": gap.low, "high": gap.high,
             "low_total": total.low, "high_total": total.high,
-            "bootstrap": bootstrap_p_value(resampled[one] - resampled[other]),
+            "bootstrap": bootstrap_p_value(gap.value, resampled[one] - resampled[other]),
             "permutation": permutation_p_value(
                 counts[one], counts[other], of_sums, n_permutations=n_permutations
             ),
