@@ -34,7 +34,9 @@ if TYPE_CHECKING:
         LoadedRun,
         LogisticProbe,
         RunConfig,
+        StudyOptions,
         compare,
+        compare_layers,
         expected_validation,
         load_head,
         load_run,
@@ -50,11 +52,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText",
-    "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "WordSpec", "compare", "expected_validation",
-    "extract_latents", "join_words",
-    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests", "register_head",
-    "register_mask", "register_pooling", "register_word_pooling", "results", "run", "token_head",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "WordSpec", "compare",
+    "compare_layers", "expected_validation", "extract_latents", "join_words", "load_decoder", "load_head", "load_run",
+    "load_scorer", "load_task", "pair_head", "paired_tests", "register_head", "register_mask", "register_pooling",
+    "register_word_pooling", "results", "run", "token_head",
 ]  # fmt: skip
 
 

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from probes.heads.entries import HeadEntry
     from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
+    from probes.layers.study import StudyOptions
     from probes.logistic.estimator import LogisticProbe
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
+    from probes.runs.layers import compare_layers
     from probes.runs.loaded import LoadedRun, load_run
     from probes.runs.paired_tests import paired_tests
     from probes.runs.results import expected_validation, results
@@ -26,7 +28,9 @@ _HOMES = {
     "LoadedRun": "probes.runs.loaded",
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
+    "StudyOptions": "probes.layers.study",
     "compare": "probes.runs.comparison",
+    "compare_layers": "probes.runs.layers",
     "expected_validation": "probes.runs.results",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
@@ -41,9 +45,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "compare", "expected_validation",
-    "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests", "register_head", "results", "run",
-    "token_head",
+    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "compare", "compare_layers",
+    "expected_validation", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests",
+    "register_head", "results", "run", "token_head",
 ]  # fmt: skip
 
 

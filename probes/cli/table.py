@@ -17,6 +17,10 @@ def _plans(text: str) -> str:
     return text
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (each.strip() for each in text.split(","))))
+
+
 def _kinds(text: str) -> str:
     for each in filter(str.strip, text.split(",")):
         parse_kind(each.strip())
@@ -193,6 +197,26 @@ _COMMANDS = (
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
         examples=("compare runs/causal runs/nosink --out comparison",),
+    ),
+    Command(
+        "layers", "layers", "which layers of finished runs matter, with intervals",
+        "Find out which layers matter to the head of a finished run, from its cache: each alone with the set that "
+        "cannot be told from the best, Shapley values, layers left out and added, bits, and a learned mix.",
+        (
+            Argument("RUNS", "run folders, as runs/demo", (), count="+", completes="runs"),
+            Argument("--head", "head of the runs, or all; each run's best when absent", completes="heads"),
+            Argument("--views", "of alone, baselines, shapley, sets, information, mix; all when absent", (), _names),
+            Argument("--controls", "also fit on labels that mean nothing: type, text, shuffled", (), _names),
+            Argument("--split", "the split to score; test when absent, or validation where there is no test", ""),
+            Argument("--orders", "orders of layers drawn for Shapley values", 200, int),
+            Argument("--components", "principal components of a layer in readouts of many layers", 32, int),
+            Argument("--rows", "most rows of train for readouts and bits", 20000, int),
+            Argument("--resamples", "bootstrap resamples", 1000, int),
+            Argument("--confidence", "of the set, and of all intervals of a view together", 0.95, float),
+            Argument("--caches", "folder of the caches; where the run says when absent", "", completes="files"),
+            Argument("--out", "file for every number, a row per view and layer (CSV)", "", completes="files"),
+        ),
+        examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"),
     ),
     Command(
         "embed", "embed", "latents of the texts of a file, to a cache or a table",

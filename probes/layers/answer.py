@@ -106,6 +106,25 @@ def warnings(parts: HeadParts, setting: Setting, split: str, result: HeadResult)
     return tuple(found)
 
 
+def doubts(found: HeadFindings) -> tuple[str, ...]:
+    """Say where the best layer is no better than labels that mean nothing, or than no decoder."""
+    said = []
+    for curve in (each for each in found.curves if each.view == "selectivity" and each.low):
+        place = curve.layers.index(found.best)
+        if curve.low[place] <= 0:
+            said.append(
+                f"At {found.best} the head is not told to be better than on control labels (by {curve.name}): "
+                f"{100 * curve.values[place]:+.1f}{_ends(curve, place)}."
+            )
+    alone, baselines = found.curve("alone"), found.curve("baseline")
+    if alone is not None and baselines is not None:
+        score = alone.values[alone.layers.index(found.best)]
+        for name, value in zip(baselines.layers, baselines.values, strict=True):
+            if value >= score:
+                said.append(f"The baseline {name}, without a decoder, has {_percent(value)}: no layer alone has more.")
+    return tuple(said)
+
+
 def _ends(curve: ViewCurve, place: int) -> str:
     if not curve.low or not np.isfinite(curve.low[place]):
         return ""

@@ -1,7 +1,7 @@
 """What was found about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 FINDINGS_SCHEMA = 1
@@ -28,6 +28,7 @@ class View:
 
 VIEWS = {
     "alone": View("alone", "how far does the layer get by itself?", is_gain=False),
+    "baseline": View("baselines", "how far does one get without a decoder?", is_gain=False),
     "shapley": View("Shapley value", "what is its fair share of what the head gains from all layers?"),
     "shapley-group": View("Shapley value of a group", "what is the fair share of a group of layers?"),
     "without-imputed": View("lost without, imputed", "what does the fitted head lose when the layer is its mean?"),
@@ -131,10 +132,6 @@ class HeadFindings:
     def curve(self, view: str, name: str = "") -> ViewCurve | None:
         """Return a view, None where it was not computed."""
         return next((each for each in self.curves if each.view == view and name in ("", each.name)), None)
-
-    def answered(self, answer: str) -> "HeadFindings":
-        """Return the findings with an answer."""
-        return replace(self, answer=answer)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form: plain values by the names of the fields."""

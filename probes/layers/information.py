@@ -35,14 +35,14 @@ class LayerInformation:
         prior: `(M,)` bits that each row of the scored split costs without any latent.
         alone: `(L, M)` bits it costs with a probe of the layer.
         beside: `(L, M)` bits it costs with a probe of the best layer and this one.
-        code: `(L,)` bits it takes to send the gold of train, portion by portion; empty for numbers.
+        code: Bits it takes each layer to send the gold of train, portion by portion; none for numbers.
         uniform: Bits it takes without latents and without learning.
     """
 
     prior: Float[np.ndarray, " M"]
     alone: Float[np.ndarray, "L M"]
     beside: Float[np.ndarray, "L M"]
-    code: Float[np.ndarray, " L"]
+    code: Float[np.ndarray, " C"]
     uniform: float
 
 
@@ -69,7 +69,7 @@ def measure_information(rows: LayerRows, best: int, *, components: int) -> Layer
     return LayerInformation(coder.prior(), alone, beside, code, uniform)
 
 
-Part = tuple[Float32[np.ndarray, "N d"], Float32[np.ndarray, "M d"]]
+Part = tuple[NDArray[np.float32], NDArray[np.float32]]
 Parts = Sequence[Part]
 
 

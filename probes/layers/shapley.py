@@ -71,7 +71,7 @@ def shapley_values(worth: Worth, n_players: int, *, n_orders: int = 200, seed: i
     by_player = np.take_along_axis(gains, np.broadcast_to(steps, gains.shape), axis=1)
     pairs = (by_player[::2] + by_player[1::2]) / 2
     errors = pairs.std(axis=0, ddof=1) / np.sqrt(len(pairs))
-    return Shapley(pairs.mean(0), errors, found[0, 0], found[0, -1], len(unique))
+    return Shapley(pairs.mean(0), errors, np.asarray(found[0, 0]), np.asarray(found[0, -1]), len(unique))
 
 
 def _exact(worth: Worth, n: int) -> Shapley:
@@ -84,7 +84,7 @@ def _exact(worth: Worth, n: int) -> Shapley:
         gains = scores[without | (1 << player)] - scores[without]
         values.append(np.tensordot(weights[sizes[without]], gains, 1))
     found = np.stack(values)
-    return Shapley(found, np.zeros_like(found), scores[0], scores[-1], len(masks))
+    return Shapley(found, np.zeros_like(found), np.asarray(scores[0]), np.asarray(scores[-1]), len(masks))
 
 
 def group_layers(layers: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """Everything that is found about the layers of one head on one task: the views, their intervals, and an answer."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,24 +9,27 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from extract.errors import TaskError, unknown_name
+from extract.errors import HeadError, TaskError, unknown_name
 from probes.heads.options import HeadOptions
 from probes.heads.parts import HeadParts, Together, take_apart
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
-from probes.layers.answer import answer, warnings
+from probes.layers.answer import answer, doubts, warnings
+from probes.layers.baselines import baseline_predictions
+from probes.layers.controls import CONTROLS
 from probes.layers.findings import VIEWS, Agreement, HeadFindings, ViewCurve
 from probes.layers.information import measure_information
 from probes.layers.mix import learn_mix
 from probes.layers.readout import Readout
 from probes.layers.rows import LayerRows, rows_of
+from probes.layers.selectivity import selectivity
 from probes.layers.shapley import Worth, group_layers, shapley_values, worth_of_groups
 from probes.layers.subsets import predict_sets
 from probes.metrics.best_set import best_set, joint_intervals
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.unit_scorer import UnitScorer, mean_scorer
 
-PARTS = ("alone", "shapley", "sets", "information", "mix")
+PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
 """Groups of views, in the order they are computed; `alone` always is."""
 RANKED = ("alone", "shapley", "without-imputed", "without", "v-information", "mix")
 """Views whose rankings of the layers are compared."""
@@ -38,6 +41,7 @@ class StudyOptions:
 
     Attributes:
         views: Names from `PARTS`.
+        controls: Names from `CONTROLS`: labels that mean nothing, on which the head is fitted again.
         split: The split that is scored; test where empty, or validation where there is no test.
         n_resamples: Bootstrap resamples.
         confidence: Of the set and of all intervals of a view together.
@@ -49,6 +53,7 @@ class StudyOptions:
     """
 
     views: tuple[str, ...] = PARTS
+    controls: tuple[str, ...] = ()
     split: str = ""
     n_resamples: int = 1000
     confidence: float = 0.95
@@ -59,10 +64,19 @@ class StudyOptions:
     mix_seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        """Refuse unknown views."""
-        for name in self.views:
-            if name not in PARTS:
-                raise unknown_name("view of layers", name, PARTS)
+        """Refuse unknown views and controls, and numbers out of their ranges."""
+        for noun, names, table in (("view of layers", self.views, PARTS), ("control", self.controls, tuple(CONTROLS))):
+            for name in names:
+                if name not in table:
+                    raise unknown_name(noun, name, table)
+        least = {"n_resamples": 100, "orders": 4, "components": 1, "information_components": 1, "most_rows": 100}
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise HeadError(f"{name} is {getattr(self, name)}; allowed: a whole number of at least {smallest}.")
+        if not 0.5 <= self.confidence < 1:
+            raise HeadError(f"confidence is {self.confidence}; allowed: 0.5 to below 1, usually 0.95.")
+        if self.orders % 2:
+            raise HeadError(f"orders is {self.orders}; allowed: an even number, as each is drawn with its reverse.")
 
 
 def study_layers(
@@ -91,20 +105,24 @@ def study_layers(
     parts = take_apart(resolved, setting, result, split, watch)
     study = _Study(resolved, setting, parts, split, options)
     curves = [study.alone]
-    for name, compute in (
-        ("shapley", study.shapley), ("sets", study.sets), ("information", study.information), ("mix", study.mix)
-    ):  # fmt: skip
+    for how in options.controls:
+        report(f"{resolved.name}: the head on control labels by {how}")
+        curves += selectivity(
+            resolved, setting, result, split=split, watch=watch, how=how,
+            resampling=Resampling(options.n_resamples, options.confidence),
+        )  # fmt: skip
+    computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
+    for name, compute in zip(PARTS[1:], computed, strict=True):
         if name in options.views:
             report(f"{resolved.name}: {name}")
             curves += compute()
-    agreement = tuple(_agreements(curves))
     found = HeadFindings(
         head=resolved.name, pooling=parts.pooling, metric=parts.scorer.metric, split=split, unit=parts.scorer.unit,
         n_units=parts.scorer.n_units, layers=parts.layers, best=parts.layers[study.best],
         best_set=tuple(parts.layers[k] for k in study.kept), confidence=options.confidence, curves=tuple(curves),
-        agreement=agreement, warnings=warnings(parts, setting, split, result),
+        agreement=tuple(_agreements(curves)), warnings=warnings(parts, setting, split, result),
     )  # fmt: skip
-    return found.answered(answer(found))
+    return replace(found, answer=answer(found), warnings=(*found.warnings, *doubts(found)))
 
 
 @dataclass(eq=False)
@@ -152,16 +170,29 @@ class _Study:
     @property
     def readout(self) -> Readout:
         if self._readout is None:
-            self._readout = Readout.of(self.rows, components=self.options.components)
+            self._readout = Readout.of(self.rows, components=self.components)
         return self._readout
+
+    @property
+    def components(self) -> int:
+        """Principal components of a layer in readouts: no more than a tenth of the rows of train."""
+        return min(self.options.components, max(2, len(self.rows.gold) // 10))
 
     @property
     def joint(self) -> tuple[UnitScorer, Together, str]:
         """What reads all layers at once: the head, or else a readout of all of them; how it is scored and called."""
         if self.parts.together is not None:
             return self.parts.scorer, self.parts.together, f"of the head `{self.resolved.name}`"
-        what = f"of a ridge readout of all layers ({self.options.components} principal components each)"
+        what = f"of a ridge readout of all layers ({self.components} principal components each)"
         return self.rows.scorer, self.readout.together(), what
+
+    def baselines(self) -> Iterator[ViewCurve]:
+        """Score what needs no decoder, on the same rows."""
+        found = {name: splits[self.split] for name, splits in baseline_predictions(self.setting.task).items()}
+        scorer, predicted = self.parts.scorer, np.stack(list(found.values()))
+        columns = np.concatenate([scorer.score(predicted)[:, None], scorer.resample(predicted, self._how)], axis=1)
+        columns[np.isnan(columns[:, 0])] = 0.0  # a constant has no correlation
+        yield self._of_columns("baseline", scorer.metric, tuple(found), columns, 0, "without a decoder")
 
     def shapley(self) -> Iterator[ViewCurve]:
         """Compute Shapley values of layers and of groups, and each layer left out and alone, in the fitted head."""
@@ -198,7 +229,7 @@ class _Study:
                 found.whole, found.best, found.without, found.beside, found.prefix, found.suffix, found.greedy
             )
         )  # fmt: skip
-        what = f"ridge readout, {self.options.components} principal components of a layer, penalty by folds of train"
+        what = f"ridge readout, {self.components} principal components of a layer, penalty by folds of train"
         picks = tuple(layers[k] for k in found.picks)
         for view, names, values in (
             ("without", layers, whole - without), ("with", layers, beside - best), ("prefix", layers, prefix),

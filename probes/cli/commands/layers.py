@@ -1,0 +1,75 @@
+"""`icecore layers`: which layers of finished runs matter."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from extract.errors import printable
+from extract.files import write_file
+from probes.cli.screen import screen_watcher, show
+from probes.layers.study import PARTS, StudyOptions
+from probes.runs.layers import compare_layers, kept_findings
+
+if TYPE_CHECKING:
+    from probes.layers.findings import HeadFindings
+
+SHOWN = {
+    "shapley": "Shapley", "without": "without", "with": "with the\nbest", "new-information": "new\nbits",
+    "selectivity": "selec-\ntivity", "mix": "weight\nin mix",
+}  # fmt: skip
+"""Views on screen beside `alone`, which an 80-column terminal has room for."""
+
+
+def layers_command(found: SimpleNamespace) -> int:
+    """Study the layers of finished runs, print what matters, and write it beside their scores."""
+    options = StudyOptions(
+        views=found.views or PARTS, controls=found.controls, split=found.split, n_resamples=found.resamples,
+        confidence=found.confidence, orders=found.orders, components=found.components, most_rows=found.rows,
+    )  # fmt: skip
+    watcher = screen_watcher(Console(stderr=True))
+    frame = compare_layers(found.runs, head=found.head, options=options, caches=found.caches, watcher=watcher)
+    for folder in map(Path, found.runs):
+        names = frame[frame.run == folder.resolve().name]["head"].unique()
+        for each in kept_findings(folder):
+            if each.head in names:
+                Console(markup=False).print(layers_table(each, title=folder.name))
+                show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))
+    if found.out:
+        write_file(Path(found.out), frame.to_csv(index=False))
+        show(f"written: {found.out}")
+    return 0
+
+
+def layers_table(found: "HeadFindings", *, title: str) -> Table:
+    """Make the table of layers for a terminal: scores times 100, a mark at layers of the set that holds the best."""
+    table = Table(
+        title=printable(f"{title}: {found.head}, {found.metric} x 100 on {found.split}"), box=SIMPLE, padding=(0, 1)
+    )
+    curves = {view: curve for view in SHOWN if (curve := found.curve(view))}
+    for name in ("layer", "", "alone", "interval", *(SHOWN[view] for view in curves)):
+        table.add_column(name, justify="left" if name in ("layer", "") else "right", no_wrap=True)
+    alone = found.curve("alone")
+    if alone is None:
+        return table
+    for k, layer in enumerate(found.layers):
+        ends = f"{_times(alone.low, k)} to {_times(alone.high, k)}" if alone.low else ""
+        mark = "best" if layer == found.best else "*" if layer in found.best_set else ""
+        cells = (
+            _bits(curve.values, k) if curve.metric == "bits" else _times(curve.values, k) for curve in curves.values()
+        )
+        table.add_row(printable(layer), mark, _times(alone.values, k), ends, *cells)
+    return table
+
+
+def _times(values: Sequence[float], place: int) -> str:
+    return f"{100 * values[place]:.1f}" if np.isfinite(values[place]) else ""
+
+
+def _bits(values: Sequence[float], place: int) -> str:
+    return f"{values[place]:.2f}" if np.isfinite(values[place]) else ""

@@ -1,0 +1,36 @@
+"""Rows whose gold is planted in some layers, without a cache."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from probes.layers.rows import LayerRows
+from probes.metrics.unit_scorer import class_scorer, correlation_scorer
+
+
+def planted_rows(
+    signals: Sequence[float], *, n: int = 300, width: int = 6, n_classes: int = 0, copies: Sequence[int] = (),
+    seed: int = 0,
+) -> LayerRows:  # fmt: skip
+    """Plant gold in layers: `signals` is how strongly each holds it; layers of `copies` are the first of them again."""
+    rng = np.random.default_rng(seed)
+    gold = rng.integers(0, n_classes, 2 * n) if n_classes else rng.normal(size=2 * n)
+    shown = np.eye(n_classes)[gold] if n_classes else gold[:, None]
+    latents = rng.normal(size=(len(signals), 2 * n, width)).astype(np.float32)
+    for layer, signal in zip(latents, signals, strict=True):
+        layer[:, : shown.shape[1]] += (signal * shown).astype(np.float32)
+    for copy in copies:
+        latents[copy] = latents[copies[0]]
+    train, scored = slice(0, n), slice(n, None)
+    scorer = (
+        class_scorer(gold[scored], metric="accuracy")
+        if n_classes
+        else correlation_scorer(gold[scored], metric="pearson")
+    )
+    return LayerRows(
+        tuple(f"block_{k + 1:02}" for k in range(len(signals))),
+        lambda k, is_train: latents[k, train if is_train else scored][None],
+        lambda k, is_train: latents[k, train if is_train else scored],
+        gold[train], gold[scored], n_classes, np.arange(n), np.arange(n),
+        (lambda outputs: outputs.argmax(-1)) if n_classes else (lambda outputs: outputs[..., 0]), scorer,
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extract.errors import InputError
+from probes.layers.shapley import group_layers, shapley_values, worth_of_groups
+
+
+def _game(n: int, seed: int = 0) -> tuple[Any, list[int]]:
+    """Make a game with synergies between all players, and count the sets it was asked for."""
+    rng = np.random.default_rng(seed)
+    weights, pairs = rng.normal(size=n), rng.normal(size=(n, n))
+    asked: list[int] = []
+
+    def worth(masks: np.ndarray) -> np.ndarray:
+        asked.append(len(masks))
+        ours = masks.astype(float)
+        return np.tanh(ours @ weights + np.einsum("mi,ij,mj->m", ours, pairs, ours) / n)
+
+    return worth, asked
+
+
+def _by_enumeration(worth: Any, n: int) -> np.ndarray:
+    found = np.zeros(n)
+    orders = list(permutations(range(n)))
+    for order in orders:
+        mask = np.zeros((1, n), bool)
+        before = worth(mask)[0]
+        for player in order:
+            mask[0, player] = True
+            found[player] += worth(mask)[0] - before
+            before = worth(mask)[0]
+    return found / len(orders)
+
+
+def test_exact_values_are_those_of_all_orders() -> None:
+    worth, _ = _game(6)
+    found = shapley_values(worth, 6)
+    assert np.allclose(found.values, _by_enumeration(worth, 6), atol=1e-12)
+    assert found.n_sets == 64
+    assert not found.errors.any()
+
+
+@pytest.mark.parametrize("n", [5, 20])
+def test_values_sum_to_what_all_have_over_none(n: int) -> None:
+    worth, _ = _game(n)
+    found = shapley_values(worth, n, n_orders=20)
+    assert np.isclose(found.values.sum(), found.all - found.none, atol=1e-12)
+
+
+def test_drawn_orders_come_within_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    worth, _ = _game(10)
+    exact = shapley_values(worth, 10).values
+    monkeypatch.setattr("probes.layers.shapley.MOST_EXACT", 4)
+    drawn = shapley_values(worth, 10, n_orders=400)
+    assert (np.abs(drawn.values - exact) < 4 * drawn.errors).all()
+    assert 0 < drawn.errors.max() < 0.1
+    fewer = shapley_values(worth, 10, n_orders=40)
+    assert fewer.errors.mean() > 1.5 * drawn.errors.mean()
+
+
+def test_a_game_without_synergies_needs_no_luck() -> None:
+    gains = np.arange(20.0)
+    found = shapley_values(lambda masks: masks @ gains, 20, n_orders=4)
+    assert np.allclose(found.values, gains)
+    assert np.allclose(found.errors, 0)
+
+
+def test_no_set_is_scored_twice_and_resamples_go_along() -> None:
+    worth, asked = _game(16)
+    found = shapley_values(lambda masks: np.stack([worth(masks), 2 * worth(masks)], axis=1), 16, n_orders=10)
+    assert found.values.shape == (16, 2)
+    assert np.allclose(found.values[:, 1], 2 * found.values[:, 0])
+    assert asked[0] == found.n_sets <= 10 * 15 + 2
+
+
+def test_two_alike_share_and_one_that_adds_nothing_gets_nothing() -> None:
+    def worth(masks: np.ndarray) -> np.ndarray:
+        return (masks[:, 0] | masks[:, 1]).astype(float)
+
+    assert np.allclose(shapley_values(worth, 3).values, [0.5, 0.5, 0.0])
+    table = worth_of_groups(worth, ((0, 1), (2,)), 3)
+    assert np.allclose(shapley_values(table, 2).values, [1.0, 0.0])
+
+
+@pytest.mark.parametrize("n_orders", [2, 7])
+def test_orders_come_in_pairs(n_orders: int) -> None:
+    with pytest.raises(InputError, match="an even number of at least 4"):
+        shapley_values(lambda masks: masks.sum(1), 20, n_orders=n_orders)
+
+
+def test_groups_hold_every_layer_once_for_every_pooling() -> None:
+    layers = ("embedding", *(f"block_{k:02}" for k in range(1, 8)), "final_norm")
+    groups = group_layers(layers)
+    assert sorted(k for part in groups.values() for k in part) == list(range(9))
+    assert groups["lower third"] == (1, 2, 3)
+    both = group_layers(tuple(f"{pooling}/{name}" for pooling in ("mean", "last") for name in layers))
+    assert both["embedding"] == (0, 9)
+    assert both["upper third"] == (6, 7, 15, 16)
