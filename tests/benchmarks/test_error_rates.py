@@ -16,7 +16,8 @@ QUICK: dict[str, Any] = {"n_simulations": 150, "n_resamples": 200, "n_permutatio
 def is_nominal(found: dict[str, float], *, slack: float = 0.0) -> bool:
     """Whether a rate is within three standard errors, of a rate that is nominal, and a slack."""
     n = found["n_simulations"]
-    return abs(found["rate"] - found["nominal"]) <= 3 * np.sqrt(found["nominal"] * (1 - found["nominal"]) / n) + slack
+    error = float(np.sqrt(found["nominal"] * (1 - found["nominal"]) / n))
+    return abs(found["rate"] - found["nominal"]) <= 3 * error + slack
 
 
 def counted(found: dict[str, Any], n: int) -> dict[str, dict[str, float]]:
