@@ -52,7 +52,7 @@ class LayerRows:
     scored_gold: NDArray[Any]
     n_classes: int
     units: Int[np.ndarray, " N"]
-    scored_units: Int[np.ndarray, " N"]
+    scored_units: Int[np.ndarray, " M"]
     decide: Callable[[NDArray[np.float64]], NDArray[Any]]
     scorer: UnitScorer
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from extract.errors import HeadError, TaskError, unknown_name
 from probes.heads.options import HeadOptions
@@ -27,6 +26,7 @@ from probes.layers.shapley import Worth, group_layers, shapley_values, worth_of_
 from probes.layers.subsets import predict_sets
 from probes.metrics.best_set import best_set, joint_intervals
 from probes.metrics.bootstrap import Resampling
+from probes.metrics.correlation import spearman
 from probes.metrics.unit_scorer import UnitScorer, mean_scorer
 
 PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
@@ -294,22 +294,17 @@ def _worth(scorer: UnitScorer, together: Together, how: Resampling) -> Worth:
 def _agreements(curves: Sequence[ViewCurve], *, n_resamples: int = 1000) -> Iterator[Agreement]:
     """Correlate the rankings of the layers by every two views, with a bootstrap interval over layers."""
     ranked = [curve for curve in curves if curve.view in RANKED]
-    rng = np.random.default_rng(0)
+    n_layers = len(curves[0].values)
+    drawn = np.random.default_rng(0).integers(0, n_layers, (n_resamples, n_layers))
     for k, one in enumerate(ranked):
         for other in ranked[k + 1 :]:
             values = np.array([one.values, other.values])
-            drawn = [
-                _spearman(values[:, rng.integers(0, values.shape[1], values.shape[1])]) for _ in range(n_resamples)
-            ]
-            known = np.array(drawn)[np.isfinite(drawn)]
-            low, high = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
-            yield Agreement(one.view, other.view, _spearman(values), float(low), float(high))
-
-
-def _spearman(values: Float[np.ndarray, "2 L"]) -> float:
-    if (np.ptp(values, axis=1) == 0).any() or not np.isfinite(values).all():
-        return float("nan")
-    return float(spearmanr(values[0], values[1]).statistic)
+            known = np.isfinite(values).all(axis=0)
+            value = float(spearman(values[0, known], values[1, known])) if known.sum() > 1 else float("nan")
+            resampled = spearman(values[0, drawn], values[1, drawn])
+            resampled = resampled[np.isfinite(resampled)]
+            low, high = np.quantile(resampled, [0.025, 0.975]) if len(resampled) else (np.nan, np.nan)
+            yield Agreement(one.view, other.view, value, float(low), float(high))
 
 
 def _plain(values: Any) -> tuple[float, ...]:
