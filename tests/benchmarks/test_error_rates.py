@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.error_rates import OUT, error_rates, layer_rates, seed_rates
+from benchmarks.error_rates import OUT, error_rates, layer_rates, page_tables, seed_rates
 from probes.metrics.best_set import best_set
+from tests.pages import ROOT
 
 QUICK: dict[str, Any] = {"n_simulations": 150, "n_resamples": 200, "n_permutations": 0}
 
@@ -79,6 +80,13 @@ def test_the_recorded_rates_say_how_they_were_measured() -> None:
     assert len(known) > 100
     for each in known:
         assert each["error"] == pytest.approx(np.sqrt(each["rate"] * (1 - each["rate"]) / found["n_simulations"]))
+
+
+def test_the_page_shows_the_recorded_rates() -> None:
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").splitlines()
+    rows = page_tables(json.loads(OUT.read_text(encoding="utf-8")))
+    assert len(rows) > 40
+    assert [row for row in rows if row not in page] == []
 
 
 @pytest.mark.long
