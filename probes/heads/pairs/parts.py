@@ -22,7 +22,7 @@ def pair_parts(
     """Take a pair head apart; arguments are those of `probes.heads.parts.take_apart`."""
     seeds = setting.seeds if network.is_trained else setting.seeds[:1]
     fitted = [fit_seed(network, resolved, setting, seed=seed, watch=watch) for seed in seeds]
-    muted = [_Muted.of(each, split) for each in fitted]
+    muted = [Muted.of(each, split) for each in fitted]
     data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
     return HeadParts(
         data.pooling, data.layers, split_scorer(setting.task, split, result.metric),
@@ -32,14 +32,15 @@ def pair_parts(
     )  # fmt: skip
 
 
-class _Muted:
+class Muted:
     """A head with one seed, its similarities of a split, and their means over train."""
 
     def __init__(self, head: PairHead, similarities: torch.Tensor, means: torch.Tensor) -> None:
         self.head, self.similarities, self.means = head, similarities, means
 
     @classmethod
-    def of(cls, fitted: FittedHead, split: str) -> "_Muted":
+    def of(cls, fitted: FittedHead, split: str) -> "Muted":
+        """Collect the similarities of a split."""
         head = fitted.head
         means = collect_similarities(head, fitted.data, "train").mean(1)
         return cls(head, collect_similarities(head, fitted.data, split), means)

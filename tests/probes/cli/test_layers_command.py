@@ -1,0 +1,54 @@
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probes.cli.main import main
+from probes.runs.layers import kept_findings
+from tests.probes.finished_run import Finished
+
+
+@pytest.fixture
+def copied(finished: Finished, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished.folder, tmp_path / finished.folder.name))
+
+
+def test_layers_prints_an_answer_and_a_table_and_writes_both(
+    finished: Finished, copied: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "layers.csv"
+    arguments = ["--head", "cosine-mlp", "--views", "shapley,sets", "--orders", "4", "--resamples", "100"]
+    folders = ["--caches", str(finished.base / "caches"), "--out", str(out)]
+    assert main(["layers", str(copied), *arguments, *folders]) == 0
+    screen = capsys.readouterr().out
+    assert "cosine-mlp, pearson x 100 on test" in screen
+    assert "block_02" in screen
+    assert "Shapley" in screen
+    [kept] = kept_findings(copied)
+    assert kept.answer in " ".join(screen.split())
+    assert "Note: Only 32 rows were scored" in screen
+    assert max(map(len, screen.splitlines()[:12])) <= 80
+    frame = pd.read_csv(out)
+    assert {"alone", "shapley", "without", "greedy"} <= set(frame["view"])
+    assert (copied / "layers.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--views", "shap"], "unknown view of layers 'shap'"),
+        (["--controls", "typo"], "unknown control 'typo'"),
+        (["--orders", "3"], "orders is 3"),
+        (["--split", "train"], "split is 'train'; allowed: validation, test"),
+        (["--head", "ridge-probe"], "unknown head of this run"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    finished: Finished, copied: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["layers", str(copied), "--caches", str(finished.base / "caches"), *arguments]) == 1
+    found = capsys.readouterr().err
+    assert said in found
+    assert "Traceback" not in found
+    assert not (copied / "layers.json").exists()
