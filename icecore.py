@@ -35,27 +35,34 @@ if TYPE_CHECKING:
         LogisticProbe,
         RunConfig,
         StudyOptions,
+        centres_of_gravity,
         compare,
         compare_layers,
+        cosine_with_gold,
         expected_validation,
+        layers_across,
         load_head,
         load_run,
         load_scorer,
         load_task,
+        measure_geometry,
         pair_head,
         paired_tests,
+        rank_systems,
         register_head,
         results,
         run,
+        similarity_of_layers,
         token_head,
     )  # fmt: skip
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "WordSpec", "compare",
-    "compare_layers", "expected_validation", "extract_latents", "join_words", "load_decoder", "load_head", "load_run",
-    "load_scorer", "load_task", "pair_head", "paired_tests", "register_head", "register_mask", "register_pooling",
-    "register_word_pooling", "results", "run", "token_head",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "WordSpec",
+    "centres_of_gravity", "compare", "compare_layers", "cosine_with_gold", "expected_validation", "extract_latents",
+    "join_words", "layers_across", "load_decoder", "load_head", "load_run", "load_scorer", "load_task",
+    "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head", "register_mask",
+    "register_pooling", "register_word_pooling", "results", "run", "similarity_of_layers", "token_head",
 ]  # fmt: skip
 
 
