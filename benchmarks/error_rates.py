@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from probes.metrics.best_set import best_set, joint_intervals
 from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores, unit_counts
+from probes.metrics.paired import paired_scores, unit_counts
 from probes.metrics.significance import bootstrap_p_value, permutation_p_value, variance_components
 from probes.metrics.unit_scorer import correlation_scorer
 from probes.runs.record import describe_program
@@ -124,9 +124,9 @@ def error_rates(
             drawn.systems, drawn.gold, metric=metric, units=units, sentences=sentences,
             resampling=Resampling(n_resamples, seed=number),
         )  # fmt: skip
-        alone = difference(np.append(values, 0), np.append(resampled, np.zeros((1, n_resamples)), 0), 0, 2, n_units=0)
-        covered.append(bool(alone.low <= drawn.truth <= alone.high))
-        found.append(bootstrap_p_value(resampled[0] - resampled[1]) < LEVEL)
+        low, high = np.nanquantile(resampled[0], [LEVEL / 2, 1 - LEVEL / 2])  # as every score has it
+        covered.append(bool(low <= drawn.truth <= high))
+        found.append(bootstrap_p_value(float(values[0] - values[1]), resampled[0] - resampled[1]) < LEVEL)
         if n_permutations:
             counts, of_sums = unit_counts(drawn.systems, drawn.gold, metric=metric, units=units, sentences=sentences)
             p_value = permutation_p_value(counts[0], counts[1], of_sums, n_permutations=n_permutations, seed=number)
@@ -147,7 +147,7 @@ LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
 
 def layer_rates(
     ladder: str, n_layers: int, n_rows: int, *, correlation: float = 0.9, n_simulations: int = 1000,
-    choose: Callable[..., NDArray[np.int64]] = best_set,
+    n_resamples: int = 1000, choose: Callable[..., NDArray[np.int64]] = best_set,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
 
@@ -164,7 +164,7 @@ def layer_rates(
             errors.append(correlation * errors[-1] + np.sqrt(1 - correlation**2) * rng.normal(size=n_rows))
         predicted = truth[:, None] * gold + np.sqrt(1 - truth[:, None] ** 2) * np.array(errors)
         scorer = correlation_scorer(gold, metric="pearson")
-        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(seed=number))
+        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(n_resamples, seed=number))
         kept = choose(values, resampled, confidence=1 - LEVEL)
         low, high = joint_intervals(values, resampled, confidence=1 - LEVEL)
         is_in.append(best in kept)
@@ -196,6 +196,40 @@ def seed_rates(n_seeds: int, n_rows: int, *, spread: float = 0.03, n_simulations
         "n_seeds": n_seeds, "n_rows": n_rows, "spread_of_seeds": spread, "rows_alone": rate(of_rows, 1 - LEVEL),
         "rows_and_seeds": rate(of_both, 1 - LEVEL),
     }  # fmt: skip
+
+
+def shown(found: dict[str, float]) -> str:
+    """Write a rate as the page does."""
+    return f"{100 * found['rate']:.1f} ± {100 * found['error']:.1f}"
+
+
+def page_tables(results: dict[str, Any]) -> list[str]:
+    """Write the tables of docs/statistics.md, row by row."""
+    lines = [
+        "| metric | units | rows of a unit | interval | bootstrap test | permutation test |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in results["scores"]:
+        tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
+        lines.append(f"| {row['world']} | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
+    for row in results["units"]:
+        tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
+        lines.append(f"| {row['world']}, rows drawn apart | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
+    lines += [
+        "| layers | number | rows | best is in the set | layers in the set | all intervals hold |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in results["layers"]:
+        alike = "" if row["correlation_of_neighbours"] else ", independent errors"
+        inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
+        size = f"{row['mean_size_of_set']:.1f}"
+        lines.append(f"| {row['world']}{alike} | {row['n_layers']} | {row['n_rows']} | {inside} | {size} | {joint} |")
+    lines += ["| seeds | rows | interval of rows | interval of rows and seeds |", "|---|---|---|---|"]
+    for row in results["seeds"]:
+        lines.append(
+            f"| {row['n_seeds']} | {row['n_rows']} | {shown(row['rows_alone'])} | {shown(row['rows_and_seeds'])} |"
+        )
+    return lines
 
 
 def main() -> None:

@@ -236,6 +236,7 @@ _COMMANDS = (
             Argument("--confidence", "of the set, and of all intervals of a view together", 0.95, float),
             Argument("--caches", "folder of the caches; where the run says when absent", "", completes="files"),
             Argument("--out", "file for every number, a row per view and layer (CSV)", "", completes="files"),
+            *_PROGRESS,
         ),
         examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"),
     ),

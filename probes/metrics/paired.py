@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from probes.metrics.bootstrap import DEFAULT, Resampling, number_units, resample, score_counts
-from probes.metrics.correlation import CORRELATIONS
+from probes.metrics.correlation import CORRELATIONS, spearman
 from probes.metrics.intervals import resample_correlations
 from probes.metrics.significance import OfSums
 from probes.metrics.spans import count_tag_spans, f1_of_counts
@@ -44,9 +44,9 @@ def paired_scores(
         UnknownNameError: Another metric.
         TaskError: Not one unit per row.
     """
-    if metric in CORRELATIONS:  # ranks of Spearman are those within a resample
+    if metric == "spearman":  # ranks are those within a resample
         rows, target = np.array(predicted, np.float64), np.array(gold, np.float64)
-        values = np.array([CORRELATIONS[metric](row, target) for row in rows])
+        values = np.array([spearman(row, target) for row in rows])
         groups = _groups(units)
         return values, resample_correlations(rows, target, metric=metric, groups=groups, resampling=resampling)
     counts, of_sums = unit_counts(predicted, gold, metric=metric, units=units, sentences=sentences)
@@ -84,15 +84,16 @@ def difference(
     values: Float[np.ndarray, " S"], resampled: Float[np.ndarray, "S R"], one: int, other: int, *, n_units: int,
     confidence: float = 0.95,
 ) -> Difference:  # fmt: skip
-    """Return what system `one` has over system `other`, with the percentile interval of the paired differences.
+    """Return what system `one` has over system `other`, with the symmetric interval of the paired differences.
 
-    Resamples without a value, as of constant predictions, are left out; the ends are NaN where none has one.
+    Its ends are as far from the difference as the resampled differences are, at the confidence (Hall 1988), so that it
+    leaves 0 out where `bootstrap_p_value` is below the level. Resamples without a value, as of constant predictions,
+    are left out; the ends are NaN where none has one.
     """
-    tail = (1 - confidence) / 2
-    gaps = resampled[one] - resampled[other]
+    gap, gaps = float(values[one] - values[other]), resampled[one] - resampled[other]
     known = gaps[np.isfinite(gaps)]
-    low, high = np.quantile(known, [tail, 1 - tail]) if len(known) else (np.nan, np.nan)
-    return Difference(float(values[one] - values[other]), float(low), float(high), n_units)
+    reach = float(np.quantile(np.abs(known - gap), confidence)) if len(known) else float("nan")
+    return Difference(gap, gap - reach, gap + reach, n_units)
 
 
 def _span_counts(

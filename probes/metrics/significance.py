@@ -21,21 +21,23 @@ CORRECTIONS = {
     "bh": "no more than the level of the findings are false, on average (Benjamini and Hochberg 1995)",
     "none": "every test by itself",
 }
+ROUNDING = 1e-12
+"""Differences of scores that are equal, computed in another order."""
 AT_ONCE = 500
 """Permutations in memory at once."""
 
 
-def bootstrap_p_value(gaps: Float[np.ndarray, " R"]) -> float:
+def bootstrap_p_value(gap: float, gaps: Float[np.ndarray, " R"]) -> float:
     """Test whether a difference is 0, two-sided, by its paired resamples; what `difference` takes its interval from.
 
-    It is twice the share of resamples on the other side of 0: how far into the tail of the resampled differences,
-    shifted to have no difference on average, the one found is. So it is below 0.05 where the interval of 95 % leaves 0
-    out. Never below `2 / (R + 1)`; resamples without a value are left out, and NaN where none has one.
+    It is the share of resamples that, shifted by the difference found to have none, are as far from 0 as it is. So it
+    is below 0.05 where the interval of 95 % leaves 0 out. Never below `1 / (R + 1)`; resamples without a value are left
+    out, and NaN where none has one.
     """
     known = gaps[np.isfinite(gaps)]
-    if not len(known):
+    if not (len(known) and np.isfinite(gap)):
         return float("nan")
-    return float(min(1.0, 2 * (1 + min((known <= 0).sum(), (known >= 0).sum())) / (1 + len(known))))
+    return float((1 + (np.abs(known - gap) >= abs(gap) - ROUNDING).sum()) / (1 + len(known)))
 
 
 def permutation_p_value(

@@ -189,7 +189,9 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     rows = read_rows(found, split)
     values, resampled = rows.scores(Resampling(n_resamples))
     gains = [difference(values, resampled, k, 0, n_units=len(set(rows.units))) for k in range(1, len(found))]
-    p_values = correct_p_values([bootstrap_p_value(row - resampled[0]) for row in resampled[1:]])
+    p_values = correct_p_values([
+        bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)
+    ])  # fmt: skip
     return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()))
 
 

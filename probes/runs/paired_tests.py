@@ -118,34 +118,36 @@ def paired_tests(
         names, rows, seeds = _read_systems(source, by, head, split)
     if len(names) < 2 or len(set(names)) < len(names):
         raise HeadError(f"tests by {by!r} take two systems or more with different names; found {', '.join(names)}.")
-    if against and against not in names:
-        raise unknown_name("system to compare with", against, names)
     values, resampled = rows.scores(Resampling(n_resamples))
     counts, of_sums = unit_counts(
         rows.predicted, rows.gold, metric=rows.metric, units=rows.units, sentences=rows.sentences
     )
-    found: list[dict[str, Any]] = []
-    for one, other in combinations(range(len(names)), 2):
-        if against and against not in (names[one], names[other]):
-            continue
-        if against == names[one]:
-            one, other = other, one  # noqa: PLW2901 - what is compared comes first
+    found = []
+    for one, other in _pairs(names, against):
         gap = difference(values, resampled, one, other, n_units=counts.shape[1])
         errors = seed_errors(seeds[one], n_resamples, seed=1) - seed_errors(seeds[other], n_resamples, seed=2)
         total = difference(values, resampled + np.eye(len(names))[:, [one]] * errors, one, other, n_units=gap.n_units)
+        swapped = permutation_p_value(counts[one], counts[other], of_sums, n_permutations=n_permutations)
         found.append({
             "by": by, "one": names[one], "other": names[other], "metric": rows.metric, "split": rows.split,
             "n_units": gap.n_units, "difference": gap.value, "low": gap.low, "high": gap.high,
             "low_total": total.low, "high_total": total.high,
-            "bootstrap": bootstrap_p_value(resampled[one] - resampled[other]),
-            "permutation": permutation_p_value(
-                counts[one], counts[other], of_sums, n_permutations=n_permutations
-            ),
+            "bootstrap": bootstrap_p_value(gap.value, resampled[one] - resampled[other]), "permutation": swapped,
         })  # fmt: skip
     table = pd.DataFrame(found)
     for test in ("bootstrap", "permutation"):
         table[f"{test}_corrected"] = correct_p_values(table[test].to_list(), correction)
     return table
+
+
+def _pairs(names: Sequence[str], against: str) -> list[tuple[int, int]]:
+    """Pair all systems, or each with the one that it is compared with."""
+    if not against:
+        return list(combinations(range(len(names)), 2))
+    if against not in names:
+        raise unknown_name("system to compare with", against, names)
+    place = list(names).index(against)
+    return [(other, place) for other in range(len(names)) if other != place]
 
 
 def _read_systems(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from extract.errors import printable
 from extract.files import write_file
-from probes.cli.screen import screen_watcher, show
+from probes.cli.screen import show, watcher_of
 from probes.layers.study import PARTS, StudyOptions
 from probes.runs.layers import compare_layers, kept_findings
 
@@ -32,7 +32,7 @@ def layers_command(found: SimpleNamespace) -> int:
         views=found.views or PARTS, controls=found.controls, split=found.split, n_resamples=found.resamples,
         confidence=found.confidence, orders=found.orders, components=found.components, most_rows=found.rows,
     )  # fmt: skip
-    watcher = screen_watcher(Console(stderr=True))
+    watcher = watcher_of(found)
     frame = compare_layers(found.runs, head=found.head, options=options, caches=found.caches, watcher=watcher)
     for folder in map(Path, found.runs):
         names = frame[frame.run == folder.resolve().name]["head"].unique()

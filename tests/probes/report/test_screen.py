@@ -68,7 +68,7 @@ def test_a_screen_shows_what_chooses_the_epoch() -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["run", "extract", "sweep", "fit", "embed", "score", "predict", "fetch"])
+@pytest.mark.parametrize("command", ["run", "extract", "sweep", "fit", "layers", "embed", "score", "predict", "fetch"])
 def test_every_command_with_progress_can_be_quiet(command: str) -> None:
     keys = {argument.key for argument in COMMANDS[command].arguments}
     assert {"quiet", "verbose"} <= keys
