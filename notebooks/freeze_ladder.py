@@ -16,6 +16,7 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 from IPython.display import Image, Markdown, display
 
@@ -26,8 +27,8 @@ from probes.runs.config import PretrainingSpec, TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
-fit = {"batch_size": 32, "max_epochs": 30, "patience": 8}
-where = {
+fit: dict[str, Any] = {"batch_size": 32, "max_epochs": 30, "patience": 8}
+where: dict[str, Any] = {
     "decoder": decoder, "task": TaskSpec("sts-sample"), "seeds": (0, 1), "caches": str(folder / "caches"),
     "runs": str(folder / "runs"),
 }  # fmt: skip

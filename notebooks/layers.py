@@ -15,21 +15,21 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
-from probes.report.figures.findings import draw_alone, draw_view
-
 import icecore
+from probes.report.figures.findings import draw_alone, draw_view
 from probes.runs.config import TaskSpec
 from probes.runs.layers import kept_findings
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
-where = {"decoder": decoder, "caches": str(folder / "caches"), "runs": str(folder / "runs")}
+where: dict[str, Any] = {"decoder": decoder, "caches": str(folder / "caches"), "runs": str(folder / "runs")}
 
 # %% [markdown]
 # ## Two runs

@@ -16,6 +16,7 @@ from probes.layers.controls import CONTROLS, control_task
 from probes.layers.findings import ViewCurve
 from probes.metrics.best_set import joint_intervals
 from probes.metrics.bootstrap import Resampling
+from probes.metrics.correlation import CORRELATIONS
 
 QUIETLY = 2
 """Resamples of intervals that nobody reads."""
@@ -55,7 +56,10 @@ def selectivity(
     spread = controls[..., 0].std(0, ddof=1) if len(seeds) > 1 else np.zeros(0)
     curves = []
     for view, found in columns.items():
-        low, high = joint_intervals(found[:, 0], found[:, 1:], confidence=resampling.confidence)
+        low, high = joint_intervals(
+            found[:, 0], found[:, 1:], confidence=resampling.confidence,
+            is_correlation=view == "control" and parts.scorer.metric in CORRELATIONS,
+        )  # fmt: skip
         values, lows, highs, spreads = (tuple(each.tolist()) for each in (found[:, 0], low, high, spread))
         curves.append(ViewCurve(view, parts.scorer.metric, parts.layers, values, lows, highs, spreads, how, note))
     return curves[0], curves[1]

@@ -27,7 +27,7 @@ from probes.layers.shapley import Worth, group_layers, shapley_values, worth_of_
 from probes.layers.subsets import predict_sets
 from probes.metrics.best_set import best_set, joint_intervals
 from probes.metrics.bootstrap import Resampling
-from probes.metrics.correlation import spearman
+from probes.metrics.correlation import CORRELATIONS, spearman
 from probes.metrics.unit_scorer import UnitScorer, mean_scorer
 
 PARTS = ("alone", "baselines", "shapley", "sets", "information", "mix")
@@ -146,8 +146,10 @@ class _Study:
         flat = parts.alone.reshape(-1, parts.alone.shape[-1])
         by_seed = parts.scorer.score(flat).reshape(n_seeds, -1)
         drawn = parts.scorer.resample(flat, self._how).reshape(*by_seed.shape, -1).mean(0)
-        values = by_seed.mean(0)
-        low, high = joint_intervals(values, drawn, confidence=self.options.confidence, highest=1.0)
+        values, is_correlation = by_seed.mean(0), parts.scorer.metric in CORRELATIONS
+        low, high = joint_intervals(
+            values, drawn, confidence=self.options.confidence, highest=1.0, is_correlation=is_correlation
+        )
         self.best = int(np.nanargmax(values))
         self.kept = best_set(values, drawn, confidence=self.options.confidence).tolist()
         self.alone = ViewCurve(
@@ -268,8 +270,11 @@ class _Study:
     ) -> ViewCurve:
         """Make a view of columns: the value, those of the seeds where there are any, and those of the resamples."""
         values, by_seed, drawn = columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :]
-        highest = 1.0 if not VIEWS[view].is_gain else np.inf
-        low, high = joint_intervals(values, drawn, confidence=self.options.confidence, highest=highest)
+        is_score = not VIEWS[view].is_gain
+        low, high = joint_intervals(
+            values, drawn, confidence=self.options.confidence, highest=1.0 if is_score else np.inf,
+            is_correlation=is_score and metric in CORRELATIONS,
+        )  # fmt: skip
         spread = _plain(by_seed.std(1, ddof=1)) if n_seeds > 1 else ()
         return ViewCurve(view, metric, tuple(names), _plain(values), _plain(low), _plain(high), spread, note=note)
 

@@ -5,6 +5,8 @@ from jaxtyping import Bool, Float, Int
 
 from extract.errors import TaskError
 
+NEAR_ONE = 1 - 1e-12
+
 
 def best_set(
     values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"], *, confidence: float = 0.95
@@ -56,20 +58,24 @@ def joint_intervals(
     *,
     confidence: float = 0.95,
     highest: float = np.inf,
+    is_correlation: bool = False,
 ) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, " L"]]:
     """Return lower and upper ends that hold the scores of all systems at once, at the confidence.
 
     The ends are `v_k - c s_k` and `v_k + c s_k`, with `s_k` the standard deviation over resamples and `c` the quantile
-    of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. All else is as in
-    `best_set`.
+    of `max_k |v*_k - v_k| / s_k`, no higher than `highest`; NaN for a system without a score. Correlations are
+    skewed, so for them all this is done on Fisher's z. All else is as in `best_set`.
     """
     known = _known(values, resampled)
     points, draws = values[known], resampled[known][:, np.isfinite(resampled[known]).all(0)]
+    if is_correlation:
+        points, draws = np.arctanh(points.clip(-NEAR_ONE, NEAR_ONE)), np.arctanh(draws.clip(-NEAR_ONE, NEAR_ONE))
     spread = draws.std(axis=1, ddof=1)
     scale = np.where(spread > 1e-12, spread, np.inf)
     factor = float(np.quantile((np.abs(draws - points[:, None]) / scale[:, None]).max(axis=0), confidence))
     low, high = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
-    low[known], high[known] = points - factor * spread, np.minimum(points + factor * spread, highest)
+    back = np.tanh if is_correlation else np.asarray
+    low[known], high[known] = back(points - factor * spread), np.minimum(back(points + factor * spread), highest)
     return low, high
 
 

@@ -17,7 +17,7 @@ def _game(n: int, seed: int = 0) -> tuple[Any, list[int]]:
     def worth(masks: np.ndarray) -> np.ndarray:
         asked.append(len(masks))
         ours = masks.astype(float)
-        return np.tanh(ours @ weights + np.einsum("mi,ij,mj->m", ours, pairs, ours) / n)
+        return np.asarray(np.tanh(ours @ weights + np.einsum("mi,ij,mj->m", ours, pairs, ours) / n))
 
     return worth, asked
 
@@ -78,7 +78,7 @@ def test_no_set_is_scored_twice_and_resamples_go_along() -> None:
 
 def test_two_alike_share_and_one_that_adds_nothing_gets_nothing() -> None:
     def worth(masks: np.ndarray) -> np.ndarray:
-        return (masks[:, 0] | masks[:, 1]).astype(float)
+        return np.asarray(masks[:, 0] | masks[:, 1], float)
 
     assert np.allclose(shapley_values(worth, 3).values, [0.5, 0.5, 0.0])
     table = worth_of_groups(worth, ((0, 1), (2,)), 3)
