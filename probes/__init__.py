@@ -7,11 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probes.geometry.geometry import cosine_with_gold, measure_geometry
+    from probes.geometry.similarity import similarity_of_layers
     from probes.heads.entries import HeadEntry
     from probes.heads.registry import pair_head, register_head, token_head
     from probes.heads.saved import load_head
     from probes.layers.study import StudyOptions
     from probes.logistic.estimator import LogisticProbe
+    from probes.runs.across import centres_of_gravity, layers_across, rank_systems
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
     from probes.runs.layers import compare_layers
@@ -30,26 +33,34 @@ _HOMES = {
     "LogisticProbe": "probes.logistic.estimator",
     "RunConfig": "probes.runs.config",
     "StudyOptions": "probes.layers.study",
+    "centres_of_gravity": "probes.runs.across",
     "compare": "probes.runs.comparison",
     "compare_layers": "probes.runs.layers",
+    "cosine_with_gold": "probes.geometry.geometry",
     "expected_validation": "probes.runs.results",
+    "layers_across": "probes.runs.across",
     "load_head": "probes.heads.saved",
     "load_run": "probes.runs.loaded",
     "load_scorer": "probes.runs.scorer",
     "load_task": "probes.tasks.table",
+    "measure_geometry": "probes.geometry.geometry",
     "pair_head": "probes.heads.registry",
     "paired_tests": "probes.runs.paired_tests",
+    "rank_systems": "probes.runs.across",
     "register_head": "probes.heads.registry",
     "results": "probes.runs.results",
     "run": "probes.runs.run",
+    "similarity_of_layers": "probes.geometry.similarity",
     "token_head": "probes.heads.registry",
     "write_report": "probes.runs.reports",
 }
 
 __all__ = [
-    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "compare", "compare_layers",
-    "expected_validation", "load_head", "load_run", "load_scorer", "load_task", "pair_head", "paired_tests",
-    "register_head", "results", "run", "token_head", "write_report",
+    "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "centres_of_gravity",
+    "compare", "compare_layers", "cosine_with_gold", "expected_validation", "layers_across", "load_head", "load_run",
+    "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head",
+    "results", "run", "similarity_of_layers", "token_head",
+    "write_report",
 ]  # fmt: skip
 
 

@@ -27,6 +27,18 @@ def layer_names(n_blocks: int) -> tuple[str, ...]:
     return (EMBEDDING, *(f"block_{i:0{digits}d}" for i in range(1, n_blocks + 1)), FINAL_NORM)
 
 
+def relative_depths(layers: Sequence[str], n_blocks: int) -> tuple[float, ...]:
+    """Place layers of a decoder between 0, the embedding, and 1, the final norm; by their order if a plan added any.
+
+    Example:
+        >>> relative_depths(["block_01", "final_norm"], 3)
+        (0.25, 1.0)
+    """
+    known = layer_names(n_blocks)
+    names = known if set(layers) <= set(known) else tuple(layers)
+    return tuple(names.index(layer) / max(len(names) - 1, 1) for layer in layers)
+
+
 def split_layers(spec: object) -> tuple[str, ...]:
     """Read a selection of layers as a config writes it: a name, a number, a list of them, or a text with commas.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from extract.store.checksums import require_sound
 from extract.store.dtypes import STORAGE_DTYPES
 from extract.store.layout import latent_path
 from extract.store.manifest import Manifest, require_same
-from extract.store.reader import RowLookup, StoreReader, WordPlaces
+from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys
 
 
 class LatentCache:
@@ -248,6 +248,19 @@ class LatentCache:
         """
         self._require_words()
         return self._lookup.words(texts)
+
+    @property
+    def keys(self) -> UInt64[np.ndarray, "P 3"]:
+        """What each latent is of, to match caches: two numbers for the text, and the number of its word, else 0."""
+        return place_keys(self._file)
+
+    @property
+    def has_latent(self) -> Bool[np.ndarray, " P"]:
+        """Whether each place has a latent, as words that were truncated or that no token covers have not."""
+        if not self.is_words:
+            return np.ones(len(self), np.bool_)
+        has_latent: NDArray[np.bool_] = (self._file.map("/words/flags") & (WORD_CUT | WORD_LOST)) == 0
+        return has_latent
 
     def word_report(self) -> dict[str, int]:
         """Count the words, and those that something happened to; CacheError if the cache holds whole texts.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, UInt64
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheIncompleteError, first_line
@@ -162,6 +162,21 @@ class RowLookup:
             )
         ends = np.concatenate([[0], np.cumsum(n_words)])[np.cumsum(n_rows)]
         return WordPlaces(positions, np.concatenate([[0], ends]), self._file.map("/words/flags")[positions])
+
+
+def place_keys(file: StoreReader) -> UInt64[np.ndarray, "P 3"]:
+    """Name the latents of a store: the digest of the text as two numbers, and the number of the word in it, else 0."""
+    digests = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64)
+    if file.manifest.words is None:
+        return np.column_stack([digests, np.zeros(len(digests), np.uint64)])
+    first, start, n_words = (
+        file.map(f"/rows/{name}").astype(np.int64) for name in ("first_word", "word_start", "n_words")
+    )
+    keys = np.zeros((len(file.map("/words/flags")), 3), np.uint64)
+    keys[ranges(first, n_words)] = np.column_stack(
+        [np.repeat(digests, n_words, axis=0), ranges(start, n_words).astype(np.uint64)]
+    )
+    return keys
 
 
 def ranges(starts: Int[np.ndarray, " N"], counts: Int[np.ndarray, " N"]) -> Int[np.ndarray, " M"]:

@@ -187,17 +187,37 @@ _COMMANDS = (
         "Compare runs on the same rows with the first of them: results, and differences with paired intervals.",
         (
             Argument(
-                "RUNS", "run folders, two or more; the first is what the others are compared with", (), count="+",
+                "RUNS", "run folders; the first is what the others are compared with", (), count="+",
                 completes="runs",
             ),
             Argument("--head", "the head to compare; each run's best on validation when absent", completes="heads"),
             Argument("--split", "the split to compare on; test when absent, or validation where there is no test"),
             Argument("--resamples", "resamples of the paired bootstrap", 1000, int),
-            Argument("--out", "folder for report.html, comparison.md, curves.csv and the figure of the layers",
-                     completes="files"),
+            Argument(
+                "--across", "runs of any tasks, and sweeps: layers over relative depth, where scores are gained, and "
+                "plans ranked over tasks", False, bool,
+            ),
+            Argument("--out", "folder for the page, tables and figures", completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
-        examples=("compare runs/causal runs/nosink --out comparison",),
+        examples=(
+            "compare runs/causal runs/nosink --out comparison", "compare runs/demo runs/words-sample --across",
+        ),
+    ),
+    Command(
+        "geometry", "geometry", "geometry of the layers of caches: directions, norms, dimensions, similarity",
+        "Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are.",
+        (
+            Argument("SOURCES", "cache files, or run folders, whose caches are read", (), count="+", completes="files"),
+            Argument("--measures", "measures with ',' between them (docs/geometry.md); all when absent"),
+            Argument("--pooling", "pooling; every one when absent, and for similarity the first"),
+            Argument("--rows", "most rows to measure on", 2000, int),
+            Argument("--seed", "seed of the draw of rows", 0, int),
+            Argument("--standardise", "give every dimension mean 0 and variance 1 first", False, bool),
+            Argument("--out", "folder for geometry.csv, similarity.csv and figures", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+        ),
+        examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
     ),
     Command(
         "layers", "layers", "which layers of finished runs matter, with intervals",

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float
 
+from probes.heads.apart import take_apart
 from probes.heads.options import HeadOptions
-from probes.heads.parts import HeadParts, take_apart
+from probes.heads.parts import HeadParts
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from extract.errors import HeadError, TaskError, unknown_name
+from probes.heads.apart import take_apart
 from probes.heads.options import HeadOptions
-from probes.heads.parts import HeadParts, Together, take_apart
+from probes.heads.parts import HeadParts, Together
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting, Watch
 from probes.layers.answer import answer, doubts, warnings

@@ -5,10 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from extract.decoders.known import DECODER_ALIASES
 from extract.decoders.layers import select_layers
 from extract.decoders.spec import DecoderSpec
-from extract.errors import CacheError, ConfigError
+from extract.errors import CacheError, ConfigError, HeadError, first_line
+from extract.files import read_file
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
 from extract.own.names import describe_own
@@ -16,8 +19,12 @@ from extract.poolings.table import select_word_poolings
 from extract.run.runner import own_names
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
-from extract.store.reuse import passing_over, whole_caches
+from extract.store.manifest import Manifest
+from extract.store.reuse import find_cache, passing_over, whole_caches
 from probes.runs.config import RunConfig
+from probes.runs.finished import UNREADABLE, find_recorded, recorded_folder
+from probes.runs.record import CONFIG, MANIFESTS
+from probes.runs.results import read_scores
 from probes.tasks.base import Task
 from probes.tasks.corpus import Corpus
 
@@ -39,6 +46,36 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
             "allowed: exactly one. Name it with --cache FILE, or make it with: icecore extract CONFIG."
         )
     return found[0]
+
+
+def find_cache_of_run(folder: Path) -> LatentCache:
+    """Find the cache that a finished run read: by what it holds, in the folder of caches that the run names.
+
+    Raises:
+        HeadError: No finished run there, or a sweep or search, which reads several caches.
+        CacheError: The cache is gone; says what to do.
+    """
+    values = read_scores(folder)
+    if values["what"] != "run":
+        raise HeadError(
+            f"{str(folder)!r} is a {values['what']}, which reads a cache for each plan; name the caches themselves."
+        )
+    try:
+        config = yaml.safe_load(read_file(folder / CONFIG))
+        [path] = (folder / MANIFESTS).glob("[!.]*.json")
+        manifest = Manifest.from_json(read_file(path).decode())
+        caches = Path(find_recorded(config["caches"], folder, recorded_folder(config, folder)))
+    except (*UNREADABLE, CacheError) as error:
+        raise HeadError(
+            f"{str(folder)!r} does not say which cache it read ({first_line(error)}); name the cache."
+        ) from error
+    found = find_cache(caches, manifest.identity)
+    if found is None:
+        raise CacheError(
+            f"the cache {path.stem!r} of the run {str(folder)!r} is not in {str(caches)!r}; name its file, or "
+            f"extract it again: icecore extract {folder / CONFIG}."
+        )
+    return found
 
 
 def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:

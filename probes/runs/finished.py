@@ -104,7 +104,7 @@ def read_finished(folder: Path) -> FinishedRun:
             heads = {name: _head_folders(folder, name, result.seeds) for name, result in scores.heads.items()}
             spec, decoder = read_spec(config["extraction"]), _read_decoder(config["decoder"])
             _require_described(scores)
-            base = _recorded_folder(config, folder)
+            base = recorded_folder(config, folder)
             return FinishedRun(folder, scores, _near_spans(spec, folder, base), _near(decoder, folder, base), heads)
     except UNREADABLE as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -137,11 +137,12 @@ def _require_unchanged(values: Mapping[str, Any], settings: bytes) -> None:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Read the configuration of a run back; HeadError for a folder without one."""
+    """Read the configuration of a run back, which cannot ask for code to be run; HeadError for a folder without one."""
     try:
         values = yaml.safe_load(read_file(folder / CONFIG))
         parts = {
-            "decoder": DecoderSpec(**values["decoder"]), "extraction": read_spec(values["extraction"]),
+            "decoder": DecoderSpec(**{**values["decoder"], "trust_remote_code": False}),
+            "extraction": read_spec(values["extraction"]),
             "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
         }  # fmt: skip
         return RunConfig(**{**_tuples(values), **parts})
@@ -195,22 +196,22 @@ def _require_described(scores: RunScores) -> None:
             raise TypeError(f"the chosen layer is {result.chosen['layer']!r}")
 
 
-def _recorded_folder(config: Mapping[str, Any], folder: Path) -> str:
+def recorded_folder(config: Mapping[str, Any], folder: Path) -> str:
     """Return the run folder as seen from the working folder of the run, which recorded paths are relative to."""
     return str(Path(config["runs"]) / folder.resolve().name)
 
 
 def _near(spec: DecoderSpec, folder: Path, base: str) -> DecoderSpec:
-    adapter = spec.adapter and _find(spec.adapter, folder, base)
-    return replace(spec, name=_find(spec.name, folder, base), adapter=adapter)
+    adapter = spec.adapter and find_recorded(spec.adapter, folder, base)
+    return replace(spec, name=find_recorded(spec.name, folder, base), adapter=adapter)
 
 
 def _near_spans(spec: ExtractionSpec, folder: Path, base: str) -> ExtractionSpec:
-    template = replace(spec.template, spans=_find(spec.template.spans, folder, base))
+    template = replace(spec.template, spans=find_recorded(spec.template.spans, folder, base))
     return replace(spec, template=template)
 
 
-def _find(name: str, folder: Path, base: str) -> str:
+def find_recorded(name: str, folder: Path, base: str) -> str:
     """Find a recorded path from here, or else from the run folder; any other name stays as it is."""
     plain = split_random(name)[0]
     if not name or Path(name).is_absolute() or Path(plain).expanduser().exists():

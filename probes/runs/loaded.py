@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
+from extract.store.cache import LatentCache
 from probes.report.document import result_rows
+from probes.runs.existing import find_cache_of_run
 from probes.runs.finished import read_finished
 from probes.runs.kinds import KINDS
 from probes.runs.results import results
@@ -102,6 +104,10 @@ class LoadedRun:
         """Tag the words of sentences, None for a word without a latent; InputError for a run on something else."""
         self._require_kind("words")
         return self.predict(sentences, head=head)
+
+    def cache(self) -> LatentCache:
+        """Open the cache that the run read; CacheError where it is gone."""
+        return find_cache_of_run(self.folder)
 
     def results(self) -> "pd.DataFrame":
         """Return every number of the run, tidy, as `probes.results`."""

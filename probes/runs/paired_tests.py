@@ -222,7 +222,9 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
     """
     metrics = {run.result.metric for run in runs}
     if len(metrics) > 1:
-        raise HeadError(f"the runs are scored by {', '.join(sorted(metrics))}; compare runs of one kind of task.")
+        raise HeadError(
+            f"the runs are scored by {', '.join(sorted(metrics))}; compare runs of one kind of task, or see --across."
+        )
     split = split or ("test" if all("test" in run.result.summary for run in runs) else "validation")
     tables = [_read_predictions(run, split) for run in runs]
     first = tables[0]
@@ -251,5 +253,5 @@ def _require_same_rows(
         if found.get(name) != wanted[name]:
             raise HeadError(
                 f"{run.label!r} and {first.label!r} differ in {name!r} of {split} ({len(found['row'])} and "
-                f"{len(wanted['row'])} rows): compare runs of the same rows."
+                f"{len(wanted['row'])} rows): compare runs of the same rows, or see --across."
             )

@@ -9,13 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.inputs.joined import JoinedText, digest_texts, join_words
 from extract.store.create import create_store
 from extract.store.manifest import Manifest
 from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_manifest
 
 Piece = tuple[int, int, int]  # which text, its first word in the row, and how many words the row holds
+
+
+def words(each: Sequence[str]) -> JoinedText:
+    """Join words with spaces."""
+    return join_words(each, [True] * len(each))
 
 
 def make_word_manifest(texts: Sequence[JoinedText], n_rows: int, **changes: Any) -> Manifest:

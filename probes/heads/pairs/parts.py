@@ -19,7 +19,7 @@ AT_ONCE = 1 << 24
 def pair_parts(
     network: type[PairHead], resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch
 ) -> HeadParts:
-    """Take a pair head apart; arguments are those of `probes.heads.parts.take_apart`."""
+    """Take a pair head apart; arguments are those of `probes.heads.apart.take_apart`."""
     seeds = setting.seeds if network.is_trained else setting.seeds[:1]
     fitted = [fit_seed(network, resolved, setting, seed=seed, watch=watch) for seed in seeds]
     muted = [Muted.of(each, split) for each in fitted]

@@ -22,7 +22,7 @@ def token_parts(
     network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting,
     result: HeadResult, split: str, watch: Watch,
 ) -> HeadParts:  # fmt: skip
-    """Take a token head apart; further arguments are those of `probes.heads.parts.take_apart`.
+    """Take a token head apart; further arguments are those of `probes.heads.apart.take_apart`.
 
     Tags are decoded as the run chose to.
     """

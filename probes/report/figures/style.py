@@ -122,6 +122,11 @@ def panel(figure: Figure) -> Axes:
     return panels(figure)[0]
 
 
+def on_panel(draw: Draw) -> Draw:
+    """Let what draws into axes draw into the one panel of a figure."""
+    return lambda figure, *what: draw(panel(figure), *what)
+
+
 def colours(n: int) -> list[str]:
     """Give a colour to each of `n` lines, the most important first; those beyond the palette are pale."""
     return [*COLOURS[:n], *[PALE] * (n - len(COLOURS))]
@@ -168,8 +173,8 @@ def label_end(axes: Axes, label: str, x: float, y: float, *, colour: str) -> Non
     )  # fmt: skip
 
 
-def mark_layers(axes: Axes, layers: Sequence[str]) -> None:
-    """Name the layers under an axis: blocks by whole numbers, as many as fit, others by name; poolings side by side."""
+def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
+    """Name the layers along an axis: blocks by whole numbers, as many as fit, others by name; poolings side by side."""
     poolings, _, names = zip(*(layer.rpartition("/") for layer in layers), strict=True)
     labels = {k: ENDS.get(name, name) for k, name in enumerate(names) if not name.startswith("block_")}
     numbers = {k: int(name.removeprefix("block_")) for k, name in enumerate(names) if k not in labels}
@@ -177,12 +182,19 @@ def mark_layers(axes: Axes, layers: Sequence[str]) -> None:
     step = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if each >= room)
     fit = {k for k, number in numbers.items() if number % step == 0 and all(abs(k - end) > room for end in labels)}
     labels |= {k: str(numbers[k]) for k in fit}
-    axes.set_xticks(sorted(labels), [labels[k] for k in sorted(labels)])
-    axes.fmt_xdata = lambda place: layers[round(place)]
+    if which == "x":
+        axes.fmt_xdata = lambda place: layers[round(place)]
     named = [f"{short}: {name.replace('_', ' ')}" for name, short in ENDS.items() if name in names]
-    axes.set_xlabel("block" + f" ({', '.join(named)})" * bool(named))
+    title = "block" + f" ({', '.join(named)})" * bool(named)
+    axes.set(
+        **{
+            f"{which}ticks": sorted(labels),
+            f"{which}ticklabels": [labels[k] for k in sorted(labels)],
+            f"{which}label": title,
+        }
+    )
     starts = [0, *layer_breaks(layers), len(layers)]
-    for first, last in pairwise(starts):
+    for first, last in pairwise(starts) if which == "x" else ():
         if len(starts) > 2:
             axes.axvline(first - 0.5, color=PALE, linewidth=0.6)
             write_above(axes, poolings[first], (first + last - 1) / 2, colour=GREY)

@@ -1,0 +1,125 @@
+"""Figures of the geometry of latents: measures over depth, and how alike layers are."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from probes.geometry.measures import MEASURES
+from probes.report.figures import style
+from probes.report.table import metric_label
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SERIES = ("decoder", "plan", "pooling", "cache")
+"""Columns that tell lines apart, those that readers know first."""
+SHOWN = ("mean-cosine", "norm-median", "massive-share", "effective-rank", "participation-ratio", "intrinsic-dimension")
+"""Measures of `draw_geometry`, a panel each."""
+SPARE = "participation-ratio"
+"""Left out where it would take a row of panels for itself."""
+GEOMETRY_NOTE = (
+    "bands: 95 % intervals (jackknife over ten groups of texts), for norms the 5 to 95 % quantiles of rows; "
+    "massive: mean magnitude above 10 times the median dimension's"
+)
+
+
+def split_series(frame: "pd.DataFrame") -> "dict[str, pd.DataFrame]":
+    """Divide a frame by what its rows are of; each part is named by the columns that tell it from the others."""
+    keys = frame[list(SERIES)].drop_duplicates()
+    telling = [name for name in SERIES[:-1] if keys[name].nunique() > 1]
+    if len(keys) > 1 and (not telling or keys.duplicated(telling).any()):
+        telling.append(SERIES[-1])
+    if not telling:
+        return {str(frame["plan"].iloc[0]): frame}
+    return {
+        " ".join(style.shorten(str(each)) for each in key): part for key, part in frame.groupby(telling, sort=False)
+    }
+
+
+def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled: bool = True) -> Axes:
+    """Draw one measure over the layers, a line per decoder, plan and pooling, with intervals as bands.
+
+    For `norm-median` the band holds nine rows in ten. Layers of different decoders are drawn by relative depth.
+    """
+    parts = split_series(frame)
+    lists = {tuple(dict.fromkeys(part["layer"])) for part in parts.values()}
+    for (label, part), colour in zip(parts.items(), style.colours(len(parts)), strict=True):
+        here = part[part["measure"] == measure]
+        places = np.arange(len(here)) if len(lists) == 1 else here["depth"].to_numpy()
+        values, low, high = (here[name].to_numpy(np.float64) for name in ("value", "low", "high"))
+        if measure == "norm-median" and {"norm-q05", "norm-q95"} <= set(part["measure"]):
+            low, high = (part.loc[part["measure"] == name, "value"] for name in ("norm-q05", "norm-q95"))
+        axes.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+        style.draw_line(axes, places, values, colour=colour, label=label if is_labelled and len(parts) > 1 else "")
+    name, unit, is_log = _describe(measure)
+    if is_log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_title(name, loc="left", fontsize=style.SMALL)
+    axes.set_ylabel(unit)
+    if len(lists) == 1:
+        style.mark_layers(axes, next(iter(lists)))
+    else:
+        axes.set_xlabel("relative depth, from the embedding to the top")
+    return axes
+
+
+def draw_geometry(figure: Figure, frame: "pd.DataFrame") -> None:
+    """Draw the measures `SHOWN` that a frame has, and correlations with gold, in two columns."""
+    found = list(dict.fromkeys(frame["measure"]))
+    shown = [name for name in found if name in SHOWN or name not in MEASURES] or found
+    if len(shown) % 2 and SPARE in shown:
+        shown.remove(SPARE)
+    n_columns = min(2, len(shown))
+    n_rows = -(-len(shown) // n_columns)
+    figure.set_size_inches(style.WIDE[0], 1.1 + 1.65 * n_rows)
+    all_axes = style.panels(figure, n_rows, n_columns, sharex=True)
+    for place, (axes, measure) in enumerate(zip(all_axes, shown, strict=False)):
+        draw_measure(axes, frame, measure, is_labelled=place == n_columns - 1)
+        is_lowest = place + n_columns >= len(shown)
+        axes.tick_params(labelbottom=is_lowest)
+        axes.set_xlabel(axes.get_xlabel() * is_lowest)
+    for axes in all_axes[len(shown) :]:
+        axes.remove()
+
+
+def draw_similarity(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -> Axes:
+    """Draw debiased linear CKA of every two layers as a heat map from 0 to 1; grey where a layer does not vary."""
+    sides = [tuple(dict.fromkeys(frame[name])) for name in ("layer", "other_layer")]
+    table = frame.pivot(index="layer", columns="other_layer", values="value").loc[list(sides[0]), list(sides[1])]
+    image = axes.imshow(
+        table.to_numpy(np.float64),
+        origin="lower",
+        vmin=0,
+        vmax=1,
+        cmap=colormaps[style.SCALE].with_extremes(bad=style.PALE),
+    )
+    axes.grid(visible=False)
+    for which, layers, name in zip("yx", sides, _apart(frame), strict=True):
+        style.mark_layers(axes, layers, which=which)
+        axes.set(**{f"{which}label": ", ".join(filter(None, [name, getattr(axes, f"get_{which}label")()]))})
+    if has_key and axes.figure is not None:
+        axes.figure.colorbar(image, ax=axes, label="debiased linear CKA", shrink=0.9)
+    return axes
+
+
+def _apart(frame: "pd.DataFrame") -> tuple[str, str]:
+    """Say in which of the columns `SERIES` the two sides of a comparison differ; empty where they do not."""
+    first = frame.iloc[0]
+    telling = [name for name in SERIES[:-1] if first[name] != first[f"other_{name}"]]
+    telling = telling or [name for name in SERIES[-1:] if first[name] != first[f"other_{name}"]]
+    one, other = (" ".join(style.shorten(str(first[prefix + name])) for name in telling) for prefix in ("", "other_"))
+    return one, other
+
+
+def _describe(measure: str) -> tuple[str, str, bool]:
+    """Return what a measure is called, its unit, and whether its scale is logarithmic."""
+    if measure not in MEASURES:
+        metric = metric_label(measure.removeprefix("gold-"))
+        return "cosine of pairs against gold", f"{metric} correlation", False
+    found = MEASURES[measure]
+    return found.label, found.unit, found.is_log

@@ -1,0 +1,57 @@
+"""Figures of many runs show what they are given."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probes.report.figures.across import draw_centres, draw_layer_map, name_curves
+from probes.report.figures.style import make_figure, on_panel
+
+CURVE = {"run": "r", "decoder": "tiny", "plan": "causal", "head": "h", "pooling": "mean", "metric": "accuracy"}
+
+
+def frame(*rows: dict[str, Any]) -> pd.DataFrame:
+    return pd.DataFrame([{**CURVE, **row} for row in rows])
+
+
+LAYERS = frame(
+    *({"task": "x", "depth": depth, "value": depth / 2, "share": depth} for depth in (0.0, 0.5, 1.0)),
+    *({"task": "y", "depth": depth, "value": 0.9 - depth, "share": 1 - depth} for depth in (0.5, 1.0)),
+)
+
+
+def test_curves_are_named_by_what_tells_them_apart() -> None:
+    assert list(name_curves(LAYERS)) == ["x", "y"]
+    twice = frame({"task": "x"}, {"task": "x", "plan": "backward:1"}, {"task": "y", "head": "other"})
+    assert list(name_curves(twice)) == ["x causal", "x backward:1", "y causal"]
+
+
+def test_a_row_of_the_map_is_a_curve_on_its_own_scale() -> None:
+    axes, key = make_figure(on_panel(draw_layer_map), LAYERS, title="t").axes
+    first, second = axes.images
+    np.testing.assert_array_equal(np.asarray(first.get_array()), [[0, 0.5, 1]])
+    np.testing.assert_array_equal(np.asarray(second.get_array()), [[0.5, 0]])
+    assert first.get_clim() == second.get_clim() == (0, 1)
+    assert list(first.get_extent()[:2]) == [-0.25, 1.25]
+    assert list(second.get_extent()[:2]) == [0.25, 1.25]
+    assert [text.get_text().strip() for text in axes.texts] == ["0.0 to 50.0 accuracy", "-10.0 to 40.0 accuracy"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
+    assert [line.get_xdata()[0] for line in axes.lines] == [1, 0.5]  # type: ignore[index]
+    assert "share" in key.get_xlabel()
+
+
+def test_centres_are_sorted_and_have_bars_over_seeds() -> None:
+    nan = float("nan")
+    rows = frame(
+        {"task": "deep", "centre": 0.8, "low": 0.7, "high": 0.9},
+        {"task": "low", "centre": 0.2, "low": nan, "high": nan},
+    )
+    [axes] = make_figure(on_panel(draw_centres), rows, title="t").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["low", "deep"]
+    dots = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 1]
+    bars = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 2]
+    assert [float(np.asarray(dot.get_xdata())[0]) for dot in dots] == [0.2, 0.8]
+    assert np.asarray(bars[0].get_xdata()).tolist() == pytest.approx([0.7, 0.9])
+    assert len(bars) == 1
