@@ -16,7 +16,7 @@ from probes.report.page.page import PAGE
 from probes.report.table import number, percent
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
 from probes.runs.comparison import compare
-from probes.runs.reports import write_comparison
+from probes.runs.pages.reports import write_comparison, write_report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,3 +104,9 @@ def _open(name: str) -> Path:
     except OSError as error:
         raise ConfigError(f"folder {name!r} cannot be written ({first_line(error)}); name another.") from error
     return folder
+
+
+def report_command(found: SimpleNamespace) -> int:
+    """Write the page of a finished run from its folder, or one page of several runs side by side."""
+    show(f"written: {write_report(found.runs, found.out)}")
+    return 0

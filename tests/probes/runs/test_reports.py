@@ -16,7 +16,7 @@ from probes.report.page.page import PAGE, Pictures
 from probes.report.scores import read_plans
 from probes.report.write import without_nan, write_plans
 from probes.runs.kinds import KINDS
-from probes.runs.reports import run_page_of, write_report
+from probes.runs.pages.reports import run_page_of, write_report
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
 from tests.probes.report.page.reading import require_whole

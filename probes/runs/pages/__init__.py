@@ -1,0 +1,1 @@
+"""Pages of finished runs, alone or side by side."""
