@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from probes.runs.config import RunConfig
     from probes.runs.layers import compare_layers
     from probes.runs.loaded import LoadedRun, load_run
+    from probes.runs.pages.reports import write_report
     from probes.runs.paired_tests import paired_tests
-    from probes.runs.reports import write_report
     from probes.runs.results import expected_validation, results
     from probes.runs.run import run
     from probes.runs.scorer import load_scorer
@@ -52,7 +52,7 @@ _HOMES = {
     "run": "probes.runs.run",
     "similarity_of_layers": "probes.geometry.similarity",
     "token_head": "probes.heads.registry",
-    "write_report": "probes.runs.reports",
+    "write_report": "probes.runs.pages.reports",
 }
 
 __all__ = [

@@ -48,8 +48,8 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     return found[0]
 
 
-def find_cache_of_run(folder: Path) -> LatentCache:
-    """Find the cache that a finished run read: by what it holds, in the folder of caches that the run names.
+def find_cache_of_run(folder: Path, caches: str = "") -> LatentCache:
+    """Find the cache that a finished run read: by what it holds, in a folder of caches, where the run says if empty.
 
     Raises:
         HeadError: No finished run there, or a sweep or search, which reads several caches.
@@ -64,15 +64,15 @@ def find_cache_of_run(folder: Path) -> LatentCache:
         config = yaml.safe_load(read_file(folder / CONFIG))
         [path] = (folder / MANIFESTS).glob("[!.]*.json")
         manifest = Manifest.from_json(read_file(path).decode())
-        caches = Path(find_recorded(config["caches"], folder, recorded_folder(config, folder)))
+        place = Path(caches or find_recorded(config["caches"], folder, recorded_folder(config, folder)))
     except (*UNREADABLE, CacheError) as error:
         raise HeadError(
             f"{str(folder)!r} does not say which cache it read ({first_line(error)}); name the cache."
         ) from error
-    found = find_cache(caches, manifest.identity)
+    found = find_cache(place, manifest.identity)
     if found is None:
         raise CacheError(
-            f"the cache {path.stem!r} of the run {str(folder)!r} is not in {str(caches)!r}; name its file, or "
+            f"the cache {path.stem!r} of the run {str(folder)!r} is not in {str(place)!r}; say where it is, or "
             f"extract it again: icecore extract {folder / CONFIG}."
         )
     return found

@@ -1,24 +1,22 @@
 """Which layers of finished runs matter: computed from their caches and kept heads, written beside their scores."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.errors import CacheError, HeadError, InputError, first_line, unknown_name
+from extract.decoders.layers import relative_depths
+from extract.errors import HeadError, InputError, first_line, unknown_name
 from extract.files import read_file, write_file
-from extract.store.cache import LatentCache
 from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, read_findings
 from probes.layers.study import StudyOptions, study_layers
 from probes.report.write import without_nan
-from probes.runs.config import RunConfig
-from probes.runs.existing import find_cache_of
+from probes.runs.existing import find_cache_of_run
 from probes.runs.finished import FinishedRun, read_config, read_finished
 from probes.runs.obtain import SILENT, EncoderShelf, Watcher, load_run_task, obtain_cache, obtain_corpus
 from probes.runs.run import make_setting
-from probes.tasks.base import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +81,7 @@ def find_layers(
     config = read_config(run.folder)
     config = replace(config, caches=caches) if caches else config
     task = load_run_task(config)
-    cache = _cache_of(run, config, task)
+    cache = find_cache_of_run(run.folder, caches)
     corpus = obtain_corpus(config)
     shelf = EncoderShelf(config, obtain_cache(config, corpus, watcher=watcher), watcher) if corpus else None
     setting = make_setting(config, task, cache, run.folder / "heads", autoencoders=shelf)
@@ -102,23 +100,6 @@ def find_layers(
         "heads": [x.to_dict() for x in (*found, *others)],
     }
     write_file(run.folder / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
-    return found
-
-
-def _cache_of(run: FinishedRun, config: RunConfig, task: Task) -> LatentCache:
-    """Find the cache that a run was fitted on; CacheError where it is not there, or is another one."""
-    try:
-        found = find_cache_of(config, task)
-    except CacheError as error:
-        raise CacheError(
-            f"the cache of run {str(run.folder)!r}, {run.scores.cache['file']}, is not in {config.caches!r}; say where "
-            f"it is, or extract it again: icecore run {run.folder}/config.yaml. ({error})"
-        ) from error
-    if found.manifest.id != run.scores.cache["id"]:
-        raise CacheError(
-            f"the cache {found.path.name!r} is not the one that run {str(run.folder)!r} was fitted on "
-            f"({run.scores.cache['file']}); run it again: icecore run {run.folder}/config.yaml."
-        )
     return found
 
 
@@ -147,15 +128,6 @@ def frame_rows(run: FinishedRun, found: HeadFindings) -> list[dict[str, Any]]:
         "decoder": header["decoder"]["name"], "plan": run.scores.cache["plan"], "head": found.head,
         "pooling": found.pooling, "split": found.split,
     }  # fmt: skip
-    depths = _depths(found.layers)
+    bare = [name.rpartition("/")[2] for name in found.layers]
+    depths = dict(zip(found.layers, relative_depths(bare, header["decoder"]["n_layers"]), strict=True))
     return [{**common, "depth": depths.get(row["layer"], float("nan")), **row} for row in found.rows()]
-
-
-def _depths(layers: Sequence[str]) -> dict[str, float]:
-    """Give each layer its relative depth; layers of several poolings begin anew with each."""
-    poolings = [name.rpartition("/")[0] for name in layers]
-    found: dict[str, float] = {}
-    for pooling in dict.fromkeys(poolings):
-        own = [name for name, each in zip(layers, poolings, strict=True) if each == pooling]
-        found |= {name: k / max(len(own) - 1, 1) for k, name in enumerate(own)}
-    return found

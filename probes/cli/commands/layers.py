@@ -15,6 +15,7 @@ from extract.files import write_file
 from probes.cli.screen import show, watcher_of
 from probes.layers.study import PARTS, StudyOptions
 from probes.runs.layers import compare_layers, kept_findings
+from probes.runs.pages.reports import write_report
 
 if TYPE_CHECKING:
     from probes.layers.findings import HeadFindings
@@ -40,6 +41,7 @@ def layers_command(found: SimpleNamespace) -> int:
             if each.head in names:
                 Console(markup=False).print(layers_table(each, title=folder.name))
                 show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))
+        show(f"written: {write_report(folder)}")
     if found.out:
         write_file(Path(found.out), frame.to_csv(index=False))
         show(f"written: {found.out}")

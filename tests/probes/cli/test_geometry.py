@@ -62,7 +62,7 @@ def test_the_cache_of_a_run_is_found_by_what_it_holds(finished: Finished, copy: 
     edit_config(copy, lambda config: config.update(caches=str(moved)))
     assert find_cache_of_run(copy).path.name == "renamed.h5"
     edit_config(copy, lambda config: config.update(caches=str(tmp_path / "nowhere")))
-    with pytest.raises(CacheError, match=r"the cache '.*' of the run '.*copy' is not in '.*nowhere'; name its file"):
+    with pytest.raises(CacheError, match=r"the cache '.*' of the run '.*copy' is not in '.*nowhere'; say where it is"):
         find_cache_of_run(copy)
     shutil.rmtree(copy / "manifests")
     with pytest.raises(HeadError, match=r"'.*copy' does not say which cache it read"):
