@@ -1,4 +1,4 @@
-"""The notebook: built from its script, free of this machine, and running on the real decoder."""
+"""The notebooks: built from their scripts, free of this machine, and running; one of them on the real decoder."""
 
 # nbformat has no annotations
 # mypy: disable-error-code=no-untyped-call
@@ -6,6 +6,7 @@
 import base64
 import importlib.util
 import io
+import os
 import re
 import subprocess
 import sys
@@ -16,7 +17,19 @@ import nbformat
 import pytest
 from PIL import Image
 
+from tests.extract.tiny_decoders import save_decoder
+
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+SHOWN = {
+    "quickstart": (
+        4,
+        ("cosine-mlp", "no-sink is better than causal", "token-logistic"),
+    ),  # rows enough to tell them apart
+    "layers": (2, ("cannot be told from the best", "logistic-probe")),
+    "masks": (6, ("nosink-bidirectional", "causal")),
+    "freeze_ladder": (1, ("siamese-cosine", "cosine-mlp")),
+}
+"""Notebook to the number of its pictures, and texts that it shows."""
 SCRIPT = """# %% [markdown]
 # # A title
 #
@@ -51,14 +64,16 @@ def write_script(build: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, text
 
 def test_the_notebook_is_what_its_script_builds(build: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["--check"]) == 0, capsys.readouterr().err
-    assert [path.stem for path in FOLDER.glob("*.ipynb")] == ["quickstart"]
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == sorted(SHOWN)
 
 
-def test_the_notebook_shows_its_outputs(build: Any) -> None:
-    notebook: Any = nbformat.read(FOLDER / "quickstart.ipynb", as_version=4)
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_notebook_shows_its_outputs(name: str, build: Any) -> None:
+    n_pictures, texts = SHOWN[name]
+    notebook: Any = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 4
-    for shown in ("cosine-mlp", "no-sink is better than causal", "token-logistic"):  # rows enough to tell them apart
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == n_pictures
+    for shown in texts:
         assert any(shown in output.get("data", {}).get("text/markdown", "") for output in outputs), shown
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
     assert notebook.metadata == build.METADATA
@@ -134,15 +149,31 @@ def test_pictures_shrink_and_stay_pictures(build: Any) -> None:
     assert Image.open(io.BytesIO(small)).size == (400, 300)
 
 
+def execute(name: str, folder: Path, **environment: str) -> Any:
+    """Build and execute one notebook in a folder of its own."""
+    (folder / "notebooks").mkdir()
+    for file in ("build.py", f"{name}.py"):
+        (folder / "notebooks" / file).write_text((FOLDER / file).read_text(encoding="utf-8"), encoding="utf-8")
+    for package in ("extract", "probes", "icecore.py"):
+        (folder / package).symlink_to(FOLDER.parent / package)
+    command = [sys.executable, str(folder / "notebooks" / "build.py"), "--execute"]
+    told = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580, env=told)
+    assert done.returncode == 0, done.stderr
+    return nbformat.read(folder / "notebooks" / f"{name}.ipynb", as_version=4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in SHOWN if name != "quickstart"])
+def test_a_notebook_runs_on_a_tiny_decoder(name: str, tmp_path: Path) -> None:
+    decoder = save_decoder(tmp_path / "tiny")
+    (tmp_path / "checkout").mkdir()
+    notebook = execute(name, tmp_path / "checkout", ICECORE_DEMO_DECODER=str(decoder))
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == SHOWN[name][0]
+
+
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
-    for name in ("build.py", "quickstart.py"):
-        (tmp_path / "notebooks").mkdir(exist_ok=True)
-        (tmp_path / "notebooks" / name).write_text((FOLDER / name).read_text(encoding="utf-8"), encoding="utf-8")
-    for package in ("extract", "probes"):
-        (tmp_path / package).symlink_to(FOLDER.parent / package)
-    command = [sys.executable, str(tmp_path / "notebooks" / "build.py"), "--execute"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=580)
-    assert done.returncode == 0, done.stderr
-    notebook: Any = nbformat.read(tmp_path / "notebooks" / "quickstart.ipynb", as_version=4)
+    notebook = execute("quickstart", tmp_path)
     assert "complete: True" in "".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
