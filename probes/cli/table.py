@@ -241,7 +241,7 @@ _COMMANDS = (
         examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"),
     ),
     Command(
-        "report", "report", "the report of runs as one HTML page",
+        "report", "compare", "the report of runs as one HTML page",
         "Write the report of a run, sweep or search again, from its folder; of several, one page side by side.",
         (
             Argument("RUNS", "run folders, as runs/demo", (), count="+", completes="runs"),

@@ -1,13 +1,11 @@
 """What was found, in words: which layers matter, with the uncertainty, and what a reader must know."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from probes.heads.parts import HeadParts
 from probes.heads.result import HeadResult
-from probes.heads.setting import Setting
 from probes.layers.findings import HeadFindings, ViewCurve
 
 FEW_UNITS = 100
@@ -87,12 +85,9 @@ def describe_layers(layers: Sequence[str], every: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def warnings(parts: HeadParts, setting: Setting, split: str, result: HeadResult) -> tuple[str, ...]:
+def warnings(parts: HeadParts, split: str, result: HeadResult) -> tuple[str, ...]:
     """Say what a reader of the findings must know, a sentence each."""
-    task: Any = setting.task
     found = []
-    if task.is_sample:
-        found.append("The task is a sample shipped with the project; its numbers are no benchmark result.")
     if split == "validation":
         found.append("The scored split is validation, which the run made its choices on, so scores are optimistic.")
     if result.is_optimistic:

@@ -121,7 +121,7 @@ def study_layers(
         head=resolved.name, pooling=parts.pooling, metric=parts.scorer.metric, split=split, unit=parts.scorer.unit,
         n_units=parts.scorer.n_units, layers=parts.layers, best=parts.layers[study.best],
         best_set=tuple(parts.layers[k] for k in study.kept), confidence=options.confidence, curves=tuple(curves),
-        agreement=tuple(_agreements(curves)), warnings=warnings(parts, setting, split, result),
+        agreement=tuple(_agreements(curves)), warnings=warnings(parts, split, result),
     )  # fmt: skip
     return replace(found, answer=answer(found), warnings=(*found.warnings, *doubts(found)))
 

@@ -75,7 +75,7 @@ def test_runs_of_other_rows_stand_side_by_side_uncompared(finished: Finished, co
     edit_scores(copied, lambda values: values["heads"]["cosine-mlp"].update(metric="spearman", selection_score=1.0))
     out = write_report([finished.folder, copied], tmp_path / "both.html")
     page = require_whole(out.read_text(encoding="utf-8"))
-    assert "Not compared: the runs are scored by pearson, spearman; compare runs of one kind of task." in page.text
+    assert "Not compared: the runs are scored by pearson, spearman; compare runs of one kind of task" in page.text
     assert "Side by side" not in [each.strip() for each in page.texts["h2"]]
 
 
