@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from probes.layers.findings import HeadFindings
 
 SHOWN = {
-    "shapley": "Shapley", "without": "without", "with": "with the\nbest", "new-information": "new\nbits",
-    "selectivity": "selec-\ntivity", "mix": "weight\nin mix",
+    "selectivity": "selec-\ntivity", "shapley": "Shapley", "without": "with-\nout", "with": "with\nbest",
+    "new-information": "new\nbits", "mix": "mix",
 }  # fmt: skip
 """Views on screen beside `alone`, which an 80-column terminal has room for."""
 
@@ -51,7 +51,9 @@ def layers_command(found: SimpleNamespace) -> int:
 def layers_table(found: "HeadFindings", *, title: str) -> Table:
     """Make the table of layers for a terminal: scores times 100, a mark at layers of the set that holds the best."""
     table = Table(
-        title=printable(f"{title}: {found.head}, {found.metric} x 100 on {found.split}"), box=SIMPLE, padding=(0, 1)
+        title=printable(f"{title}: {found.head}, {found.metric} x 100 on {found.split}"),
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
     )
     curves = {view: curve for view in SHOWN if (curve := found.curve(view))}
     for name in ("layer", "", "alone", "interval", *(SHOWN[view] for view in curves)):

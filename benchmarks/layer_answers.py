@@ -1,0 +1,50 @@
+"""Which layers matter on real data: `python -m benchmarks.layer_answers RUN...`, after `icecore layers RUN...`.
+
+Writes the answers, with the curve and the set that they rest on, to benchmarks/results/layer_answers.json, and a figure
+of each run to docs/figures/layers. Runs that are named again are replaced, others kept.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from probes.report.figures.findings import draw_alone, findings_note
+from probes.report.figures.style import Album, panel
+from probes.report.write import without_nan
+from probes.runs.finished import read_finished
+from probes.runs.layers import kept_findings
+
+ROOT = Path(__file__).parent.parent
+OUT = ROOT / "benchmarks" / "results" / "layer_answers.json"
+FIGURES = ROOT / "docs" / "figures" / "layers"
+KEPT = ("alone", "baseline", "greedy", "without", "shapley-group", "v-information", "new-information")
+
+
+def draw(figure: Any, found: Any) -> None:
+    """Draw every layer alone."""
+    draw_alone(panel(figure), found)
+
+
+def main() -> None:
+    """Record and draw every head of every run that was named."""
+    results: dict[str, Any] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
+    album = Album(FIGURES, ("png",))
+    for folder in map(Path, sys.argv[1:]):
+        run = read_finished(folder)
+        for found in kept_findings(folder):
+            header, name = run.scores.header, f"{folder.name}_{found.head}".replace("-", "_")
+            values = {**found.to_dict(), "curves": [each for each in found.to_dict()["curves"] if each["view"] in KEPT]}
+            results[name] = without_nan({
+                "task": header.task["name"], "n_rows": header.task["n_rows"], "decoder": header.decoder["name"],
+                "plan": run.scores.cache["plan"], **values,
+            })  # fmt: skip
+            title = f"{header.task['name']}: every layer alone, {run.scores.cache['plan']}"
+            album.add(name, partial(draw, found=found), title=title, note=findings_note(found, has_set=True))
+            print(f"{name}: {found.answer}")
+    OUT.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
