@@ -114,6 +114,28 @@ def test_the_readme_shows_committed_results() -> None:
     assert [row for row in found if row not in page] == []
 
 
+def test_few_rows_of_banking77_are_those_committed() -> None:
+    found = {plan: result["summary"]["test"]["accuracy"] for plan, result in under_plans("banking77-mteb")}
+    for plan, test in found.items():
+        assert f"{shown(test)} ({interval(test)}) under `{plan}`" in _unwrapped("docs/results.md")
+
+
+def test_answers_about_layers_are_those_committed() -> None:
+    results, page = read_results("layer_answers"), _unwrapped("docs/results.md")
+    assert len(results) >= 2
+    for name, found in results.items():
+        assert found["answer"] in page, name
+        assert (ROOT / "docs" / "figures" / "layers" / f"{name}.png").exists(), name
+    quoted = [line.removeprefix("> ") for line in read_page("README.md").splitlines() if line.startswith("> ")]
+    text = " ".join(quoted)
+    for name in ("stsb_cosine_mlp", "stsb_nosink_bidirectional_10_cosine_mlp"):
+        first, second = results[name]["answer"].split(" A readout")
+        assert f"{first} A readout{second.partition(').')[0]})." in text
+    [plain] = [each for each in results["stsb_cosine_mlp"]["curves"] if each["view"] == "baseline"]
+    words = dict(zip(plain["layers"], plain["values"], strict=True))["bag-of-words"]
+    assert f"a bag of words ({100 * words:.1f})" in _unwrapped("README.md")
+
+
 def test_speed_is_that_of_the_benchmarks() -> None:
     ratios = {row["name"]: row["ratio"] for row in read_results("cpu-extraction")["comparisons"]}
     for page in PAGES:

@@ -14,7 +14,8 @@ from extract.errors import printable
 from extract.files import write_file
 from probes.cli.screen import show, watcher_of
 from probes.layers.study import PARTS, StudyOptions
-from probes.runs.layers import compare_layers, kept_findings
+from probes.runs.finished import read_finished
+from probes.runs.layers import ALL, compare_layers, kept_findings
 from probes.runs.pages.reports import write_report
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def layers_command(found: SimpleNamespace) -> int:
     watcher = watcher_of(found)
     frame = compare_layers(found.runs, head=found.head, options=options, caches=found.caches, watcher=watcher)
     for folder in map(Path, found.runs):
-        names = frame[frame.run == folder.resolve().name]["head"].unique()
+        run = read_finished(folder)
+        names = run.heads if found.head == ALL else [found.head or run.best]
         for each in kept_findings(folder):
             if each.head in names:
                 Console(markup=False).print(layers_table(each, title=folder.name))

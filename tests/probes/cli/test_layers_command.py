@@ -11,7 +11,7 @@ from tests.probes.finished_run import Finished
 
 @pytest.fixture
 def copied(finished: Finished, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished.folder, tmp_path / finished.folder.name))
+    return Path(shutil.copytree(finished.folder, tmp_path / "renamed"))
 
 
 def test_layers_prints_an_answer_and_a_table_and_writes_both(
@@ -22,7 +22,7 @@ def test_layers_prints_an_answer_and_a_table_and_writes_both(
     folders = ["--caches", str(finished.base / "caches"), "--out", str(out)]
     assert main(["layers", str(copied), *arguments, *folders]) == 0
     screen = capsys.readouterr().out
-    assert "cosine-mlp, pearson x 100 on test" in screen
+    assert "renamed: cosine-mlp, pearson x 100 on test" in screen
     assert "block_02" in screen
     assert "Shapley" in screen
     [kept] = kept_findings(copied)
