@@ -49,10 +49,10 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Types of Python and of other libraries, known only where their inventories are fetched.
     ("py:.*", r"(torch|numpy|np|pandas|pd|lightning|jaxtyping|collections|pathlib|typing|transformers)(\..*)?"),
-    ("py:.*", r"(Tensor|Float|Bool|Int|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal|Table)"),
+    ("py:.*", r"(Tensor|Float|Bool|Int|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal|Table|ScreenTable|ndarray)"),
     ("py:.*", r"(tuple|dict|list)\[.*"),
     # Types inside the library that no page lists.
-    ("py:.*", r"((extract|probes)\..*|HeadOptions|HeadResult|Setting|Watch|FittedModule|Task)"),
+    ("py:.*", r"((extract|probes)\..*|HeadOptions|HeadResult|HeadParts|Setting|Watch|FittedModule|Task|Album)"),
 ]
 
 html_theme = "furo"

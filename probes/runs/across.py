@@ -111,7 +111,7 @@ def rank_systems(runs: Runs, *, by: str = "plan", head: str = "") -> "pd.DataFra
         head: A head; all when empty.
 
     Returns:
-        A row per system, the best first: the normalised rank on each task, 0 the best, and `average`.
+        A row per system, the best first, with the normalised rank on each task, 0 the best, and `average`.
 
     Raises:
         HeadError: One task or one system only, or a system that was not run on every task; names it.

@@ -98,7 +98,7 @@ def paired_tests(
         n_permutations: Swaps of the permutation test.
 
     Returns:
-        A row per pair: `one`, `other`, `difference` (of one over the other), `low` and `high` of its interval over
+        A row per pair with `one`, `other`, `difference` (of one over the other), `low` and `high` of its interval over
         units, `low_total` and `high_total` of that over units and seeds (`variance_components`; equal where heads have
         one seed), the p-values `bootstrap` and `permutation`, and both corrected.
 
