@@ -68,7 +68,8 @@ for findings in found.values():
     display(Markdown(findings.answer))
 
 # %% [markdown]
-# Words peak low and stay high; topics need the middle of the decoder or the top.
+# On this sample, words are read from nearly any block below the last five, topics from blocks 5 to 9 and again
+# from the top.
 #
 # ## Left out, added, in bits
 #
