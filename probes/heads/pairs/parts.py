@@ -12,8 +12,8 @@ from probes.heads.setting import Setting, Watch
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.pair_head import PairHead, collect_similarities
 
-AT_ONCE = 1 << 24
-"""Similarities in memory at once."""
+AT_ONCE = 1 << 19
+"""Similarities at once: few, as what a network makes of them should stay in the cache of the processor."""
 
 
 def pair_parts(
