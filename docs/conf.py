@@ -49,7 +49,11 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Types of Python and of other libraries, known only where their inventories are fetched.
     ("py:.*", r"(torch|numpy|np|pandas|pd|lightning|jaxtyping|collections|pathlib|typing|transformers)(\..*)?"),
-    ("py:.*", r"(Tensor|Float|Bool|Int|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal|Table|ScreenTable|ndarray)"),
+    (
+        "py:.*",
+        r"(Tensor|Float|Bool|Int|ndarray|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal"
+        r"|Table|ScreenTable)",
+    ),
     ("py:.*", r"(tuple|dict|list)\[.*"),
     # Types inside the library that no page lists.
     ("py:.*", r"((extract|probes)\..*|HeadOptions|HeadResult|HeadParts|Setting|Watch|FittedModule|Task|Album)"),

@@ -130,7 +130,7 @@ def test_answers_about_layers_are_those_committed() -> None:
     text = " ".join(quoted)
     for name in ("stsb_cosine_mlp", "stsb_nosink_bidirectional_10_cosine_mlp"):
         first, second = results[name]["answer"].split(" A readout")
-        assert f"{first} A readout{second.partition(').')[0]})." in text
+        assert f"{first} A readout{second.partition(').')[0]})." in text, name
     [plain] = [each for each in results["stsb_cosine_mlp"]["curves"] if each["view"] == "baseline"]
     words = dict(zip(plain["layers"], plain["values"], strict=True))["bag-of-words"]
     assert f"a bag of words ({100 * words:.1f})" in _unwrapped("README.md")

@@ -28,15 +28,18 @@ def answer(found: HeadFindings) -> str:
     else:
         named = f"{describe_layers(found.best_set, found.layers)} ({len(found.best_set)} of {n} layers)"
         first = f"{named} cannot be told from the best, {found.best} ({score})."
-    return " ".join(filter(None, [first, _joint(found, alone.values[best]), _few(found), _lost(found)]))
+    return " ".join(filter(None, [first, _joint(found), _few(found), _lost(found)]))
 
 
-def _joint(found: HeadFindings, alone: float) -> str:
-    prefix = found.curve("prefix")
-    if prefix is None:
+def _joint(found: HeadFindings) -> str:
+    """Compare the readout of all layers with that of the first pick: the same probe, so that only layers differ."""
+    greedy, gap = found.curve("greedy"), found.curve("greedy-gap")
+    if greedy is None or gap is None:
         return ""
-    gain = prefix.values[-1]
-    return f"A readout of all layers has {_percent(gain)} ({100 * (gain - alone):+.1f})."
+    whole = _percent(greedy.values[0] + gap.values[0])
+    ends = f", {_percent(gap.low[0])} to {_percent(gap.high[0])}" if gap.low else ""
+    one = f"{greedy.layers[0]} alone {_percent(greedy.values[0])}"
+    return f"A readout of all layers has {whole}, one of {one} ({100 * gap.values[0]:+.1f}{ends})."
 
 
 def _few(found: HeadFindings) -> str:

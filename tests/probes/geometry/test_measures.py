@@ -58,7 +58,7 @@ def test_a_planted_massive_dimension_is_found_with_its_share() -> None:
     squares = np.square(x).sum(axis=0)
     assert found["massive-dimensions"][:1] == (1.0,)
     assert found["massive-share"].value == pytest.approx(squares[7] / squares.sum())
-    assert massive_dimensions(x, multiple=1000).tolist() == []
+    assert massive_dimensions(x, multiple=1000.0).tolist() == []
 
 
 def test_the_ranks_of_a_known_spectrum() -> None:
