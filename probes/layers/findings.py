@@ -28,7 +28,9 @@ class View:
 
 VIEWS = {
     "alone": View("alone", "how far does the layer get by itself?", is_gain=False),
-    "baseline": View("baselines", "how far does one get without a decoder?", is_gain=False),
+    "baseline": View(
+        "baselines", "how far does one get without a decoder?", is_gain=False, is_retrained=True
+    ),
     "shapley": View("Shapley value", "what is its fair share of what the head gains from all layers?"),
     "shapley-group": View("Shapley value of a group", "what is the fair share of a group of layers?"),
     "without-imputed": View("lost without, imputed", "what does the fitted head lose when the layer is its mean?"),

@@ -41,7 +41,7 @@ def draw_view(axes: Axes, findings: HeadFindings, view: str) -> Axes:
 
 
 def draw_alone(axes: Axes, findings: HeadFindings) -> Axes:
-    """Draw the score of every layer alone with its interval, the set that holds the best shaded, and controls below."""
+    """Draw the score of every layer alone with its interval, the set that holds the best, controls and baselines."""
     shade_set(axes, findings)
     for curve, colour, line in zip(
         (each for each in findings.curves if each.view == "alone"), style.COLOURS, _repeated(LINES, 7), strict=False
@@ -51,6 +51,10 @@ def draw_alone(axes: Axes, findings: HeadFindings) -> Axes:
     for curve, line in zip(controls, _repeated(LINES[1:], len(controls)), strict=True):
         label = f"control, {curve.name}" if curve.name else "control"
         _draw_curve(axes, findings, curve, colour=style.GREY, line=line, label=label)
+    baselines = findings.curve("baseline")
+    if baselines is not None:
+        for name, value in zip(baselines.layers, _scaled(baselines.values, baselines), strict=True):
+            style.draw_level(axes, float(value), style.shorten(name))
     alone = findings.curve("alone")
     if alone is not None:
         values, place = _scaled(alone.values, alone), alone.layers.index(findings.best)

@@ -19,7 +19,7 @@ from probes.report.table import NOTHING, cell, metric_label, number
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 OWN_FIGURE = ("alone", "control")
-"""Views that the figure of single layers shows."""
+"""Views of every layer that the figure of single layers shows; it shows baselines, too."""
 
 
 def load_findings(folder: Path) -> tuple[tuple[HeadFindings, ...], str]:
@@ -61,7 +61,7 @@ def draw_findings(album: style.Album, findings: HeadFindings) -> None:
             "layers_alone", lambda figure: draw_alone(style.panel(figure), findings), size=style.TALL,
             title=f"{head}: {VIEWS['alone'].asks}", note=findings_note(findings, has_set=True),
         )  # fmt: skip
-    for view in dict.fromkeys(curve.view for curve in findings.curves if curve.view not in OWN_FIGURE):
+    for view in dict.fromkeys(curve.view for curve in findings.curves if curve.view not in (*OWN_FIGURE, "baseline")):
         album.add(
             f"layers_{view}", _draw_one, findings, view, title=f"{head}, {VIEWS[view].title}: {VIEWS[view].asks}",
             note="; ".join(filter(None, (findings_note(findings), *_notes(findings, view)))),
@@ -103,7 +103,8 @@ def findings_blocks(findings: HeadFindings) -> Iterator[Block]:
         yield Table(("layer", "in the set", *(_title(curve, findings) for curve in curves)), rows)
     for curve in (each for each in findings.curves if each not in curves):
         places = [(cell(layer), _text(curve, place)) for place, layer in enumerate(curve.layers)]
-        yield Table(("layers", _title(curve, findings)), places)
+        what = "baseline" if curve.view == "baseline" else "layers"
+        yield Table((what, _title(curve, findings)), places)
     for view in dict.fromkeys(curve.view for curve in findings.curves):
         how = "probes fitted again" if VIEWS[view].is_retrained else "the fitted head"
         yield Item(f"{VIEWS[view].title}: {VIEWS[view].asks} ({'; '.join((how, *map(cell, _notes(findings, view))))})")

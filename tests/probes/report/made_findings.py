@@ -34,6 +34,7 @@ def make_findings(**fields: Any) -> HeadFindings:
             make_curve("alone", SCORES),
             make_curve("control", halved, 0.0, name="word types"),
             make_curve("control", tuple(value / 3 for value in SCORES), 0.0, name="shuffled gold"),
+            make_curve("baseline", (0.35, 0.2), 0.01, layers=("bag-of-words", "<majority>")),
             make_curve("shapley", GAINS, 0.01, note="200 permutations"),
             make_curve("shapley-group", (0.02, 0.2, 0.1), layers=("embedding", "lower half", "upper half")),
             make_curve("without", GAINS, 0.0, name="cosine-mlp"),

@@ -89,3 +89,10 @@ def test_every_view_can_be_drawn_in_the_style_of_the_house(view: str) -> None:
     findings = make_findings(curves=(type(curve)(view, "accuracy", LAYERS, SCORES),))
     figure = make_figure(lambda figure: draw_view(panel(figure), findings, view), title="t")
     assert figure.axes[0].get_ylabel()
+
+
+def test_baselines_are_levels_beside_the_layers(axes: Axes) -> None:
+    draw_alone(axes, FINDINGS)
+    levels = {line.get_label(): np.asarray(line.get_ydata(), float)[0] for line in axes.get_lines()}
+    assert levels["bag-of-words"] == pytest.approx(35)
+    assert levels["<majority>"] == pytest.approx(20)

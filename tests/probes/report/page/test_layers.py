@@ -28,7 +28,7 @@ def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
     assert first.title == "Which layers matter to `cosine-mlp`"
     assert "5 of 14 layers cannot be told from it at 95 %" in str(first.blocks[0])
     assert all(f"`{layer}`" in str(first.blocks[0]) for layer in BEST)
-    views = dict.fromkeys(curve.view for curve in findings.curves if curve.view != "control")
+    views = dict.fromkeys(curve.view for curve in findings.curves if curve.view not in ("control", "baseline"))
     assert len(first.pictures) == len(views) + 1
     for view, picture in zip(views, first.pictures, strict=False):
         assert VIEWS[view].asks in picture.title
@@ -42,13 +42,15 @@ def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
 
 
 def test_the_tables_hold_every_number() -> None:
-    whole, groups, order = (block for block in findings_blocks(make_findings()) if isinstance(block, Table))
+    whole, baselines, groups, order = (block for block in findings_blocks(make_findings()) if isinstance(block, Table))
     row = dict(zip(whole.columns, whole.rows[7], strict=True))
     assert row["layer"] == "block_07"
     assert row["alone"] == "70.0 (67.0 to 73.0)"
     assert row["control (word types)"] == "35.0"
     assert row["new information, bits"] == "0.040 (0.020 to 0.060)"
     assert row["weight in the mix, weight"] == "0.071"
+    assert list(baselines.rows[0]) == ["bag-of-words", "35.0 (34.0 to 36.0)"]
+    assert baselines.columns[0] == "baseline"
     assert list(groups.rows[1]) == ["lower half", "20.0 (17.0 to 23.0)"]
     assert [row[0] for row in order.rows][:2] == ["block_07", "block_02"]
 
