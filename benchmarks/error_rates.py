@@ -32,8 +32,8 @@ SLOTS = 3
 class Drawn(NamedTuple):
     """Two systems with the same true score, on rows of some units."""
 
-    systems: Sequence[Sequence[Any]]
-    gold: Sequence[Any]
+    systems: Sequence[Sequence[Any] | NDArray[Any]]
+    gold: Sequence[Any] | NDArray[Any]
     units: list[str]
     sentences: list[str]
     truth: float

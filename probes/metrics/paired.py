@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 
 from probes.metrics.bootstrap import DEFAULT, Resampling, number_units, resample, score_counts
 from probes.metrics.correlation import CORRELATIONS, spearman
@@ -14,6 +15,8 @@ from probes.metrics.spans import count_tag_spans, f1_of_counts
 from probes.metrics.unit_scorer import class_scorer, correlation_scorer
 
 SPAN_F1 = "span-f1"
+Rows = Sequence[Any] | NDArray[Any]
+"""A number or a name per row."""
 
 
 class Difference(NamedTuple):
@@ -27,7 +30,7 @@ class Difference(NamedTuple):
 
 
 def paired_scores(
-    predicted: Sequence[Sequence[Any]], gold: Sequence[Any], *, metric: str, units: Sequence[str],
+    predicted: Sequence[Rows], gold: Rows, *, metric: str, units: Sequence[str],
     sentences: Sequence[str] = (), resampling: Resampling = DEFAULT,
 ) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:  # fmt: skip
     """Score `S` systems on all rows, and on the same `R` resamples of whole units.
@@ -55,7 +58,7 @@ def paired_scores(
 
 
 def unit_counts(
-    predicted: Sequence[Sequence[Any]], gold: Sequence[Any], *, metric: str, units: Sequence[str],
+    predicted: Sequence[Rows], gold: Rows, *, metric: str, units: Sequence[str],
     sentences: Sequence[str] = (),
 ) -> tuple[Float[np.ndarray, "S U C"], OfSums]:  # fmt: skip
     """Count what a metric needs of every unit, and return what computes it from sums; arguments as in `paired_scores`.
@@ -64,7 +67,7 @@ def unit_counts(
     """
     numbers = number_units(units, len(gold))
     if metric == SPAN_F1:
-        spans = [_span_counts(tags, gold, numbers, sentences) for tags in predicted]
+        spans = [_span_counts(list(tags), list(gold), numbers, sentences) for tags in predicted]
         return np.stack(spans).astype(np.float64), f1_of_counts
     if metric in CORRELATIONS:
         scorer = correlation_scorer(np.array(gold, np.float64), metric=metric, groups=_groups(units))
