@@ -166,7 +166,7 @@ def layer_rates(
         scorer = correlation_scorer(gold, metric="pearson")
         values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(n_resamples, seed=number))
         kept = choose(values, resampled, confidence=1 - LEVEL)
-        low, high = joint_intervals(values, resampled, confidence=1 - LEVEL)
+        low, high = joint_intervals(values, resampled, confidence=1 - LEVEL, is_correlation=True)
         is_in.append(best in kept)
         sizes.append(len(kept))
         covered.append(bool(((low <= truth) & (truth <= high)).all()))

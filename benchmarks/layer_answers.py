@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from probes.layers.findings import load_findings
 from probes.report.figures.findings import draw_alone, findings_note
 from probes.report.figures.style import Album, panel
 from probes.report.write import without_nan
 from probes.runs.finished import read_finished
-from probes.runs.layers import kept_findings
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "layer_answers.json"
@@ -33,7 +33,7 @@ def main() -> None:
     album = Album(FIGURES, ("png",))
     for folder in map(Path, sys.argv[1:]):
         run = read_finished(folder)
-        for found in kept_findings(folder):
+        for found in load_findings(folder):
             header, name = run.scores.header, f"{folder.name}_{found.head}".replace("-", "_")
             values = {**found.to_dict(), "curves": [each for each in found.to_dict()["curves"] if each["view"] in KEPT]}
             results[name] = without_nan({

@@ -23,9 +23,9 @@ from IPython.display import Markdown, display
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
 import icecore
+from probes.layers.findings import load_findings
 from probes.report.figures.findings import draw_alone, draw_view
 from probes.runs.config import TaskSpec
-from probes.runs.layers import kept_findings
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))
@@ -59,7 +59,7 @@ for run in (sentences, words):
 # %%
 options = icecore.StudyOptions(controls=("type",), n_resamples=500, orders=40)
 frame = icecore.compare_layers([sentences.folder, words.folder], options=options)
-found = {run.folder.name: kept_findings(run.folder)[0] for run in (sentences, words)}
+found = {run.folder.name: load_findings(run.folder)[0] for run in (sentences, words)}
 figure, panels = plt.subplots(2, 1, figsize=(7, 6.4), layout="constrained")
 for axes, (name, findings) in zip(panels, found.items(), strict=True):
     draw_alone(axes, findings).set_title(name, loc="left")

@@ -44,7 +44,7 @@ class HeadEntry:
         oldest_schema: Oldest schema of saved heads that it can be read from.
         build: Builds the network from the arguments it was saved with, ready for its weights. New rows of classes and
             numbers are scored by its `predict`.
-        parts: Takes a fitted head apart (`probes.heads.parts`); None for one that is fitted anew on every layer.
+        parts: Takes a fitted head apart (`probes.heads.parts`); None for one that is refitted on every layer.
         gives_probabilities: Whether the softmax of its outputs is the probability of each class.
     """
 

@@ -59,7 +59,7 @@ def _lost(found: HeadFindings) -> str:
     without = found.curve("without") or found.curve("without-imputed")
     if without is None:
         return ""
-    how = "fitted anew" if without.view == "without" else "with its mean in its place"
+    how = "refitted" if without.view == "without" else "with its mean in its place"
     worst = int(np.nanargmax(without.values))
     hurts = [layer for layer, low in zip(without.layers, without.low, strict=True) if low > 0]
     lost = f"{100 * without.values[worst]:.1f}{_ends(without, worst)}"

@@ -1,8 +1,13 @@
 """What was found about the layers of one head on one task: views with intervals, and the set that holds the best."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+from extract.errors import HeadError, first_line
+from extract.files import read_file
 
 FINDINGS_SCHEMA = 1
 FINDINGS = "layers.json"
@@ -55,6 +60,8 @@ VIEWS = {
     "selectivity": View("selectivity", "how much better is it than on labels that mean nothing?", is_retrained=True),
 }  # fmt: skip
 """Every view, in the order of a report."""
+OF_EVERY_LAYER = ("alone", "control")
+"""Views that one figure shows together, layer by layer."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +156,44 @@ class HeadFindings:
                     "view": curve.view, "name": curve.name, "layer": layer, "metric": curve.metric, "value": value,
                     "low": low, "high": high, "std": std, "in_set": layer in self.best_set,
                 }  # fmt: skip
+
+
+def load_findings(folder: Path) -> list[HeadFindings]:
+    """Read the findings of a run folder; none where there are none.
+
+    Raises:
+        HeadError: The file cannot be read, is of another version, or holds what no figure could be drawn of.
+    """
+    if not (folder / FINDINGS).exists():
+        return []
+    try:
+        values = json.loads(read_file(folder / FINDINGS))
+        if values["schema"] != FINDINGS_SCHEMA:
+            raise ValueError(f"schema {values['schema']}, this version reads {FINDINGS_SCHEMA}")
+        found = [read_findings(each) for each in values["heads"]]
+        for each in found:
+            _require_whole(each)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = first_line(error)
+        raise HeadError(
+            f"{FINDINGS} of run {folder.name!r} cannot be read ({reason}); make it again: icecore layers RUN."
+        ) from error
+    return found
+
+
+def _require_whole(findings: HeadFindings) -> None:
+    """Refuse findings that no figure could be drawn of."""
+    known = set(findings.layers)
+    if not {findings.best, *findings.best_set} <= known:
+        raise ValueError("its best layers are not among its layers")
+    for curve in findings.curves:
+        lists = [each for each in (curve.values, curve.low, curve.high, curve.spread) if each]
+        if curve.view not in VIEWS or {len(curve.layers)} != {len(each) for each in lists} or not curve.layers:
+            raise ValueError(f"its view {curve.view!r} is not one value per layer")
+        if curve.view in OF_EVERY_LAYER and tuple(curve.layers) != tuple(findings.layers):
+            raise ValueError(f"its view {curve.view!r} is not of every layer")
+        if not all(isinstance(value, int | float) for each in lists for value in each):
+            raise TypeError(f"its view {curve.view!r} holds what is no number")
 
 
 def read_findings(values: Mapping[str, Any]) -> HeadFindings:

@@ -1,4 +1,4 @@
-"""A linear readout of any set of layers, fitted anew for each: ridge regression from sums that are taken once."""
+"""A linear readout of any set of layers, refitted for each: ridge regression from sums that are taken once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

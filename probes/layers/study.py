@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -138,8 +139,6 @@ class _Study:
     alone: ViewCurve = field(init=False)
     best: int = field(init=False)
     kept: list[int] = field(init=False)
-    _readout: Readout | None = field(init=False, default=None)
-    _rows: LayerRows | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         parts, n_seeds = self.parts, len(self.parts.alone)
@@ -161,20 +160,16 @@ class _Study:
     def _how(self) -> Resampling:
         return Resampling(self.options.n_resamples, self.options.confidence)
 
-    @property
+    @cached_property
     def rows(self) -> LayerRows:
-        if self._rows is None:
-            self._rows = rows_of(
-                self.setting.cache, self.setting.task, pooling=self.parts.pooling, layers=self.resolved.layers,
-                split=self.split, metric=self.parts.scorer.metric, most_rows=self.options.most_rows,
-            )  # fmt: skip
-        return self._rows
+        return rows_of(
+            self.setting.cache, self.setting.task, pooling=self.parts.pooling, layers=self.resolved.layers,
+            split=self.split, metric=self.parts.scorer.metric, most_rows=self.options.most_rows,
+        )  # fmt: skip
 
-    @property
+    @cached_property
     def readout(self) -> Readout:
-        if self._readout is None:
-            self._readout = Readout.of(self.rows, components=self.components)
-        return self._readout
+        return Readout.of(self.rows, components=self.components)
 
     @property
     def components(self) -> int:
@@ -223,7 +218,7 @@ class _Study:
             yield self._of_columns(view, scorer.metric, layers, gains, n_seeds, f"{what}; means are those of train")
 
     def sets(self) -> Iterator[ViewCurve]:
-        """Fit a readout anew without each layer, with it, up to it, from it on, and on picked layers."""
+        """Refit a readout without each layer, with it, up to it, from it on, and on picked layers."""
         layers, scorer = self.parts.layers, self.rows.scorer
         found = predict_sets(self.readout, self.best)
         whole, best, without, beside, prefix, suffix, greedy = (

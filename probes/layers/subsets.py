@@ -1,4 +1,4 @@
-"""Sets of layers, each read by a readout fitted anew: without one, with one, up to one, from one on, a few picked."""
+"""Sets of layers, each read by a readout of its own: without one, with one, up to one, from one on, a few picked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

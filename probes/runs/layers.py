@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.decoders.layers import relative_depths
-from extract.errors import HeadError, InputError, first_line, unknown_name
-from extract.files import read_file, write_file
-from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, read_findings
+from extract.errors import InputError, unknown_name
+from extract.files import write_file
+from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, load_findings
 from probes.layers.study import StudyOptions, study_layers
 from probes.report.write import without_nan
-from probes.runs.existing import find_cache_of_run
+from probes.runs.existing import find_cache_of, find_cache_of_run
 from probes.runs.finished import FinishedRun, read_config, read_finished
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import SILENT, EncoderShelf, Watcher, load_run_task, obtain_corpus
 from probes.runs.run import make_setting
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def find_layers(
     task = load_run_task(config)
     cache = find_cache_of_run(run.folder, caches)
     corpus = obtain_corpus(config)
-    shelf = EncoderShelf(config, obtain_cache(config, corpus, watcher=watcher), watcher) if corpus else None
+    shelf = EncoderShelf(config, find_cache_of(config, corpus), watcher) if corpus else None
     setting = make_setting(config, task, cache, run.folder / "heads", autoencoders=shelf)
     names = run.heads if head == ALL else [head or run.best]
     found = [
@@ -93,7 +93,7 @@ def find_layers(
         )
         for name in names
     ]  # fmt: skip
-    others = [each for each in kept_findings(run.folder) if each.head not in names]
+    others = [each for each in load_findings(run.folder) if each.head not in names]
     values = {
         "schema": FINDINGS_SCHEMA,
         "run": run.scores.header.name,
@@ -101,23 +101,6 @@ def find_layers(
     }
     write_file(run.folder / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
     return found
-
-
-def kept_findings(folder: Path) -> list[HeadFindings]:
-    """Read the findings of a run folder; none where there are none, HeadError where they cannot be read."""
-    path = folder / FINDINGS
-    if not path.exists():
-        return []
-    try:
-        values = json.loads(read_file(path))
-        if values["schema"] != FINDINGS_SCHEMA:
-            raise ValueError(f"schema {values['schema']}")
-        return [read_findings(each) for each in values["heads"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HeadError(
-            f"{str(path)!r} holds no findings of this version ({first_line(error)}); make it again: icecore layers "
-            f"{folder}."
-        ) from error
 
 
 def frame_rows(run: FinishedRun, found: HeadFindings) -> list[dict[str, Any]]:

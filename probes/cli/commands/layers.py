@@ -13,9 +13,10 @@ from rich.table import Table
 from extract.errors import printable
 from extract.files import write_file
 from probes.cli.screen import show, watcher_of
+from probes.layers.findings import load_findings
 from probes.layers.study import PARTS, StudyOptions
 from probes.runs.finished import read_finished
-from probes.runs.layers import ALL, compare_layers, kept_findings
+from probes.runs.layers import ALL, compare_layers
 from probes.runs.pages.reports import write_report
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def layers_command(found: SimpleNamespace) -> int:
     for folder in map(Path, found.runs):
         run = read_finished(folder)
         names = run.heads if found.head == ALL else [found.head or run.best]
-        for each in kept_findings(folder):
+        for each in load_findings(folder):
             if each.head in names:
                 Console(markup=False).print(layers_table(each, title=folder.name))
                 show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))

@@ -1,6 +1,5 @@
 """What was found about the layers of a run, as a part of its page."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,49 +7,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from extract.errors import first_line
-from extract.files import read_file
-from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, VIEWS, HeadFindings, ViewCurve, read_findings
+from extract.errors import HeadError
+from probes.layers.findings import OF_EVERY_LAYER, VIEWS, HeadFindings, ViewCurve, load_findings
 from probes.report.blocks import Block, Document, Item, Table
 from probes.report.figures import style
 from probes.report.figures.findings import UNITS, draw_agreement, draw_alone, draw_view, findings_note, is_over_layers
 from probes.report.page.page import Page, Part, Pictures, parts_of, warnings_of
 from probes.report.table import NOTHING, cell, metric_label, number
-
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
-OWN_FIGURE = ("alone", "control")
-"""Views of every layer that the figure of single layers shows; it shows baselines, too."""
-
-
-def load_findings(folder: Path) -> tuple[tuple[HeadFindings, ...], str]:
-    """Read the findings of a run folder, and a sentence where they cannot be read; both are empty without the file."""
-    if not (folder / FINDINGS).exists():
-        return (), ""
-    try:
-        values = json.loads(read_file(folder / FINDINGS))
-        if values["schema"] != FINDINGS_SCHEMA:
-            raise ValueError(f"schema {values['schema']}, this version reads {FINDINGS_SCHEMA}")
-        found = tuple(read_findings(each) for each in values["heads"])
-        for each in found:
-            _require_whole(each)
-    except UNREADABLE as error:
-        return (), f"{FINDINGS} cannot be read ({first_line(error)}); make it again."
-    return found, ""
-
-
-def _require_whole(findings: HeadFindings) -> None:
-    """Refuse findings that no figure could be drawn of."""
-    known = set(findings.layers)
-    if not {findings.best, *findings.best_set} <= known:
-        raise ValueError("its best layers are not among its layers")
-    for curve in findings.curves:
-        lists = [each for each in (curve.values, curve.low, curve.high, curve.spread) if each]
-        if curve.view not in VIEWS or {len(curve.layers)} != {len(each) for each in lists} or not curve.layers:
-            raise ValueError(f"its view {curve.view!r} is not one value per layer")
-        if curve.view in OWN_FIGURE and tuple(curve.layers) != tuple(findings.layers):
-            raise ValueError(f"its view {curve.view!r} is not of every layer")
-        if not all(isinstance(value, int | float) for each in lists for value in each):
-            raise TypeError(f"its view {curve.view!r} holds what is no number")
 
 
 def draw_findings(album: style.Album, findings: HeadFindings) -> None:
@@ -61,7 +24,8 @@ def draw_findings(album: style.Album, findings: HeadFindings) -> None:
             "layers_alone", lambda figure: draw_alone(style.panel(figure), findings), size=style.TALL,
             title=f"{head}: {VIEWS['alone'].asks}", note=findings_note(findings, has_set=True),
         )  # fmt: skip
-    for view in dict.fromkeys(curve.view for curve in findings.curves if curve.view not in (*OWN_FIGURE, "baseline")):
+    elsewhere = (*OF_EVERY_LAYER, "baseline")
+    for view in dict.fromkeys(curve.view for curve in findings.curves if curve.view not in elsewhere):
         album.add(
             f"layers_{view}", _draw_one, findings, view, title=f"{head}, {VIEWS[view].title}: {VIEWS[view].asks}",
             note="; ".join(filter(None, (findings_note(findings), *_notes(findings, view)))),
@@ -140,7 +104,11 @@ def run_page(folder: Path, document: Document, pictures: Pictures, values: Mappi
         values: The content of scores.json.
     """
     figures, parts = pictures.take(), list[Part]()
-    found, complaint = load_findings(folder)
+    found, complaint = list[HeadFindings](), ""
+    try:
+        found = load_findings(folder)
+    except HeadError as error:
+        complaint = str(error)
     for each in found:
         draw_findings(style.Album(folder, (), pictures.keep), each)
         head = f"`{cell(each.head)}`"

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from probes.cli.main import main
-from probes.runs.layers import kept_findings
+from probes.layers.findings import load_findings
 from tests.probes.finished_run import Finished
 
 
@@ -25,7 +25,7 @@ def test_layers_prints_an_answer_and_a_table_and_writes_both(
     assert "renamed: cosine-mlp, pearson x 100 on test" in screen
     assert "block_02" in screen
     assert "Shapley" in screen
-    [kept] = kept_findings(copied)
+    [kept] = load_findings(copied)
     assert kept.answer in " ".join(screen.split())
     assert "Note: Only 32 rows were scored" in screen
     assert max(map(len, screen.partition(kept.answer[:20])[0].splitlines())) <= 80

@@ -9,8 +9,8 @@ import pytest
 from extract.errors import CacheError, HeadError, InputError, UnknownNameError
 from probes import StudyOptions, compare_layers
 from probes.layers.answer import describe_layers
-from probes.layers.findings import FINDINGS, VIEWS, read_findings
-from probes.runs.layers import LAYER_COLUMNS, kept_findings
+from probes.layers.findings import FINDINGS, VIEWS, load_findings, read_findings
+from probes.runs.layers import LAYER_COLUMNS
 from tests.probes.finished_run import Finished
 
 QUICK = StudyOptions(n_resamples=100, orders=4, mix_seeds=(0,))
@@ -62,7 +62,7 @@ def test_findings_are_kept_beside_the_scores_head_by_head(finished: Finished, co
     only_alone = StudyOptions(("alone",), n_resamples=100)
     _compare(finished, copied, head="layer-cosine", options=only_alone)
     _compare(finished, copied, head="cosine-mlp", options=only_alone)
-    kept = kept_findings(copied)
+    kept = load_findings(copied)
     assert {each.head for each in kept} == {"layer-cosine", "cosine-mlp"}
     for each in kept:
         assert each.answer.count(each.best)
@@ -70,8 +70,8 @@ def test_findings_are_kept_beside_the_scores_head_by_head(finished: Finished, co
         again = read_findings(json.loads(json.dumps(each.to_dict())))
         assert json.dumps(again.to_dict()) == json.dumps(each.to_dict())
     (copied / FINDINGS).write_text("{}", encoding="utf-8")
-    with pytest.raises(HeadError, match="holds no findings of this version"):
-        kept_findings(copied)
+    with pytest.raises(HeadError, match="make it again: icecore layers"):
+        load_findings(copied)
 
 
 def test_a_control_is_fitted_beside_the_head_and_said_to_be_as_good(finished: Finished, copied: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_control_is_fitted_beside_the_head_and_said_to_be_as_good(finished: Fi
     views = {view: part.set_index("layer")["value"] for view, part in frame.groupby("view")}
     assert np.allclose(views["alone"] - views["control"], views["selectivity"])
     assert not np.allclose(views["control"], 0)
-    [kept] = kept_findings(copied)
+    [kept] = load_findings(copied)
     assert any("on control labels" in line for line in kept.warnings)  # cosines of layers need no gold
     assert (copied / "heads" / "controls").is_dir()
 

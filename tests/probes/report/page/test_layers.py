@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from probes.layers.findings import FINDINGS, VIEWS
+from probes.layers.findings import FINDINGS, VIEWS, load_findings
 from probes.report.blocks import Document, Table
 from probes.report.figures.style import Album
-from probes.report.page.layers import draw_findings, findings_blocks, load_findings, run_page
+from probes.report.page.layers import draw_findings, findings_blocks, run_page
 from probes.report.page.page import Pictures, page_text
 from tests.probes.report.made_findings import BEST, LAYERS, make_curve, make_findings, write_findings
 from tests.probes.report.page.reading import require_whole
@@ -56,7 +56,7 @@ def test_the_tables_hold_every_number() -> None:
 
 
 def test_a_run_without_findings_has_none(tmp_path: Path) -> None:
-    assert load_findings(tmp_path) == ((), "")
+    assert load_findings(tmp_path) == []
     assert [part.title for part in run_page(tmp_path, DOCUMENT, Pictures(), {}).parts] == ["Results"]
 
 
@@ -81,7 +81,7 @@ def test_findings_that_cannot_be_read_are_one_warning(change: Any, reason: str, 
     (tmp_path / FINDINGS).write_text(json.dumps(values), encoding="utf-8")
     page = run_page(tmp_path, DOCUMENT, Pictures(), {})
     [warning] = page.warnings
-    assert warning.startswith(f"{FINDINGS} cannot be read (")
+    assert warning.startswith(f"{FINDINGS} of run {tmp_path.name!r} cannot be read (")
     assert reason in warning
     assert page.answers == (DOCUMENT.answer,)
 
