@@ -19,6 +19,7 @@ import probes.runs.obtain
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.heads.pairs.pretraining import FOLDER
+from probes.layers.findings import load_findings
 from probes.report.scores import SCORES_SCHEMA
 from probes.runs.scorer import load_scorer
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
@@ -185,3 +186,21 @@ def test_one_head_alone_can_be_fitted(finished: Finished, tmp_path: Path) -> Non
     others = ["--heads", "{cosine-mlp: {}}", "--name", "two"]  # one that the file does not name
     assert main([*argv, *others, "--head", "layer-cosine"]) == 0
     assert set(json.loads((tmp_path / "two" / "scores.json").read_text(encoding="utf-8"))["heads"]) == {"layer-cosine"}
+
+
+def test_layers_of_such_heads_are_studied_without_a_decoder(
+    ladder: Ladder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(ladder.folder, tmp_path / "ladder"))
+    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    how = ["--head", "all", "--views", "shapley", "--orders", "4", "--resamples", "100"]
+    assert main(["layers", str(folder), *how, "--caches", str(ladder.base / "caches")]) == 0
+    shown = capsys.readouterr().out
+    assert "mean/embedding" in shown  # the head of two poolings
+    found = {each.head: each for each in load_findings(folder)}
+    for name in ("cosine-mlp", "siamese-cosine"):
+        curve = found[name].curve("shapley")
+        assert curve is not None
+        score = ladder.scores["heads"][name]["summary"]["test"]["pearson"]["mean"]
+        assert sum(curve.values) == pytest.approx(score, abs=1e-5)
