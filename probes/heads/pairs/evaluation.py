@@ -19,7 +19,7 @@ from probes.latents.pair_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.correlation import CORRELATIONS, pearson
 from probes.metrics.intervals import summarise_seeds
-from probes.networks.layer_cosine import KINDS, LayerCosine
+from probes.networks.layer_cosine import LayerCosine
 from probes.networks.loss_table import COMPARING
 from probes.networks.losses import MIN_BATCH
 from probes.networks.pair_head import PairHead, collect_similarities
@@ -80,7 +80,7 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
         name=resolved.name,
         pooling=data.pooling,
         layers=data.layers,
-        options={**resolved.own[0], **vars(fit_options(resolved))} if network.is_trained else {},
+        options={**resolved.own[0], **(vars(fit_options(resolved)) if network.is_trained else {})},
         metric=METRIC,
         selection=selection,
         selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
@@ -112,9 +112,9 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
         Curve(name, split, metric, tuple(row))
         for split in first.data.splits
         for metric, rows in first.head.curves(first.data, split).items()
-        for name, row in zip(KINDS, rows.tolist(), strict=True)
+        for name, row in zip(first.head.kinds, rows.tolist(), strict=True)
     )
-    return {"kind": KINDS[kind], "layer": first.data.layers[layer]}, curves, {}
+    return {"kind": first.head.kinds[kind], "layer": first.data.layers[layer]}, curves, {}
 
 
 def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
