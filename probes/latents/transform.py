@@ -122,7 +122,9 @@ def _fit_layer(
     moments = standardise_chunks(one.gather(cache, chunk) for chunk in chunks)
     mean, width = moments.mean, moments.mean.shape[1]
     if not torch.isfinite(mean).all():
-        raise HeadError("a latent is NaN or infinite, so no transform can be fitted; extract again, with dtype float32.")
+        raise HeadError(
+            "a latent is NaN or infinite, so no transform can be fitted; extract again, with dtype float32."
+        )
     none = torch.zeros(1, width, 0)
     if name == "standardise":
         return Transform(name, mean, moments.scale, none)

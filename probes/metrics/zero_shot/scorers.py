@@ -16,6 +16,7 @@ ROW_METRICS = {
     "map": "mean average precision of the candidates of a query, 0 to 1",
     "mrr": "1 / rank of the first relevant candidate, 0 to 1",
     "bitext-f1": "weighted F1 of nearest neighbours, the mean of both directions, 0 to 1",
+    "threshold-accuracy": "share of pairs on the right side of the threshold chosen on validation, 0 to 1",
     "bitext-accuracy": "share of texts whose nearest neighbour is the translation, both directions, 0 to 1",
 }
 """Metrics that are the mean of a score of each row, which is what is predicted."""
