@@ -1,4 +1,4 @@
-"""Read-out transforms of latents, fitted on training texts or on a corpus, layer by layer; for cosines and distances."""
+"""Read-out transforms of latents for cosines and distances, fitted on training texts or a corpus, layer by layer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class TransformOptions:
     transform: str = "none"
     """A name from `TRANSFORMS`, or several joined by `+`, of which validation chooses one."""
     components: int = 0
-    """Principal components that `abtt` removes (0: a hundredth of the width, at least 1), or that `whiten` keeps (0: all
-    that vary)."""
+    """Principal components that `abtt` removes (0: a hundredth of the width, at least 1) or `whiten` keeps (0: all that
+    vary)."""
     shrinkage: float | None = None
     """How far `whiten` draws the covariance towards a multiple of the identity, 0 to 1; null is 0 where there are more
     rows than dimensions, and otherwise Ledoit and Wolf's (2004) estimate."""
@@ -155,7 +155,7 @@ def _fit_layer(
 
 
 def ledoit_wolf(gram: Float[Tensor, "D D"], fourth: float, n_rows: int) -> float:
-    """Estimate the best shrinkage of a covariance towards a multiple of the identity (Ledoit and Wolf 2004, lemma 3.2 on).
+    """Estimate the best shrinkage of a covariance towards a multiple of the identity (Ledoit and Wolf 2004, section 3).
 
     Args:
         gram: Sum of the outer products of centred rows.

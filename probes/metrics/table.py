@@ -11,7 +11,7 @@ from extract.errors import unknown_name
 from probes.metrics.class_metrics import CLASS_METRICS
 from probes.metrics.correlation import CORRELATIONS
 from probes.metrics.spans import f1_of_counts
-from probes.metrics.zero_shot.scorers import ROW_METRICS, average_precision_of, v_measure
+from probes.metrics.zero_shot.scorers import ROW_METRICS, average_precision, v_measure
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ METRICS: dict[str, Metric] = {
         *(Metric(name, "classes", compute, "share, 0 to 1") for name, compute in CLASS_METRICS.items()),
         Metric("span-f1", "spans", f1_of_counts, "share, 0 to 1"),
         *(Metric(name, "scores", _mean, unit) for name, unit in ROW_METRICS.items()),
-        Metric("average-precision", "similarities", average_precision_of, "share, 0 to 1"),
+        Metric("average-precision", "similarities", average_precision, "share, 0 to 1"),
         Metric("v-measure", "clusters", v_measure, "share, 0 to 1"),
     )
 }

@@ -91,6 +91,7 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
         optimistic_because=setting.rules.optimistic_because if has_best_epoch else "",
         extras={
             "subsets": _subset_scores(stacked, setting),
+            **_named_subset_scores(stacked, setting),
             "residuals": {
                 split: each.to_dict() for split, each in residuals.items() if split != "train" and setting.has_details
             },
@@ -154,6 +155,20 @@ def _summarise(
         rows, gold = rows[:, marks], gold[marks]
     how = Resampling(setting.n_resamples)
     return {metric: summarise_seeds(rows, gold, metric=metric, resampling=how) for metric in CORRELATIONS}
+
+
+def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
+    """Score every subset that the task names in test, and take the mean over subsets; nothing where it names none."""
+    rows = setting.task.splits.get("test")
+    if rows is None or "subset" not in rows.column_names:
+        return {}
+    names = np.array(rows["subset"])
+    found = {}
+    for name in sorted(set(names.tolist())):
+        scores = _summarise(stacked["test"], setting, "test", names == name)
+        found[name] = {"n": int((names == name).sum()), **{metric: each.to_dict() for metric, each in scores.items()}}
+    means = {metric: float(np.mean([each[metric]["mean"] for each in found.values()])) for metric in CORRELATIONS}
+    return {"named_subsets": {"subsets": found, "mean": means}}
 
 
 def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:

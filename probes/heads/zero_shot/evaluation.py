@@ -207,7 +207,7 @@ def _names(task: Any, split: str, codes: NDArray[Any]) -> tuple[str, ...]:
 def _row_scores(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
     """Score single rows, higher is better; NaN where a row has no score of its own."""
     if task.kind == "odd-one-out":
-        return (predicted == task.answers(split)).astype(np.float64)
+        return np.asarray(predicted == task.answers(split), np.float64)
     if task.kind == "pair-classification":
         return np.asarray(np.where(task.alike(split) == 1, predicted, -predicted), np.float64)
     return np.full(len(predicted), np.nan) if task.kind == "clustering" else predicted.astype(np.float64)

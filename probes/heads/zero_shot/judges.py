@@ -81,7 +81,8 @@ def judge_reranking(call: Call) -> Judged:
     step = max(1, BLOCK // places.shape[1])
     for start in range(0, len(places), step):
         block = torch.from_numpy(places[start : start + step])
-        latents = call.reader.gather(corpus[block.clamp(min=0).flatten()]).unflatten(1, tuple(block.shape))
+        latents = call.reader.gather(corpus[block.clamp(min=0).flatten()])
+        latents = latents.reshape(len(latents), *block.shape, -1)
         found = call.reader.paired(queries[:, start : start + step, None], latents)
         parts.append(found.masked_fill(block < 0, -torch.inf))  # padding comes last
     order = torch.cat(parts, dim=1).argsort(dim=2, descending=True, stable=True).numpy()

@@ -43,16 +43,16 @@ def precision_scorer(gold: Int[np.ndarray, " N"], groups: Sequence[str] | None =
         return add_up(parts, units, n_units)
 
     def quick(predicted: NDArray[np.generic]) -> NDArray[np.float64]:
-        return np.array([average_precision_of(np.asarray(values, np.float64), gold) for values in predicted])
+        return np.array([average_precision(values, gold) for values in predicted])
 
     unit = "rows" if groups is None else "groups"
     return UnitScorer("average-precision", unit, n_units, 2 * n_steps, count, _precision_of_sums, quick)
 
 
-def average_precision_of(similarities: Float[np.ndarray, " N"], gold: Int[np.ndarray, " N"]) -> float:
+def average_precision(similarities: NDArray[np.generic], gold: NDArray[np.generic]) -> Float[np.ndarray, ""]:
     """Add up, over thresholds, the gain in recall times the precision; 0 without a pair that is alike."""
-    _, steps = np.unique(-similarities, return_inverse=True)
-    return float(_precision_of_sums(np.concatenate([np.bincount(steps, weights=gold), np.bincount(steps)])))
+    _, steps = np.unique(-similarities.astype(np.float64), return_inverse=True)
+    return _precision_of_sums(np.concatenate([np.bincount(steps, weights=gold), np.bincount(steps)]))
 
 
 def _precision_of_sums(sums: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -1,1 +1,1 @@
-"""Tasks that need no fitting: retrieval, reranking, clusters, pairs that are alike, translations, and the odd one out."""
+"""Tasks that need no fitting: retrieval, reranking, clusters, alike pairs, translations, and the odd one out."""

@@ -165,7 +165,9 @@ def place_splits(
     if not 0 < fraction < 1:
         raise TaskError(f"`validation_fraction` is {fraction:g}, but a number above 0 and below 1 is needed.")
     named = [split or "test" for split in given]
-    parts = {split: np.flatnonzero([each == split for each in named]) for split in SPLITS if split in named}
+    parts: dict[str, NDArray[np.int64]] = {
+        split: np.flatnonzero([each == split for each in named]) for split in SPLITS if split in named
+    }
     if "validation" in parts:
         return parts, ""
     source = "train" if "train" in parts else "test"
