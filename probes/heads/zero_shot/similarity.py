@@ -49,7 +49,7 @@ class LayerReader:
         """Compare every latent with every other."""
         return -torch.cdist(a, b) if self.measure == "euclidean" else a @ b.mT
 
-    def paired(self, a: Float[Tensor, "*L D"], b: Float[Tensor, "*L D"]) -> Float[Tensor, "*L"]:
+    def paired(self, a: Float[Tensor, "*#L D"], b: Float[Tensor, "*#L D"]) -> Float[Tensor, "*_"]:
         """Compare latents one by one."""
         return -(a - b).norm(dim=-1) if self.measure == "euclidean" else (a * b).sum(-1)
 
