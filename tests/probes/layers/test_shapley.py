@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from extract.errors import InputError
 from extract.linear import estimated_products
