@@ -111,11 +111,12 @@ def test_products_of_an_estimate_are_rough_only_where_the_processor_is_made_for_
     has_units: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_units})
-    before = torch.backends.mkldnn.matmul.fp32_precision
+    backend: Any = torch.backends.mkldnn
+    before = backend.matmul.fp32_precision
     with pytest.raises(RuntimeError, match="stopped"), estimated_products():
-        assert torch.backends.mkldnn.matmul.fp32_precision == ("bf16" if has_units else before)
+        assert backend.matmul.fp32_precision == ("bf16" if has_units else before)
         raise RuntimeError("stopped")
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert backend.matmul.fp32_precision == before
 
 
 @pytest.mark.skipif(not torch.cpu.get_capabilities().get("amx_bf16"), reason="no matrix units: nothing is rounded")
