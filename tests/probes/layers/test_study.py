@@ -64,7 +64,7 @@ def test_two_runs_of_the_same_rows_differ_layer_by_layer(
     rng = np.random.default_rng(0)
 
     def noised(resolved: Any, setting: Any, *rest: Any) -> Any:
-        parts = take_apart(resolved, setting, *rest)
+        parts: Any = take_apart(resolved, setting, *rest)
         is_copy = setting.folder.parent == copied
         return replace(parts, alone=parts.alone + rng.normal(size=parts.alone.shape)) if is_copy else parts
 
