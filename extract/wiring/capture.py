@@ -15,7 +15,7 @@ from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.pooling import index_rows
-from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.poolings.table import WORD_POOLINGS, find_pooling
 from extract.poolings.word_pooling import index_words
 from extract.wiring.interface import wiring_of
 
@@ -121,8 +121,8 @@ def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) 
 class Pooler:
     """Pools the hidden states that it is shown, into `latents`.
 
-    Poolings are `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words; layers are `L` names of
-    the decoder's, bottom up.
+    Poolings are `P` names that `find_pooling` knows, or from `WORD_POOLINGS` where the batch has words; layers are `L`
+    names of the decoder's, bottom up.
 
     Attributes:
         latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch.
@@ -137,7 +137,7 @@ class Pooler:
             if batch.words is None:
                 n_pooled = len(batch.rows)
                 self._index = index_rows(batch, device)
-                self._pools = [POOLINGS[name][0] for name in poolings]
+                self._pools = [find_pooling(name) for name in poolings]
             else:
                 n_pooled = len(batch.words.flags)
                 self._index = index_words(batch.words, device)
