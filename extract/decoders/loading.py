@@ -153,16 +153,18 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Silence the progress bars of transformers until the `with` block ends."""
+    """Silence progress bars and reports of transformers until the `with` block ends; `_require_whole` has its own."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
 
-    was_enabled = logging.is_progress_bar_enabled()
+    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if was_enabled:
             logging.enable_progress_bar()
 
