@@ -134,9 +134,10 @@ def _pairs(one: Decoder, other: Decoder) -> Iterator[tuple[str, str, Tensor, Ten
 
 def _same(key: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
     if b is None or a.shape != b.shape:
+        shape = None if b is None else tuple(b.shape)
         raise DecoderError(
-            f"{key!r} is {_shape(tuple(a.shape))} in one checkpoint and {_shape(None if b is None else tuple(b.shape))} "
-            "in the other; allowed: checkpoints of one architecture and size."
+            f"{key!r} is {_shape(tuple(a.shape))} in one checkpoint and {_shape(shape)} in the other; allowed: "
+            "checkpoints of one architecture and size."
         )
     return a, b
 

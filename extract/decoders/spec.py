@@ -89,7 +89,9 @@ def merged_name(parts: tuple[MergePart, ...]) -> str:
 def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
     """Return the settings as plain values; those of a merge only where there is one, and its name is not kept."""
     values = asdict(spec)
-    return {**values, "merge": list(values["merge"])} if spec.merge else {k: v for k, v in values.items() if k != "merge"}
+    return (
+        {**values, "merge": list(values["merge"])} if spec.merge else {k: v for k, v in values.items() if k != "merge"}
+    )
 
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:

@@ -102,9 +102,10 @@ class Recipe:
         """Refuse a decoder or tokenizer that is not the one the folder was made with."""
         for key in ("weight_digest", "tokenizer_digest"):
             if getattr(decoder.description, key) != self.decoder[key]:
+                what = "decoder" if key == "weight_digest" else "tokenizer"
                 raise HeadError(
-                    f"the {key.partition('_')[0].replace('weight', 'decoder')} in {str(folder)!r} is not the one it was "
-                    "exported with: its digest differs; export the folder again."
+                    f"the {what} in {str(folder)!r} is not the one it was exported with: its digest differs; export "
+                    "the folder again."
                 )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
 from sentence_transformers.base.modules import InputModule
 
 from extract.decoders.decoder import Decoder
@@ -55,5 +54,3 @@ class DecoderLatents(InputModule):
 
     def _input_length(self, text: Any) -> int:
         return len(str(text))
-
-

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4
 """Of the difference to a cache, relative to the largest value of a vector."""
 TRIALS = (
-    "Ice.", "  Two words, after two blanks.", "A much longer sentence, so that the batch of these four has padding in it.",
+    "Ice.", "  Two words, after two blanks.",
+    "A much longer sentence, so that the batch of these four has padding in it.",
     "Ein Satz mit Umlauten: über, schön, groß.",
 )  # fmt: skip
 """Texts on which a folder is compared with an extraction before it is handed out."""

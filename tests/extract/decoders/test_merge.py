@@ -109,7 +109,9 @@ def test_what_cannot_be_merged_is_named(folders: list[str], tmp_path: Path) -> N
     with pytest.raises(DecoderError, match=r"'nam': 'a'.*allowed: name and weight"):
         read_plain_decoder({"merge": [{"nam": "a", "weight": 1}]})
     wide = str(save_decoder(tmp_path / "wide", intermediate_size=40))
-    with pytest.raises(DecoderError, match=r"'tiny-0' and 'wide' cannot be merged: 9 .*down_proj\.weight.* 32x48 .* 32x40"):
+    with pytest.raises(
+        DecoderError, match=r"'tiny-0' and 'wide' cannot be merged: 9 .*down_proj\.weight.* 32x48 .* 32x40"
+    ):
         merged([folders[0], wide], 0.5, 0.5)
     turned = str(save_decoder(tmp_path / "turned", rope_parameters={"rope_type": "default", "rope_theta": 100.0}))
     with pytest.raises(DecoderError, match=r"their 'rotary_emb\.inv_freq' differ"):
@@ -142,5 +144,7 @@ def test_only_the_part_that_was_changed_differs(folders: list[str], tmp_path: Pa
     found = compare_weights(load_decoder(folders[0]), load_decoder(str(copied)))
     changed = found[found["cosine"] < 1 - 1e-9]
     assert set(zip(changed["layer"], changed["part"], strict=True)) == {("block_02", "mlp"), ("block_02", "block")}
-    with pytest.raises(DecoderError, match="has 3 blocks and .* 2; allowed: checkpoints of one architecture"):
-        compare_weights(load_decoder(folders[0]), load_decoder(str(save_decoder(tmp_path / "two", num_hidden_layers=2))))
+    with pytest.raises(DecoderError, match=r"has 3 blocks and .* 2; allowed: checkpoints of one architecture"):
+        compare_weights(
+            load_decoder(folders[0]), load_decoder(str(save_decoder(tmp_path / "two", num_hidden_layers=2)))
+        )

@@ -106,7 +106,7 @@ def test_safetensors_keep_the_stored_dtype_bit_for_bit(cache: LatentCache, tmp_p
     path = cache.export(tmp_path / "latents.safetensors", layers="blocks")
     with safe_open(path, "pt") as file:
         assert json.loads(file.metadata()["icecore"]) == cache.identity
-        latents = [key for key in file.keys() if "/" in key]
+        latents = [key for key in list(file.keys()) if "/" in key]
         assert sorted(latents) == sorted(name for name in names(cache) if "/block_" in name)
         for name in latents:
             pooling, layer = name.split("/")
