@@ -74,7 +74,7 @@ class Recipe:
 
     def with_instruction(self, instruction: str) -> ExtractionSpec:
         """Return the extraction with another instruction before the text."""
-        return replace(self.spec, template=replace(self.spec.template, instruction=instruction))
+        return replace(self.spec, template=replace(self.spec.template, name="", instruction=instruction))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values."""

@@ -14,6 +14,7 @@ from mteb.models.model_meta import ModelMeta, ScoringFunction
 from extract.decoders.decoder import Decoder
 from extract.digest import digest_json, digest_rows
 from extract.inputs.joined import digest_texts
+from extract.inputs.template import InputTemplate
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
@@ -34,15 +35,13 @@ class TextCaches:
         progress: ExtractionProgress | None = None,
     ) -> None:  # fmt: skip
         self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
-        self._found: dict[tuple[str, str], LatentCache] = {}
+        self._found: dict[tuple[str, InputTemplate], LatentCache] = {}
 
-    def __call__(self, texts: Sequence[str], *, instruction: str | None = None) -> LatentCache:
-        """Return the cache of texts; `instruction` takes the place of the template's where it is given."""
+    def __call__(self, texts: Sequence[str], template: InputTemplate) -> LatentCache:
+        """Return the cache of texts as they are read with a template."""
         unique = unique_texts(texts)
-        key = (digest_rows(digest_texts(unique)), str(instruction))
+        key = (digest_rows(digest_texts(unique)), template)
         if key not in self._found:
-            template = self.spec.template
-            template = template if instruction is None else replace(template, instruction=instruction)
             spec = replace(self.spec, template=template)
             self._found[key] = extract_latents(
                 self.decoder, unique, spec=spec, folder=self.folder, progress=self.progress
@@ -53,7 +52,7 @@ class TextCaches:
         """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""
         identity = describe_extraction(self.decoder, [BLANK], self.spec).identity
         how = {key: value for key, value in identity.items() if key not in OF_TEXTS}
-        digest = digest_json([how, layer, pooling, dict(instructions)])[:12]
+        digest = digest_json([how, self.spec.template.settings(), layer, pooling, dict(instructions)])[:12]
         return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{identity['plan']}.{layer}.{pooling}.{digest}")
 
 
@@ -82,13 +81,16 @@ class LayerEncoder(AbsEncoder):
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str,
         prompt_type: Any = None, **kwargs: Any,
     ) -> Float[np.ndarray, "N D"]:  # fmt: skip
-        """Return the latents of the texts of batches, in their order, float32.
+        """Return the latents of the texts of batches, in their order, float32; documents are read as the template says.
 
         The instruction of a task is put before its texts; before its queries alone where it tells them from documents.
         """
         del hf_split, hf_subset, kwargs
         texts = [text if text.strip() else BLANK for batch in inputs for text in batch["text"]]
-        is_document = getattr(prompt_type, "value", prompt_type) == DOCUMENT
-        instruction = None if is_document else self.instructions.get(task_metadata.name)
-        cache = self.caches(texts, instruction=instruction)
+        template = self.caches.spec.template
+        if getattr(prompt_type, "value", prompt_type) == DOCUMENT:
+            template = template.for_documents()
+        elif (instruction := self.instructions.get(task_metadata.name)) is not None:
+            template = replace(template, name="", instruction=instruction)
+        cache = self.caches(texts, template)
         return cache.gather(cache.rows_of(texts), self.pooling, layers=[self.layer])[0].numpy()
