@@ -22,6 +22,7 @@ from extract.inputs.joined import JoinedText, digest_texts
 from extract.poolings.guard import require_no_padding
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.table import POOLINGS, SHIPPED
+from extract.proofs.certificate import check_batch_invariance, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
@@ -35,7 +36,6 @@ from extract.store.rounding import name_latent, refuse_latent, round_latents
 from extract.store.writer import StoreWriter
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
-from extract.wiring.certificate import check_batch_invariance, check_influence
 
 
 @contextmanager

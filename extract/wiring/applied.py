@@ -15,9 +15,8 @@ from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.masks.plan import CAUSAL, MaskPlan
 from extract.wiring.arguments import wired_by_argument
-from extract.wiring.certificate import probe_layers, require_equal
 from extract.wiring.interface import Wiring, only_causal, require_attention, require_windows, wired
-from extract.wiring.isolation import short_windows
+from extract.wiring.untouched import probe_layers, require_equal, short_windows
 
 Blocks = tuple[nn.Module, ...]
 
