@@ -110,9 +110,7 @@ def select_from(spec: str | int | Iterable[str | int], names: Sequence[str]) -> 
     return _select(spec, names, every=names)
 
 
-def _select(
-    spec: str | int | Iterable[str | int], names: Sequence[str], *, every: Sequence[str]
-) -> tuple[str, ...]:
+def _select(spec: str | int | Iterable[str | int], names: Sequence[str], *, every: Sequence[str]) -> tuple[str, ...]:
     plain = [name for name in names if not split_tap(name)[1]] or names
     blocks = [name for name in plain if name.startswith("block_")]
     groups: dict[str, Sequence[str]] = {

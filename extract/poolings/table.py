@@ -29,11 +29,22 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
         later("extract.poolings.pooling:pool_median"),
         "the median of each dimension over the text tokens, whatever a few outliers do",
     ),
+    "reba-last": (
+        later("extract.poolings.reba:pool_reba_last"),
+        "ReBA: the last token of the first copy and what follows, weighed by attention back to it",
+    ),
+    "reba-mean": (
+        later("extract.poolings.reba:pool_reba_mean"), "ReBA: the mean over the tokens of the first copy of such sums"
+    ),
 }  # fmt: skip
 WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     "first": (later("extract.poolings.word_pooling:pool_first_token"), "the first token of the word"),
     "last": (later("extract.poolings.word_pooling:pool_last_token"), "the last token of the word"),
     "mean": (later("extract.poolings.word_pooling:pool_mean_of_tokens"), "the mean of the tokens of the word"),
+    "reba": (
+        later("extract.poolings.reba:pool_reba_words"),
+        "ReBA: the word in the first copy and what follows, weighed by attention back to it; the mean of its tokens",
+    ),
 }
 SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
 AUTO = "auto"

@@ -20,6 +20,7 @@ class WordIndex:
         tokens: `(M,)` int64 places of all tokens of all words; a token that two words share is listed twice.
         offsets: `(W,)` int64 where each word begins in `tokens`.
         has_no_latent: `(W, 1)` bool, words without a latent; None if there are none.
+        reba: `(B, T, T)` float32, weights of `extract.poolings.reba`; None before the attention of all blocks is known.
     """
 
     first: Tensor
@@ -27,6 +28,7 @@ class WordIndex:
     tokens: Tensor
     offsets: Tensor
     has_no_latent: Tensor | None
+    reba: Tensor | None = None
 
 
 def index_words(words: BatchWords, device: torch.device) -> WordIndex:

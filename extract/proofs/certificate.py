@@ -14,7 +14,8 @@ from extract.masks.plan import MaskPlan
 from extract.masks.reach import expected_reach
 from extract.proofs.block_proof import prove_blocks
 from extract.proofs.score_proof import prove_scores
-from extract.wiring.capture import pool_batch, run_batch
+from extract.wiring.capture import pool_batch
+from extract.wiring.forward import run_batch
 from extract.wiring.interface import require_attention, wiring_of
 from extract.wiring.precision import has_experts, in_float32
 from extract.wiring.probe_rows import encode_ids, plain_batch, probe_ids, probe_spans, vocabulary_size
@@ -70,7 +71,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     wiring = wiring_of(decoder.blocks)
     windows: list[int | None] = [None] * n_blocks
     blocks: dict[str, Any] = {}
-    if wiring is not None:
+    if wiring is not None and not plan.is_untouched:
         require_attention(wiring, plan, family=decoder.description.family)
         prove = prove_scores if wiring.by_argument else prove_blocks
         blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
@@ -81,7 +82,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
         # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
-        if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
+        if wiring is None or plan.is_untouched:  # its windows may be unknown: neighbours are required
             deaf = deaf.triu(-1).tril(1)
         elif wiring.silent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
             deaf = deaf.triu().tril()

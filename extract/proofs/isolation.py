@@ -13,7 +13,7 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch
 from extract.masks.plan import MaskPlan
 from extract.wiring.arguments import ScoreWatch
-from extract.wiring.capture import run_batch
+from extract.wiring.forward import run_batch
 from extract.wiring.interface import AttentionCall, Wiring
 from extract.wiring.probe_rows import plain_batch, probe_ids, probe_spans
 

@@ -108,7 +108,7 @@ class Extraction:
 
     def run(self) -> None:
         """Fill the store and write its certificate; raises as `extract_latents`."""
-        with plan_in_force(self.decoder, self.spec.mask_plan):
+        with plan_in_force(self.decoder, self.spec.mask_plan, looks_inside=self.spec.looks_inside):
             started = time.monotonic()
             is_done = self.writer.done_rows()
             certificate = self.certify()
@@ -160,7 +160,9 @@ class Extraction:
             closing(Ahead(self.batches(is_done))) as batches,
         ):
             for batch in batches:
-                latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
+                latents = pool_batch(
+                    self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
+                )
                 sink.put((batch, self.to_storage(batch, latents)))
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:

@@ -15,6 +15,7 @@ from extract.errors import ConfigError
 from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
+from extract.poolings.reba_options import REBA
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -91,8 +92,10 @@ def sweep_latents(
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")
     sweep_cost(plans, len(decoder.blocks))
-    unique = unique_texts(texts)
     specs = {plan: spec.with_plan(plan) for plan in plans}
+    if any(name in REBA for name in (*spec.poolings, *spec.words.poolings)):
+        raise ConfigError("ReBA poolings need the causal plan alone; extract them by themselves, not in a sweep.")
+    unique = unique_texts(texts)
     n_rows = count_rows(decoder, unique, spec)
     manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]

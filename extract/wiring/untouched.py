@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.wiring.capture import run_batch
+from extract.wiring.forward import run_batch
 from extract.wiring.interface import only_causal
 from extract.wiring.precision import in_float32
 from extract.wiring.probe_rows import plain_batch, probe_ids

@@ -65,7 +65,7 @@ def _parquet(cache: LatentCache, texts: Sequence[str]) -> bytes:
     for pooling in cache.poolings:
         for layer in cache.layers:
             values = cache.gather(rows, pooling, layers=[layer])[0].numpy()
-            columns[f"{pooling}/{layer}"] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), cache.width)
+            columns[f"{pooling}/{layer}"] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     out = io.BytesIO()
     pq.write_table(pa.table(columns), out)
     return out.getvalue()
