@@ -1,7 +1,7 @@
 """Latents of a few texts, or of their words, in memory: no cache is written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -56,12 +56,18 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     Raises:
         InputError: A text that cannot be pooled; names it.
     """
+    if len(spec.members) > 1:
+        return torch.stack([embed_texts(decoder, texts, spec=each) for each in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
     return _embed(decoder, encoder(texts), spec, spec.poolings)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
     """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
+    if len(spec.members) > 1:
+        parts = [embed_words(decoder, texts, spec=each) for each in spec.members]
+        latents = torch.stack([part.latents for part in parts]).mean(0)
+        return replace(parts[0], latents=latents, flags=np.bitwise_or.reduce([part.flags for part in parts]))
     encoder = make_encoder(decoder, spec, has_words=True)
     encoded = encoder(texts)
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))

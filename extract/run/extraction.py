@@ -127,7 +127,9 @@ class Extraction:
         """Certify the plan in force before anything is computed with it."""
         n_rows, n_tokens = self.largest_batch()
         if not isinstance(self.texts[0], JoinedText):
-            own = {name: POOLINGS[name][0] for name in self.poolings if name not in SHIPPED["pooling"]}
+            own = {
+                name: POOLINGS[name][0] for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]
+            }
             require_no_padding(own, self.decoder.description.width)
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),

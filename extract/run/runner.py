@@ -12,6 +12,7 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.digest import digest_rows
 from extract.errors import InputError, TruncationWarning
+from extract.inputs.frame import digest_chat
 from extract.inputs.joined import JoinedText, digest_texts, require_words
 from extract.linear import describe_products
 from extract.masks.plan import MaskPlan
@@ -26,6 +27,7 @@ from extract.run.workers import Workers
 from extract.store.cache import LatentCache
 from extract.store.disk import require_locks
 from extract.store.manifest import Manifest, build_identity
+from extract.store.mean import MeanCache
 from extract.store.reuse import cache_path, find_cache
 from extract.wiring.taps import layer_widths
 
@@ -95,6 +97,7 @@ def describe_extraction(
         **({"widths": widths} if widths else {}),
         **({"reba": asdict(spec.reba)} if REBA & {*(spec.poolings if words is None else words["poolings"])} else {}),
         **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
+        **({"chat": digest_chat(decoder.tokenizer)} if any(t.chat != "none" for t in spec.template.members) else {}),
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),
@@ -177,7 +180,7 @@ def extract_latents(
         workers: This process's place in a group that writes one store together.
 
     Returns:
-        The whole cache.
+        The whole cache; a `MeanCache` of several where the template's name is that of several.
 
     Raises:
         InputError: A text that cannot be pooled; named.
@@ -189,6 +192,10 @@ def extract_latents(
     """
     unique = unique_texts(texts)
     manifest = describe_extraction(decoder, unique, spec)
+    if len(spec.members) > 1:
+        how: dict[str, Any] = {"folder": folder, "progress": progress, "workers": workers}
+        parts = [extract_latents(decoder, unique, spec=each, **how) for each in spec.members]
+        return MeanCache(parts, identity=manifest.identity)
     cache = find_cache(Path(folder), manifest.identity)
     if cache is None:
         require_locks()  # said before texts are tokenised, not after it

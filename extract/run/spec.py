@@ -11,7 +11,7 @@ from extract.inputs.template import InputTemplate
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.poolings.reba_options import REBA, RebaOptions
-from extract.poolings.table import check_word_poolings, select_poolings
+from extract.poolings.table import check_template, check_word_poolings, select_poolings
 from extract.store.dtypes import STORAGE_DTYPES
 
 if TYPE_CHECKING:
@@ -82,6 +82,19 @@ class ExtractionSpec:
         """The plan, read once."""
         return parse_plan(self.plan)
 
+    @property
+    def members(self) -> tuple["ExtractionSpec", ...]:
+        """The settings of the extractions whose latents are averaged: these, unless the template is several."""
+        templates = self.template.members
+        return (self,) if len(templates) == 1 else tuple(self.with_template(each) for each in templates)
+
+    def with_template(self, template: InputTemplate) -> "ExtractionSpec":
+        """Return the same settings with another template."""
+        changed = copy(self)
+        vars(changed).update(template=template)
+        changed.__post_init__()
+        return changed
+
     def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
         """Return the same settings under another plan, which is checked against them but not read from text again."""
         changed = copy(self)
@@ -97,7 +110,8 @@ class ExtractionSpec:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
             )
-        select_poolings(self.poolings)
+        check_template(select_poolings(self.poolings), self.template)
+        check_template(self.words.poolings, self.template)
         if self._reba and not plan.is_untouched:
             raise InputError(
                 f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "

@@ -3,13 +3,14 @@
 import copy
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -222,8 +223,7 @@ class LatentCache:
             UnknownNameError: A layer or pooling this cache does not have.
             CacheError: A range that is not inside the cache, or layers that differ in width.
         """
-        if not 0 <= start <= stop <= self._n_places:
-            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
+        self._check_range(start, stop)
         names = select_from(layers, self.layers)
         shape = (len(names), stop - start, self.width_of(names))
         found = torch.empty(shape, dtype=torch.float32) if out is None else out
@@ -259,7 +259,8 @@ class LatentCache:
                 whole texts.
         """
         self._require_words()
-        return self._lookup.words(texts)
+        places = self._lookup.words(texts)
+        return replace(places, flags=self._word_flags[places.positions])
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
@@ -271,7 +272,7 @@ class LatentCache:
         """Whether each place has a latent, as words that were truncated or that no token covers have not."""
         if not self.is_words:
             return np.ones(len(self), np.bool_)
-        has_latent: NDArray[np.bool_] = (self._file.map("/words/flags") & (WORD_CUT | WORD_LOST)) == 0
+        has_latent: NDArray[np.bool_] = (self._word_flags & (WORD_CUT | WORD_LOST)) == 0
         return has_latent
 
     def word_report(self) -> dict[str, int]:
@@ -282,10 +283,20 @@ class LatentCache:
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
         self._require_words()
-        flags = self._file.map("/words/flags")
+        flags = self._word_flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
         return {"n_words": self.n_words, **counts, "n_windows": self._lookup.n_split}
+
+    @property
+    def _word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of `extract.inputs.alignment`."""
+        return self._file.map("/words/flags")
+
+    @property
+    def _row_digests(self) -> UInt64[np.ndarray, "N 2"]:
+        """`(N, 2)` the digest of each row's text, as two numbers."""
+        return np.ascontiguousarray(self._file.map("/rows/digest")).view(np.uint64)
 
     def _require_words(self) -> None:
         if not self.is_words:
@@ -309,6 +320,10 @@ class LatentCache:
     @cached_property
     def _lookup(self) -> RowLookup:
         return RowLookup(self._file)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self._n_places:
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
 
     def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
         noun = "word" if self.is_words else "row"

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import FINAL_NORM, split_tap
+from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.pooling import index_rows
 from extract.poolings.reba import backward_weights
 from extract.poolings.reba_options import REBA, RebaOptions
-from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.poolings.table import WORD_POOLINGS, find_pooling
 from extract.poolings.word_pooling import index_words
 from extract.wiring.forward import run_batch
 from extract.wiring.fused import FusedAttention
@@ -27,9 +28,9 @@ from extract.wiring.taps import Tap, find_taps, tapping
 class Pooler:
     """Pools the hidden states that it is shown, into `latents`.
 
-    Poolings are `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words; layers are `L` names of
-    the decoder's and its taps, bottom up. The decoder is wired where there are taps or ReBA poolings. For these the
-    states of a batch are kept until the attention of every block is known.
+    Poolings are `P` names that `find_pooling` knows, or from `WORD_POOLINGS` where the batch has words; layers are `L`
+    names of the decoder's and its taps, bottom up. The decoder is wired where there are taps or ReBA poolings. For
+    these the states of a batch are kept until the attention of every block is known.
 
     Attributes:
         latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch; beyond
@@ -54,7 +55,7 @@ class Pooler:
             if batch.words is None:
                 n_pooled = len(batch.rows)
                 self._index = index_rows(batch, device)
-                self._pools = [POOLINGS[name][0] for name in poolings]
+                self._pools = [find_pooling(name) for name in poolings]
             else:
                 n_pooled = len(batch.words.flags)
                 self._index = index_words(batch.words, device)
@@ -62,7 +63,7 @@ class Pooler:
             widths = [find_taps(decoder).width(tap) for tap in self.taps]
             shape = (len(layers), len(poolings), n_pooled, max(decoder.description.width, *widths, 0))
             self.latents = empty_in_pages(shape, torch.float32, device=device)
-            if set(widths) - {shape[-1]}:
+            if set(widths) - {decoder.description.width}:
                 self.latents.zero_()
         self._late = [p for p, name in enumerate(poolings) if name in REBA]
         self._kept: dict[int, Tensor] = {}
@@ -87,7 +88,9 @@ class Pooler:
         """Take in what is read inside blocks until the `with` block ends, and then pool what needs all of it."""
         wiring = wiring_of(decoder.blocks)
         with tapping(decoder, self.taps, self), ExitStack() as stack:
-            if self._fused is not None and wiring is not None:
+            if self._fused is not None:
+                if wiring is None:
+                    raise DecoderError("ReBA reads the attention of a wired decoder; put its plan in force for that.")
                 stack.enter_context(self._fused.watching(wiring))
             yield
         if self._fused is not None:

@@ -106,12 +106,15 @@ def find_taps(decoder: Decoder) -> TapPlaces:
 def tapping(decoder: Decoder, taps: Collection[Tap], see: Callable[[Tap, Tensor], None]) -> Iterator[None]:
     """Show the states `(B, T, D)` of taps, in every run of their block, until the `with` block ends.
 
-    The decoder is wired where there are any.
+    Raises:
+        DecoderError: A tap that the family does not show, or a decoder that is not wired.
     """
-    wiring = wiring_of(decoder.blocks) if taps else None
-    if wiring is None:
+    if not taps:
         yield
         return
+    wiring = wiring_of(decoder.blocks)
+    if wiring is None:
+        raise DecoderError("states inside blocks are read from a wired decoder; put its plan in force for that.")
     places = find_taps(decoder)
     wanted = {places.require(tap) for tap in taps}
 
