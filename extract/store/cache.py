@@ -109,8 +109,19 @@ class LatentCache:
 
     @property
     def width(self) -> int:
-        """Dimension `D` of a latent."""
-        return int(self.identity["decoder"]["width"])
+        """Dimension `D` of a latent; `CacheError` where taps make it differ between layers."""
+        return self.width_of(self.layers)
+
+    def width_of(self, layers: Sequence[str]) -> int:
+        """Return the width that layers share; `CacheError` where they do not."""
+        widths = {self.manifest.width(layer): layer for layer in layers}
+        if len(widths) > 1:
+            listed = ", ".join(f"{layer} is {width} wide" for width, layer in widths.items())
+            raise CacheError(
+                f"layers of cache {str(self.path)!r} differ in width ({listed}), so they do not go into one array or "
+                "head; choose layers of one width."
+            )
+        return next(iter(widths))
 
     @property
     def storage_dtype(self) -> str:
@@ -187,11 +198,12 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A position outside the cache, or one that is not a whole number (such as a mask).
+            CacheError: A position outside the cache, one that is not a whole number (such as a mask), or layers that
+                differ in width.
         """
         index = self._check_places(np.asarray(rows))
         names = select_from(layers, self.layers)
-        gathered = torch.empty(len(names), len(index), self.width, dtype=torch.float32)
+        gathered = torch.empty(len(names), len(index), self.width_of(names), dtype=torch.float32)
         for slot, name in zip(gathered, names, strict=True):
             slot.copy_(self.layer(name, pooling)[index])
         return gathered
@@ -214,11 +226,11 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A range that is not inside the cache.
+            CacheError: A range that is not inside the cache, or layers that differ in width.
         """
         self._check_range(start, stop)
         names = select_from(layers, self.layers)
-        shape = (len(names), stop - start, self.width)
+        shape = (len(names), stop - start, self.width_of(names))
         found = torch.empty(shape, dtype=torch.float32) if out is None else out
         if found.shape != shape or found.dtype != torch.float32 or not all(slot.is_contiguous() for slot in found):
             raise CacheError(

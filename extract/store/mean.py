@@ -114,6 +114,7 @@ class MeanCache(LatentCache):
 
     @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of every word in any part."""
         found = [part.word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
         return np.bitwise_or.reduce(found)
 

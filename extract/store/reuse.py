@@ -70,7 +70,7 @@ def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     one, other = flatten(found), flatten(wanted)
     open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
     for key in one.keys() - other.keys():
-        if key.startswith(("own.pooling ", "own.word pooling ")):  # of a pooling that is not wanted
+        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of what is not wanted
             del one[key]
     return one.keys() == other.keys() and all(
         set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one
