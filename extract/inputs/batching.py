@@ -6,12 +6,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Int8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.inputs.roles import PADDING, TEXT
 from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import TEXT, EncodedText
+from extract.inputs.tokenised import EncodedText
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class BatchWords:
     n_words: NDArray[np.int32]  # `(B,)` words per row
     word_start: NDArray[np.int32]  # `(B,)` position of a row's first word among the words of its text
     first_word: int = 0  # position of the first word of the batch in the cache
+    echo: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # `starts` and `counts` in the last copy of a text
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,18 @@ class Batch:
     positions: NDArray[np.int64]  # `(B,)` position of each text in the caller's list
     ids: Int[Tensor, "B T"]  # padding holds an arbitrary valid id
     is_real: Bool[Tensor, "B T"]  # not padding
-    is_text: Bool[Tensor, "B T"]  # where a token has the role `text`
+    roles: Int8[Tensor, "B T"]  # role of each token (`extract.inputs.tokenised`), `PADDING` elsewhere
+    copies: Int8[Tensor, "B T"]  # copy of the text that each token is of, from 1; 0 outside the text
+    last: Int[Tensor, " B"]  # column that the pooling `last` reads
     n_tokens: NDArray[np.int32]  # `(B,)` real tokens per row
     is_truncated: NDArray[np.bool_]  # `(B,)`
     spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
     words: BatchWords | None = None  # the words to read; None where whole texts are pooled
+
+    @property
+    def is_text(self) -> Bool[Tensor, "B T"]:
+        """Where a token has the role `text`, in any copy."""
+        return self.roles == TEXT
 
     @property
     def is_padded(self) -> bool:
@@ -117,7 +126,8 @@ def collate(
     columns = max(lengths) if width is None else max(width, *lengths)
     ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
     is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
-    is_text = torch.zeros(len(texts), columns, dtype=torch.bool)
+    roles = torch.full((len(texts), columns), PADDING, dtype=torch.int8)
+    copies = torch.zeros(len(texts), columns, dtype=torch.int8)
     has_spans = any(text.spans is not None for text in texts)
     spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
     begins = [0 if side == "right" else columns - length for length in lengths]
@@ -125,7 +135,8 @@ def collate(
         span = slice(start, start + lengths[b])
         ids[b, span] = torch.from_numpy(text.ids)
         is_real[b, span] = True
-        is_text[b, span] = torch.from_numpy(text.roles == TEXT)
+        roles[b, span] = torch.from_numpy(text.roles)
+        copies[b, span] = torch.from_numpy(text.copies)
         if spans is not None and text.spans is not None:
             spans[b, span] = torch.from_numpy(text.spans)
     return Batch(
@@ -133,7 +144,9 @@ def collate(
         positions=np.asarray(rows if positions is None else positions, np.int64),
         ids=ids,
         is_real=is_real,
-        is_text=is_text,
+        roles=roles,
+        copies=copies,
+        last=torch.tensor([start + text.last_column for text, start in zip(texts, begins, strict=True)]),
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
         spans=spans,
@@ -148,14 +161,19 @@ def _collate_words(
     held = [text.words for text in texts if text.words is not None]
     if len(held) < len(texts):
         return None
-    starts = [
-        words.columns[:, 0] + b * columns + begin for b, (words, begin) in enumerate(zip(held, begins, strict=True))
-    ]
+
+    def places(columns_of: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts = [of[:, 0] + b * columns + begin for b, (of, begin) in enumerate(zip(columns_of, begins, strict=True))]
+        return np.concatenate(starts), np.concatenate([of[:, 1] - of[:, 0] for of in columns_of])
+
+    echoes = [words.echo for words in held if words.echo is not None]
+    starts, counts = places([words.columns for words in held])
     return BatchWords(
-        starts=np.concatenate(starts),
-        counts=np.concatenate([words.columns[:, 1] - words.columns[:, 0] for words in held]),
+        starts=starts,
+        counts=counts,
         flags=np.concatenate([words.flags for words in held]),
         n_words=np.array([len(words.flags) for words in held], np.int32),
         word_start=np.array([words.start for words in held], np.int32),
         first_word=first_word,
+        echo=places(echoes) if len(echoes) == len(held) else None,
     )

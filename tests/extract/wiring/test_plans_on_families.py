@@ -15,9 +15,9 @@ from extract.masks.kinds import parse_kind
 from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.masks.reach import expected_reach
+from extract.proofs.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.applied import masks_in_force, plan_in_force
 from extract.wiring.arguments import ScoreWatch
-from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.interface import Wiring
 from extract.wiring.probe_rows import probe_spans
 from tests.extract.mask_families import (
@@ -50,7 +50,7 @@ KINDS = (
 ARCHITECTURES = ("inter-stack/backward:2", "inter-block/nosink-bidirectional:2", "extra/hybrid:2", "extend/backward:2")
 MIXED = ("backward:1", "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "backward@2-2", *ARCHITECTURES)
 N_TOKENS = 6
-TENSORS = ("ids", "is_real", "is_text", "spans")
+TENSORS = ("ids", "is_real", "roles", "copies", "last", "spans")
 ROWS = random_ids(9, 6, 3)
 SPANS = [[-1, 0, 0, 0, -1, 1, 1, -1, -1], [0, 0, 0, -1, -1, 1], [-1, -1, 0]]
 
