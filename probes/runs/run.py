@@ -24,7 +24,16 @@ from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig
 from probes.runs.existing import config_of, show_as
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, check_heads, find_sides, load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import (
+    SILENT,
+    EncoderShelf,
+    Watcher,
+    check_heads,
+    find_sides,
+    load_run_task,
+    obtain_cache,
+    obtain_corpus,
+)
 from probes.runs.record import CONFIG, describe_cache, describe_program, open_folder
 from probes.tasks.base import Task
 

@@ -23,8 +23,8 @@ from probes.metrics.calibration import read_calibration
 from probes.tasks.base import Task
 from tests.probes import planted_latents as pairs
 from tests.probes.heads.words import planted_words as words
-from tests.probes.tasks.classes import planted_classes as classes
 from tests.probes.heads.zero_shot import planted_tasks as bare
+from tests.probes.tasks.classes import planted_classes as classes
 from tests.probes.tasks.numbers import planted_numbers as numbers
 
 ALL = ("train", "validation", "test")

@@ -1,6 +1,5 @@
 """Read-out transforms: what they do to the rows they were fitted on, and to others."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
