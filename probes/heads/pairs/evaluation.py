@@ -163,7 +163,7 @@ def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting
     if rows is None or "subset" not in rows.column_names:
         return {}
     names = np.array(rows["subset"])
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in sorted(set(names.tolist())):
         scores = _summarise(stacked["test"], setting, "test", names == name)
         found[name] = {"n": int((names == name).sum()), **{metric: each.to_dict() for metric, each in scores.items()}}

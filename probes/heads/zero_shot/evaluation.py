@@ -201,7 +201,8 @@ def _baselines(task: Any) -> dict[str, dict[str, float]]:
 def _names(task: Any, split: str, codes: NDArray[Any]) -> tuple[str, ...]:
     if task.kind == "odd-one-out":
         return tuple(answer_names(max(map(len, task.rows(split)["sentences"]))))
-    return tuple(f"cluster {k + 1}" for k in range(int(codes.max()) + 1))
+    clusters = (f"cluster {k + 1}" for k in range(int(codes.max()) + 1))
+    return (*clusters, *sorted(set(task.rows(split)["label"])))  # labels, which are not predicted, for figures
 
 
 def _row_scores(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:

@@ -92,7 +92,7 @@ def test_a_sweep_chooses_a_plan_on_validation(
     task: str, write: Callable[..., Path], read_json: Callable[[Path], Any]
 ) -> None:
     config = write(task)
-    assert main(["sweep", str(config), "--plans", "causal; backward:1", "--name", "swept"]) == 0
-    scores = read_json(config.parent / "runs" / "swept-sweep" / "scores.json")
+    assert main(["sweep", str(config), "--plans", "causal; backward:1", "--name", f"swept-{task}"]) == 0
+    scores = read_json(config.parent / "runs" / f"swept-{task}-sweep" / "scores.json")
     by_plan = {row["plan"]: row["heads"][HEADS[task]]["selection_score"] for row in scores["plans"]}
     assert scores["chosen"][HEADS[task]]["plan"] == max(by_plan, key=lambda plan: by_plan[plan])

@@ -39,7 +39,7 @@ def _make(
     return kind("planted", hold_task_columns(kind, columns), "made up", **more)  # type: ignore[arg-type]
 
 
-def make_retrieval(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> RetrievalTask:
+def make_retrieval(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:
     """Ask for one document a query, by the number in its text."""
     names = sorted((f"d{k:02d}" for k in range(N_DOCUMENTS)), reverse=True)
     corpus = tuple(f"document {int(name[1:])}" for name in names)
@@ -51,7 +51,7 @@ def make_retrieval(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES)
     return _make(RetrievalTask, "documents", rows, shuffled, sizes, corpus_ids=tuple(names), corpus=corpus)
 
 
-def make_reranking(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> RerankingTask:
+def make_reranking(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:
     """Offer four candidates a query, the first of them relevant; shuffled splits mark any."""
     names = sorted((f"d{k:02d}" for k in range(N_DOCUMENTS)), reverse=True)
     corpus = tuple(f"document {int(name[1:])}" for name in names)
@@ -70,28 +70,28 @@ def make_reranking(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES)
     return _make(RerankingTask, "id", rows, shuffled, sizes, corpus_ids=tuple(names), corpus=corpus)
 
 
-def make_clustering(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> ClusteringTask:
+def make_clustering(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:
     def rows(split: str, k: int) -> Mapping[str, Any]:
         return {"text": f"{split} {k}", "label": "abcd"[k % N_LABELS]}
 
     return _make(ClusteringTask, "label", rows, shuffled, sizes)
 
 
-def make_pairs(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> PairClassTask:
+def make_pairs(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:
     def rows(split: str, k: int) -> Mapping[str, Any]:
         return {"text1": f"{split} {k}", "text2": f"{split}' {k + k % 2}", "label": 1 - k % 2}
 
     return _make(PairClassTask, "label", rows, shuffled, sizes)
 
 
-def make_bitext(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> BitextTask:
+def make_bitext(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:
     def rows(split: str, k: int) -> Mapping[str, Any]:
         return {"text1": f"{split} {k}", "text2": f"{split}' {k}"}
 
     return _make(BitextTask, "text2", rows, shuffled, sizes)
 
 
-def make_odd(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> OddOneOutTask:
+def make_odd(*, shuffled: Shuffled = (), sizes: Mapping[str, int] = SIZES) -> Any:
     def rows(split: str, k: int) -> Mapping[str, Any]:
         sentences = [f"{split} {k} {j}" for j in range(N_SENTENCES)]
         ends = [len(split)] * N_SENTENCES
