@@ -152,12 +152,11 @@ def test_shifted_words_are_read_before_their_echo(decoder: Decoder) -> None:
 
 
 def test_a_word_that_only_the_first_copy_has_is_refused(monkeypatch: pytest.MonkeyPatch, decoder: Decoder) -> None:
-    from extract.inputs.tokenised import TokenisedText
+    def two_tokens(item: TokenisedText) -> Any:
+        return item.text_columns[:2], item.offsets[item.text_columns[:2]]
 
-    monkeypatch.setattr(
-        TokenisedText, "last_copy", lambda item: (item.text_columns[:2], item.offsets[item.text_columns[:2]])
-    )
-    with pytest.raises(InputError, match=r"no token covers word 1 \('mouse'.* in the last copy"):
+    monkeypatch.setattr(TokenisedText, "last_copy", two_tokens)
+    with pytest.raises(InputError, match=r"no token covers word 2 \('ran'.* in the last copy"):
         make_encoder(decoder, ExtractionSpec(template=TEMPLATE, words=WORDS), has_words=True)([joined(SENTENCES[0])])
 
 
