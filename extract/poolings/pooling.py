@@ -23,6 +23,7 @@ class PoolingIndex:
         copies: `(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text.
         roles: `(B, T)` int8, roles of `extract.inputs.tokenised`.
         spans: `(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans.
+        reba: `(B, T, T)` float32, weights of `extract.poolings.reba`; None before the attention of all blocks is known.
     """
 
     weights: Tensor
@@ -33,6 +34,7 @@ class PoolingIndex:
     copies: Tensor
     roles: Tensor
     spans: Tensor | None = None
+    reba: Tensor | None = None
 
 
 def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:

@@ -38,6 +38,13 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
         later("extract.poolings.pooling:pool_echo_mean"),
         "the mean of the tokens of a repeated text, the first copy left out",
     ),
+    "reba-last": (
+        later("extract.poolings.reba:pool_reba_last"),
+        "ReBA: the last token of the first copy and what follows, weighed by attention back to it",
+    ),
+    "reba-mean": (
+        later("extract.poolings.reba:pool_reba_mean"), "ReBA: the mean over the tokens of the first copy of such sums"
+    ),
 }  # fmt: skip
 TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
     "token:N": (
@@ -68,6 +75,10 @@ WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     "echo": (later("extract.poolings.word_pooling:pool_echo"), "the mean of its tokens in the last copy of the text"),
     "echo-first": (later("extract.poolings.word_pooling:pool_echo_first"), "the first of these tokens"),
     "echo-last": (later("extract.poolings.word_pooling:pool_echo_last"), "the last of these tokens"),
+    "reba": (
+        later("extract.poolings.reba:pool_reba_words"),
+        "ReBA: the word in the first copy and what follows, weighed by attention back to it; the mean of its tokens",
+    ),
 }
 SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
 AUTO = "auto"

@@ -22,6 +22,7 @@ class WordIndex:
         tokens: `(M,)` int64 places of all tokens of all words; a token that two words share is listed twice.
         offsets: `(W,)` int64 where each word begins in `tokens`.
         has_no_latent: `(W, 1)` bool, words without a latent; None if there are none.
+        reba: `(B, T, T)` float32, weights of `extract.poolings.reba`; None before the attention of all blocks is known.
         echo: The same in the last copy of a repeated text; None without another copy.
     """
 
@@ -30,6 +31,7 @@ class WordIndex:
     tokens: Tensor
     offsets: Tensor
     has_no_latent: Tensor | None
+    reba: Tensor | None = None
     echo: "WordIndex | None" = None
 
 

@@ -105,12 +105,14 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
     picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
     rates: list[float] = []
     first = time.perf_counter()
-    with plan_in_force(decoder, spec.mask_plan):
+    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
         for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
             rows = _beginnings([encoded[i] for i in groups[k]], most=most)
             batch = collate(rows, range(len(rows)))
             began = time.perf_counter()
-            pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
+            pool_batch(
+                decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"], reba=spec.reba
+            ).cpu()
             ended = time.perf_counter()
             rates.append(_work(decoder, [len(row.ids) for row in rows]) / (ended - began))
             if len(rates) >= N_WARM + FEWEST_TIMED and ended - first > MOST_SECONDS:

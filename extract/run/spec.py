@@ -10,6 +10,7 @@ from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
+from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import check_template, check_word_poolings, select_poolings
 from extract.store.dtypes import STORAGE_DTYPES
 
@@ -57,12 +58,24 @@ class ExtractionSpec:
     """Poolings (`icecore list poolings`)."""
     words: WordSpec = field(default_factory=WordSpec)
     """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
+    reba: RebaOptions = field(default_factory=RebaOptions)
+    """Which attention the ReBA poolings use; without them it says nothing."""
     layers: tuple[str, ...] = ("all",)
-    """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`."""
+    """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`; and taps inside
+    blocks: names such as `block_07.value`, or `taps:value`, `taps:attention`, `taps:mid` of every block."""
     storage_dtype: str = "float32"
     """How latents are stored: `float32`, `float16` or `bfloat16`."""
     batch_tokens: int | None = None
     """Most tokens per batch, padding included; chosen for the device when absent."""
+
+    @property
+    def looks_inside(self) -> bool:
+        """Whether states inside blocks are read, so that the decoder is wired under a causal plan too."""
+        return bool(self._reba) or any("." in layer or layer.startswith("taps:") for layer in self.layers)
+
+    @property
+    def _reba(self) -> list[str]:
+        return [name for name in (*self.poolings, *self.words.poolings) if name in REBA]
 
     @cached_property
     def mask_plan(self) -> MaskPlan:
@@ -99,6 +112,11 @@ class ExtractionSpec:
             )
         check_template(select_poolings(self.poolings), self.template)
         check_template(self.words.poolings, self.template)
+        if self._reba and not plan.is_untouched:
+            raise InputError(
+                f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "
+                "choose the plan 'causal', or another pooling."
+            )
         if self.storage_dtype not in STORAGE_DTYPES:
             raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:

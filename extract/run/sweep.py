@@ -15,6 +15,7 @@ from extract.errors import ConfigError
 from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
+from extract.poolings.reba_options import REBA
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -99,6 +100,8 @@ def sweep_latents(
         wanted = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
         return [MeanCache(parts, identity=each) for parts, each in zip(zip(*swept, strict=True), wanted, strict=True)]
     specs = {plan: spec.with_plan(plan) for plan in plans}
+    if any(name in REBA for name in (*spec.poolings, *spec.words.poolings)):
+        raise ConfigError("ReBA poolings need the causal plan alone; extract them by themselves, not in a sweep.")
     n_rows = count_rows(decoder, unique, spec)
     manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]

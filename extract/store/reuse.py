@@ -15,7 +15,7 @@ from extract.store.mean import MeanCache, mean_parts
 
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
-    name = str(manifest.provenance["decoder"]["name"]).replace("/", "--")
+    name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
     plan = re.sub(r"[^a-z0-9-]+", "_", str(manifest.identity["plan"])).strip("_")[:60]
     return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 
@@ -70,7 +70,7 @@ def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     one, other = flatten(found), flatten(wanted)
     open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
     for key in one.keys() - other.keys():
-        if key.startswith(("own.pooling ", "own.word pooling ")):  # of a pooling that is not wanted
+        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of what is not wanted
             del one[key]
     return one.keys() == other.keys() and all(
         set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one
