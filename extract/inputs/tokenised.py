@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SPECIAL, INSTRUCTION, TEXT = 0, 1, 2  # token roles
+ELSEWHERE = -1  # role of a text token in a window that gives it context, while another window represents it
 TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per text
 
 
@@ -32,11 +33,17 @@ class EncodedText:
     """One row of `T` tokens: a text, or a piece of one."""
 
     ids: NDArray[np.int64]
-    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION` or `TEXT` per token
+    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION`, `TEXT` or `ELSEWHERE` per token
     is_truncated: bool  # text tokens were dropped from the end
     spans: NDArray[np.int64] | None = None  # span number per token, `CONTEXT` outside spans; None without spans
     index: int = 0  # position of the text in the caller's list
     words: WordColumns | None = None  # the words read from this row; None for a plain text
+    windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: what is read instead of `ids`
+
+    @property
+    def rows(self) -> tuple["EncodedText", ...]:
+        """What goes through the decoder: the windows of a text that has some, else the text itself."""
+        return self.windows or (self,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ class PoolingIndex:
         first: `(B,)` int64, column of the first text token.
         last: `(B,)` int64, column of the last real token of the text, or of the special that closes it.
         is_full: Every column of every row is a text token, so that plain reductions are exact.
+        before: `(B, 1)` float32, tokens of the text in the windows before this one; zero for a whole text.
     """
 
     weights: Tensor
@@ -24,6 +25,7 @@ class PoolingIndex:
     first: Tensor
     last: Tensor
     is_full: bool
+    before: Tensor | float = 0.0
 
 
 def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:
@@ -68,7 +70,7 @@ def pool_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tens
 
 def pool_weighted_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
     """Average the text tokens with weights 1, 2, 3 ... along the text (SGPT position weighting)."""
-    ranks = index.weights.cumsum(1) * index.weights
+    ranks = (index.weights.cumsum(1) + index.before) * index.weights
     return _weigh(hidden, ranks / ranks.sum(1, keepdim=True))
 
 

@@ -24,7 +24,8 @@ from extract.inputs.tokenised import (
     WordColumns,
     fit_columns,
 )
-from extract.inputs.windows import place_words
+from extract.inputs.windows import lay_windows
+from extract.poolings.joining import require_joinable
 from extract.run.spec import ExtractionSpec, WordSpec
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class WordEncoder:
         if not len(columns):
             yield self._without_text(item, aligned)
         elif len(item.ids) > self.max_tokens and self.template.on_long == "windows":
-            yield from self._windows(item, columns, aligned)
+            yield from self._windows(item, aligned)
         else:
             kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
             n_kept = len(columns) - (len(item.ids) - len(kept))
@@ -89,22 +90,17 @@ class WordEncoder:
             numbers = item.number_spans(self.spans, kept)
             yield self._row(item, kept, words=_words(aligned, flags, slice(None)), first_token=0, spans=numbers)
 
-    def _windows(self, item: TokenisedText, columns: NDArray[np.int64], aligned: AlignedWords) -> Iterator[EncodedText]:
-        others = np.flatnonzero(item.roles != TEXT)
-        room = self.max_tokens - len(others)
-        if room < 1:
-            fit_columns(item, max_tokens=self.max_tokens, on_long="truncate")  # raises
+    def _windows(self, item: TokenisedText, aligned: AlignedWords) -> Iterator[EncodedText]:
         # A shifted word is read at the token before it too, which must then be in the window.
         needed = aligned.starts - (self.words.shift & (aligned.starts > 0) & ~aligned.is_lost)
-        placed = place_words(needed, aligned.ends, n_tokens=len(columns), room=room)
+        placed, kept_columns = lay_windows(item, needed, aligned.ends, max_tokens=self.max_tokens)
         flags = aligned.flags | (~aligned.is_lost & ~placed.is_whole) * np.uint8(WORD_CUT)
         spans = item.number_spans(self.spans, np.arange(len(item.ids)))
-        for window, start in enumerate(placed.starts.tolist()):
-            kept = np.sort(np.concatenate([others, columns[start : start + room]]))
+        for window, kept in enumerate(kept_columns):
             first, last = np.searchsorted(placed.window_of, [window, window + 1])
             words = _words(aligned, flags, slice(first, last))
             some = None if spans is None else spans[kept]
-            yield self._row(item, kept, words=words, first_token=start, spans=some)
+            yield self._row(item, kept, words=words, first_token=int(placed.starts[window]), spans=some)
 
     def _row(
         self, item: TokenisedText, kept: NDArray[np.int64], *, words: WordColumns, first_token: int,
@@ -139,9 +135,11 @@ Encoder = Callable[..., list[EncodedText]]
 
 
 def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
-    """Make the encoder of an extraction's texts; raises as the encoders do."""
+    """Make the encoder of an extraction's texts; raises as the encoders do, and as `require_joinable`."""
     if has_words:
         return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
+    if spec.template.on_long == "windows":
+        require_joinable(spec.poolings)
     return TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
 
 

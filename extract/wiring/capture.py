@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from extract.decoders.layers import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
+from extract.poolings.joining import tokens_before
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.pooling import index_batch
 from extract.poolings.table import POOLINGS, WORD_POOLINGS
@@ -137,6 +139,8 @@ class Pooler:
             if batch.words is None:
                 n_pooled = len(batch.rows)
                 self._index = index_batch(batch.is_text.to(device), batch.is_real.to(device))
+                if batch.windows is not None:
+                    self._index = replace(self._index, before=tokens_before(batch.windows, n_pooled).to(device))
                 self._pools = [POOLINGS[name][0] for name in poolings]
             else:
                 n_pooled = len(batch.words.flags)
