@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 import torch
 
+from extract.linear import estimated_products
 from probes.heads.pairs.parts import Muted
 from probes.layers.shapley import shapley_values
 from probes.metrics.best_set import best_set, joint_intervals
@@ -52,7 +53,8 @@ def main() -> None:
     muted = Muted(head, torch.from_numpy(predicted).tanh(), torch.zeros(N_LAYERS))
 
     def shapley() -> None:
-        shapley_values(lambda masks: np.nan_to_num(scorer.score(muted.predict(masks))), N_LAYERS, n_orders=200)
+        with estimated_products():
+            shapley_values(lambda masks: np.nan_to_num(scorer.score(muted.predict(masks))), N_LAYERS, n_orders=200)
 
     found = {"alone": seconds(alone), "shapley": seconds(shapley)}
     results = {

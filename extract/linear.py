@@ -4,7 +4,8 @@ This is the one module for it: decoders run inside `QuickLinear`, and the probes
 `affine_layers`. See docs/decisions/onednn-products.md.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -69,6 +70,23 @@ def describe_products(like: Tensor | None = None) -> dict[str, str]:
     weight = torch.empty(1) if like is None else like
     linear = "oneDNN" if is_quick(weight) else "PyTorch"
     return {"linear": linear, "cpu": torch.backends.cpu.get_cpu_capability()}
+
+
+@contextmanager
+def estimated_products() -> Iterator[None]:
+    """Round what float32 products multiply to bfloat16 inside a `with` block, on a CPU with matrix units for it (AMX).
+
+    Sums and results stay float32. For estimates whose own error is much larger than the rounding.
+    """
+    backend: Any = torch.backends.mkldnn
+    products = backend.matmul
+    before = products.fp32_precision
+    try:
+        if torch.cpu.get_capabilities().get("amx_bf16"):
+            products.fp32_precision = "bf16"
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 def multiply_each(

@@ -6,12 +6,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int, Int8
 from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import TEXT, EncodedText
+from extract.inputs.tokenised import PADDING, TEXT, EncodedText
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class BatchWindows:
     first: int  # position of the batch's first window
     n_tokens: int  # tokens of the whole text, specials and instruction once
 
+    def before(self, n_rows: int) -> Float[Tensor, "B 1"]:
+        """Count the tokens that the windows before each row of the batch are pooled over."""
+        ends = torch.from_numpy(self.counts.cumsum() - self.counts)
+        return ends[self.first : self.first + n_rows].to(torch.float32).unsqueeze(1)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -43,12 +48,19 @@ class Batch:
     positions: NDArray[np.int64]  # `(B,)` position of each text in the caller's list
     ids: Int[Tensor, "B T"]  # padding holds an arbitrary valid id
     is_real: Bool[Tensor, "B T"]  # not padding
-    is_text: Bool[Tensor, "B T"]  # where a token has the role `text`
+    roles: Int8[Tensor, "B T"]  # role of each token (`extract.inputs.tokenised`), `PADDING` elsewhere
+    copies: Int8[Tensor, "B T"]  # copy of the text that each token is of, from 1; 0 outside the text
+    last: Int[Tensor, " B"]  # column that the pooling `last` reads
     n_tokens: NDArray[np.int32]  # `(B,)` real tokens per row
     is_truncated: NDArray[np.bool_]  # `(B,)`
     spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
     words: BatchWords | None = None  # the words to read; None where whole texts are pooled
     windows: BatchWindows | None = None  # where all rows are windows of one text
+
+    @property
+    def is_text(self) -> Bool[Tensor, "B T"]:
+        """Where a token has the role `text`, in any copy."""
+        return self.roles == TEXT
 
     @property
     def is_padded(self) -> bool:
@@ -155,7 +167,8 @@ def collate(
     columns = max(lengths) if width is None else max(width, *lengths)
     ids = torch.full((len(texts), columns), pad_id, dtype=torch.int64)
     is_real = torch.zeros(len(texts), columns, dtype=torch.bool)
-    is_text = torch.zeros(len(texts), columns, dtype=torch.bool)
+    roles = torch.full((len(texts), columns), PADDING, dtype=torch.int8)
+    copies = torch.zeros(len(texts), columns, dtype=torch.int8)
     has_spans = any(text.spans is not None for text in texts)
     spans = torch.full((len(texts), columns), CONTEXT, dtype=torch.int64) if has_spans else None
     begins = [0 if side == "right" else columns - length for length in lengths]
@@ -163,7 +176,8 @@ def collate(
         span = slice(start, start + lengths[b])
         ids[b, span] = torch.from_numpy(text.ids)
         is_real[b, span] = True
-        is_text[b, span] = torch.from_numpy(text.roles == TEXT)
+        roles[b, span] = torch.from_numpy(text.roles)
+        copies[b, span] = torch.from_numpy(text.copies)
         if spans is not None and text.spans is not None:
             spans[b, span] = torch.from_numpy(text.spans)
     return Batch(
@@ -171,7 +185,9 @@ def collate(
         positions=np.asarray(rows if positions is None else positions, np.int64),
         ids=ids,
         is_real=is_real,
-        is_text=is_text,
+        roles=roles,
+        copies=copies,
+        last=torch.tensor([start + text.last_column for text, start in zip(texts, begins, strict=True)]),
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
         spans=spans,

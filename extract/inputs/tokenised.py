@@ -14,8 +14,8 @@ from extract.inputs.spans import CONTEXT, SpanSource
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SPECIAL, INSTRUCTION, TEXT = 0, 1, 2  # token roles
-ELSEWHERE = -1  # role of a text token in a window that gives it context, while another window represents it
+PADDING, SPECIAL, INSTRUCTION, TEXT, SUFFIX, JOINER, CHAT = -1, 0, 1, 2, 3, 4, 5  # token roles
+ELSEWHERE = 6  # role of a text token in a window that gives it context, while another window represents it
 TEXTS_AT_A_TIME = 256  # tokenised in one call; its result holds several kB per text
 
 
@@ -33,17 +33,29 @@ class EncodedText:
     """One row of `T` tokens: a text, or a piece of one."""
 
     ids: NDArray[np.int64]
-    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION`, `TEXT` or `ELSEWHERE` per token
+    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION`, `TEXT`, `SUFFIX`, `JOINER`, `CHAT` or `ELSEWHERE`
     is_truncated: bool  # text tokens were dropped from the end
     spans: NDArray[np.int64] | None = None  # span number per token, `CONTEXT` outside spans; None without spans
     index: int = 0  # position of the text in the caller's list
     words: WordColumns | None = None  # the words read from this row; None for a plain text
+    copy_of: NDArray[np.int8] | None = None  # copy of the text that each token is of, from 1; None where it has one
+    last: int | None = None  # column that the pooling `last` reads; that of the last token when absent
     windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: what is read instead of `ids`
 
     @property
     def rows(self) -> tuple["EncodedText", ...]:
         """What goes through the decoder: the windows of a text that has some, else the text itself."""
         return self.windows or (self,)
+
+    @property
+    def copies(self) -> NDArray[np.int8]:
+        """The copy of the text that each token is of, from 1; 0 outside the text."""
+        return (self.roles == TEXT).astype(np.int8) if self.copy_of is None else self.copy_of
+
+    @property
+    def last_column(self) -> int:
+        """Column that the pooling `last` reads."""
+        return len(self.ids) - 1 if self.last is None else self.last
 
 
 @dataclass(frozen=True, eq=False)

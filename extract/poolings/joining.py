@@ -52,12 +52,6 @@ def require_joinable(poolings: Iterable[str]) -> None:
             )
 
 
-def tokens_before(windows: BatchWindows, n_rows: int) -> Float[Tensor, "B 1"]:
-    """Count the tokens of the text that windows before each of a batch's represent."""
-    before = np.cumsum(windows.counts) - windows.counts
-    return torch.from_numpy(before[windows.first : windows.first + n_rows]).to(torch.float32).unsqueeze(1)
-
-
 class Joiner:
     """Joins the latents of the windows of each text, over the batches that hold them in turn."""
 

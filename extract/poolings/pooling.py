@@ -1,10 +1,13 @@
 """Poolings: the hidden states of one text become one vector; a new one is a function here and a row of `POOLINGS`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from extract.inputs.batching import Batch
+from extract.inputs.tokenised import PADDING, SPECIAL, TEXT
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,9 @@ class PoolingIndex:
         first: `(B,)` int64, column of the first text token.
         last: `(B,)` int64, column of the last real token of the text, or of the special that closes it.
         is_full: Every column of every row is a text token, so that plain reductions are exact.
+        copies: `(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text.
+        roles: `(B, T)` int8, roles of `extract.inputs.tokenised`.
+        spans: `(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans.
         before: `(B, 1)` float32, tokens of the text in the windows before this one; zero for a whole text.
     """
 
@@ -25,11 +31,27 @@ class PoolingIndex:
     first: Tensor
     last: Tensor
     is_full: bool
+    copies: Tensor
+    roles: Tensor
+    spans: Tensor | None = None
     before: Tensor | float = 0.0
 
 
-def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:
+def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
     """Work out the pooling index of a batch, whatever the padding side; every row has at least one text token."""
+    made = index_batch(batch.is_text.to(device), batch.is_real.to(device))
+    return replace(
+        made,
+        last=batch.last.to(device),
+        copies=batch.copies.to(device),
+        roles=batch.roles.to(device),
+        spans=None if batch.spans is None else batch.spans.to(device),
+        before=0.0 if batch.windows is None else batch.windows.before(len(batch.rows)).to(device),
+    )
+
+
+def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:
+    """Work out the pooling index of rows of one copy of a text, and specials beside it."""
     weights = is_text.to(torch.float32)
     columns = torch.arange(is_text.shape[1], device=is_text.device)
     return PoolingIndex(
@@ -38,6 +60,8 @@ def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> P
         first=torch.where(is_text, columns, is_text.shape[1]).amin(1),
         last=torch.where(is_real, columns, -1).amax(1),
         is_full=bool(is_text.all()),
+        copies=is_text.to(torch.int8),
+        roles=torch.where(is_text, TEXT, torch.where(is_real, SPECIAL, PADDING)).to(torch.int8),
     )
 
 

@@ -134,4 +134,7 @@ def _cut(row: EncodedText, most: int) -> EncodedText:
         n_words = max(1, int(np.searchsorted(np.maximum.accumulate(words.columns[:, 1]), most, side="right")))
         words = WordColumns(words.columns[:n_words].clip(max=most), words.flags[:n_words], words.start)
     spans = None if row.spans is None else row.spans[:most]
-    return replace(row, ids=row.ids[:most], roles=row.roles[:most], spans=spans, words=words)
+    copy_of = row.copies[:most]
+    return replace(
+        row, ids=row.ids[:most], roles=row.roles[:most], copy_of=copy_of, last=None, spans=spans, words=words
+    )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,9 +13,8 @@ from extract.decoders.layers import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
-from extract.poolings.joining import tokens_before
 from extract.poolings.pages import empty_in_pages
-from extract.poolings.pooling import index_batch
+from extract.poolings.pooling import index_rows
 from extract.poolings.table import POOLINGS, WORD_POOLINGS
 from extract.poolings.word_pooling import index_words
 from extract.wiring.interface import wiring_of
@@ -138,9 +136,7 @@ class Pooler:
         with torch.inference_mode():
             if batch.words is None:
                 n_pooled = len(batch.rows)
-                self._index = index_batch(batch.is_text.to(device), batch.is_real.to(device))
-                if batch.windows is not None:
-                    self._index = replace(self._index, before=tokens_before(batch.windows, n_pooled).to(device))
+                self._index = index_rows(batch, device)
                 self._pools = [POOLINGS[name][0] for name in poolings]
             else:
                 n_pooled = len(batch.words.flags)

@@ -169,7 +169,9 @@ def _joined(one: Batch, other: Batch) -> Batch:
         rows=rows, positions=rows,
         ids=torch.cat((one.ids, other.ids)),
         is_real=torch.cat((one.is_real, other.is_real)),
-        is_text=torch.cat((one.is_text, other.is_text)),
+        roles=torch.cat((one.roles, other.roles)),
+        copies=torch.cat((one.copies, other.copies)),
+        last=torch.cat((one.last, other.last)),
         n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
         is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
     )  # fmt: skip

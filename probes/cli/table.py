@@ -197,11 +197,13 @@ _COMMANDS = (
                 "--across", "runs of any tasks, and sweeps: layers over relative depth, where scores are gained, and "
                 "plans ranked over tasks", False, bool,
             ),
+            Argument("--by-layer", "two runs at every layer alone, read from their caches", False, bool),
             Argument("--out", "folder for report.html, tables and figures", completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
         examples=(
-            "compare runs/causal runs/nosink --out comparison", "compare runs/demo runs/words-sample --across",
+            "compare runs/causal runs/nosink --out comparison", "compare runs/causal runs/nosink --by-layer",
+            "compare runs/demo runs/words-sample --across",
         ),
     ),
     Command(

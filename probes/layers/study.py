@@ -1,6 +1,7 @@
 """Everything that is found about the layers of one head on one task: the views, their intervals, and an answer."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from extract.errors import HeadError, TaskError, unknown_name
+from extract.linear import estimated_products
 from probes.heads.apart import take_apart
 from probes.heads.options import HeadOptions
 from probes.heads.parts import HeadParts, Together
@@ -24,7 +26,7 @@ from probes.layers.mix import learn_mix
 from probes.layers.readout import Readout
 from probes.layers.rows import LayerRows, rows_of
 from probes.layers.selectivity import selectivity
-from probes.layers.shapley import Worth, group_layers, shapley_values, worth_of_groups
+from probes.layers.shapley import MOST_EXACT, Worth, group_layers, shapley_values, worth_of_groups
 from probes.layers.subsets import predict_sets
 from probes.metrics.best_set import best_set, joint_intervals
 from probes.metrics.bootstrap import Resampling
@@ -198,7 +200,8 @@ class _Study:
         how = Resampling(min(200, self.options.n_resamples), self.options.confidence)
         worth, layers = _worth(scorer, together, how), self.parts.layers
         n_seeds = len(together(np.ones((1, len(layers)), bool)))
-        found = shapley_values(worth, len(layers), n_orders=self.options.orders)
+        with nullcontext() if len(layers) <= MOST_EXACT else estimated_products():
+            found = shapley_values(worth, len(layers), n_orders=self.options.orders)
         note = (
             f"{what}; {self.options.orders} orders drawn with their reverses, standard error of the draw at most "
             f"{100 * float(found.errors[:, 0].max()):.2f} of 100; they sum to all - none = "

@@ -197,7 +197,7 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = _plain(asdict(self))
-        return values
+        return values | {"extraction": values["extraction"] | {"template": self.extraction.template.settings()}}
 
 
 def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Any]) -> ExtractionSpec:

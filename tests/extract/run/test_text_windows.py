@@ -11,7 +11,7 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import InputError
-from extract.inputs.batching import Batch, BatchWindows, collate, collate_group, group_texts
+from extract.inputs.batching import BatchWindows, collate, collate_group, group_texts
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import ELSEWHERE, TEXT, EncodedText
@@ -240,10 +240,8 @@ def test_an_instruction_without_room_for_windows_is_refused(decoder: Decoder) ->
 
 def test_windows_that_do_not_count_may_hold_anything() -> None:
     """A pooling that takes one window is not spoilt by what another holds."""
-    row = np.zeros(2, np.int64)
-    ids, is_real = torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)
-    windows = BatchWindows(np.array([2, 1]), 0, 5)
-    batch = Batch(row, row, ids, is_real, is_real, row.astype(np.int32), row.astype(bool), windows=windows)
+    row = EncodedText(np.zeros(3, np.int64), np.full(3, TEXT, np.int8), is_truncated=False)
+    batch = replace(collate([row, row], [0, 0]), windows=BatchWindows(np.array([2, 1]), 0, 5))
     latents = torch.tensor([[float("nan")], [2.0]]).expand(1, 3, 2, 1)
     found = Joiner(("last", "mean", "max")).add(batch, latents)
     assert found is not None

@@ -50,7 +50,7 @@ KINDS = (
 ARCHITECTURES = ("inter-stack/backward:2", "inter-block/nosink-bidirectional:2", "extra/hybrid:2", "extend/backward:2")
 MIXED = ("backward:1", "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "backward@2-2", *ARCHITECTURES)
 N_TOKENS = 6
-TENSORS = ("ids", "is_real", "is_text", "spans")
+TENSORS = ("ids", "is_real", "roles", "copies", "last", "spans")
 ROWS = random_ids(9, 6, 3)
 SPANS = [[-1, 0, 0, 0, -1, 1, 1, -1, -1], [0, 0, 0, -1, -1, 1], [-1, -1, 0]]
 

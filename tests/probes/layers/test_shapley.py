@@ -3,9 +3,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from extract.errors import InputError
-from probes.layers.shapley import group_layers, shapley_values, worth_of_groups
+from extract.linear import estimated_products
+from probes.heads.pairs.parts import Muted
+from probes.layers.shapley import MOST_EXACT, Shapley, group_layers, shapley_values, worth_of_groups
+from probes.metrics.unit_scorer import correlation_scorer
+from probes.networks.siamese_cosine import SiameseCosine
 
 
 def _game(n: int, seed: int = 0) -> tuple[Any, list[int]]:
@@ -99,3 +104,32 @@ def test_groups_hold_every_layer_once_for_every_pooling() -> None:
     both = group_layers(tuple(f"{pooling}/{name}" for pooling in ("mean", "last") for name in layers))
     assert both["embedding"] == (0, 9)
     assert both["upper third"] == (6, 7, 15, 16)
+
+
+@pytest.mark.parametrize("has_units", [True, False])
+def test_products_of_an_estimate_are_rough_only_where_the_processor_is_made_for_it(
+    has_units: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_units})
+    backend: Any = torch.backends.mkldnn
+    before = backend.matmul.fp32_precision
+    with pytest.raises(RuntimeError, match="stopped"), estimated_products():
+        assert backend.matmul.fp32_precision == ("bf16" if has_units else before)
+        raise RuntimeError("stopped")
+    assert backend.matmul.fp32_precision == before
+
+
+@pytest.mark.skipif(not torch.cpu.get_capabilities().get("amx_bf16"), reason="no matrix units: nothing is rounded")
+def test_rough_products_move_values_by_far_less_than_the_draw_of_orders() -> None:
+    torch.manual_seed(0)
+    cosines = torch.rand(MOST_EXACT + 4, 200)
+    muted = Muted(SiameseCosine(len(cosines), 8, bottleneck=4, hidden=128).eval(), cosines, cosines.mean(1))
+    scorer = correlation_scorer(cosines.mean(0).double().numpy(), metric="pearson")
+
+    def values() -> Shapley:
+        return shapley_values(lambda masks: np.nan_to_num(scorer.score(muted.predict(masks))), len(cosines), n_orders=8)
+
+    exact = values()
+    with estimated_products():
+        rough = values()
+    assert 0 < np.abs(rough.values - exact.values).max() < exact.errors.max() / 5
