@@ -1,13 +1,14 @@
 """Long texts in overlapping windows of tokens, each word or token read where it has most context."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
+from extract.inputs.roles import ELSEWHERE, TEXT
 from extract.inputs.spans import SpanSource
-from extract.inputs.tokenised import ELSEWHERE, TEXT, EncodedText, TokenisedText, fit_columns
+from extract.inputs.tokenised import EncodedText, TokenisedText, Tokeniser, no_room
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,18 +66,20 @@ def lay_windows(
     others, columns = np.flatnonzero(item.roles != TEXT), item.text_columns
     room = max_tokens - len(others)
     if room < 1:
-        fit_columns(item, max_tokens=max_tokens, on_long="truncate")  # raises
+        raise no_room(item, len(others), max_tokens)
     placed = place_words(starts, ends, n_tokens=len(columns), room=room)
     return placed, [np.sort(np.append(others, columns[start : start + room])) for start in placed.starts]
 
 
-def split_tokens(item: TokenisedText, *, max_tokens: int, spans: SpanSource | None) -> tuple[EncodedText, ...]:
+def split_tokens(
+    item: TokenisedText, tokenise: Tokeniser, *, max_tokens: int, spans: SpanSource | None
+) -> tuple[EncodedText, ...]:
     """Split a text that is longer than a row into windows, each token of role `TEXT` in the one with most context.
 
     In the other windows that hold it a token has the role `ELSEWHERE`: it is read, and not pooled over.
 
     Raises:
-        InputError: As `lay_windows`.
+        InputError: As `lay_windows`, and as `Tokeniser.row`.
     """
     columns = item.text_columns
     first = np.arange(len(columns))
@@ -87,9 +90,8 @@ def split_tokens(item: TokenisedText, *, max_tokens: int, spans: SpanSource | No
     windows = []
     for window, kept in enumerate(kept_columns):
         is_away = (owner[kept] >= 0) & (owner[kept] != window)
-        roles = np.where(is_away, ELSEWHERE, item.roles[kept]).astype(np.int8)
-        some = None if numbers is None else numbers[kept]
-        windows.append(EncodedText(item.ids[kept], roles, False, some, item.index))
+        row = tokenise.row(item, kept, is_truncated=False, spans=None if numbers is None else numbers[kept])
+        windows.append(replace(row, roles=np.where(is_away, ELSEWHERE, row.roles).astype(np.int8)))
     return tuple(windows)
 
 

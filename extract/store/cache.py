@@ -3,13 +3,14 @@
 import copy
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,9 +20,14 @@ from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText
 from extract.store.checksums import require_sound
 from extract.store.dtypes import STORAGE_DTYPES
+from extract.store.exports import Selection, arrow_table, export_cache
 from extract.store.layout import latent_path
 from extract.store.manifest import Manifest, require_same
-from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys
+from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys, ranges
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas as pd
 
 
 class LatentCache:
@@ -103,8 +109,19 @@ class LatentCache:
 
     @property
     def width(self) -> int:
-        """Dimension `D` of a latent."""
-        return int(self.identity["decoder"]["width"])
+        """Dimension `D` of a latent; `CacheError` where taps make it differ between layers."""
+        return self.width_of(self.layers)
+
+    def width_of(self, layers: Sequence[str]) -> int:
+        """Return the width that layers share; `CacheError` where they do not."""
+        widths = {self.manifest.width(layer): layer for layer in layers}
+        if len(widths) > 1:
+            listed = ", ".join(f"{layer} is {width} wide" for width, layer in widths.items())
+            raise CacheError(
+                f"layers of cache {str(self.path)!r} differ in width ({listed}), so they do not go into one array or "
+                "head; choose layers of one width."
+            )
+        return next(iter(widths))
 
     @property
     def storage_dtype(self) -> str:
@@ -181,11 +198,12 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A position outside the cache, or one that is not a whole number (such as a mask).
+            CacheError: A position outside the cache, one that is not a whole number (such as a mask), or layers that
+                differ in width.
         """
         index = self._check_places(np.asarray(rows))
         names = select_from(layers, self.layers)
-        gathered = torch.empty(len(names), len(index), self.width, dtype=torch.float32)
+        gathered = torch.empty(len(names), len(index), self.width_of(names), dtype=torch.float32)
         for slot, name in zip(gathered, names, strict=True):
             slot.copy_(self.layer(name, pooling)[index])
         return gathered
@@ -208,12 +226,11 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A range that is not inside the cache.
+            CacheError: A range that is not inside the cache, or layers that differ in width.
         """
-        if not 0 <= start <= stop <= self._n_places:
-            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
+        self._check_range(start, stop)
         names = select_from(layers, self.layers)
-        shape = (len(names), stop - start, self.width)
+        shape = (len(names), stop - start, self.width_of(names))
         found = torch.empty(shape, dtype=torch.float32) if out is None else out
         if found.shape != shape or found.dtype != torch.float32 or not all(slot.is_contiguous() for slot in found):
             raise CacheError(
@@ -247,7 +264,8 @@ class LatentCache:
                 whole texts.
         """
         self._require_words()
-        return self._lookup.words(texts)
+        places = self._lookup.words(texts)
+        return replace(places, flags=self.word_flags[places.positions])
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
@@ -259,8 +277,75 @@ class LatentCache:
         """Whether each place has a latent, as words that were truncated or that no token covers have not."""
         if not self.is_words:
             return np.ones(len(self), np.bool_)
-        has_latent: NDArray[np.bool_] = (self._file.map("/words/flags") & (WORD_CUT | WORD_LOST)) == 0
+        has_latent: NDArray[np.bool_] = (self.word_flags & (WORD_CUT | WORD_LOST)) == 0
         return has_latent
+
+    @property
+    def word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of `extract.inputs.alignment` for every word; CacheError if the cache holds whole texts."""
+        self._require_words()
+        return self._file.map("/words/flags")
+
+    @property
+    def row_of_place(self) -> Int64[np.ndarray, " P"]:
+        """Row of each place: itself for a text, that of the piece of text it was read in for a word."""
+        rows: NDArray[np.int64] = np.arange(len(self))
+        if not self.is_words:
+            return rows
+        first, n_words = (self._file.map(f"/rows/{name}").astype(np.int64) for name in ("first_word", "n_words"))
+        found = np.zeros(self.n_words, np.int64)
+        found[ranges(first, n_words)] = np.repeat(rows, n_words)
+        return found
+
+    def to_numpy(self, layer: str, pooling: str = "") -> NDArray[Any]:
+        """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
+
+        float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
+        """
+        found = self.layer(layer, pooling or self._only_pooling())
+        return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+
+    def to_frame(self, texts: Sequence[str | JoinedText] | None = None) -> "pd.DataFrame":
+        """Describe every row, or word, in a data frame, in the order of the latents.
+
+        Columns: `text_id` (digest of the text), `n_tokens`, `is_truncated`; for words also `word_number`, `has_latent`
+        and `is_shared`.
+
+        Args:
+            texts: Describe these texts, in their order, with a column `text` (and `word`); a cache holds no texts.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
+
+    def to_dataset(
+        self, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        texts: Sequence[str | JoinedText] | None = None,
+    ) -> "datasets.Dataset":  # fmt: skip
+        """Return latents as a `datasets.Dataset` (Arrow): columns `POOLING/LAYER` beside those of `to_frame`.
+
+        Without `texts` nothing is copied: float32 and float16 latents stay in the file until they are touched.
+
+        Args:
+            layers: A selection as in `select_layers`.
+            poolings: Poolings; all when empty.
+            texts: As for `to_frame`.
+        """
+        import datasets
+
+        return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
+
+    def export(
+        self, file: str | Path, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        texts: Sequence[str | JoinedText] | None = None,
+    ) -> Path:  # fmt: skip
+        """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
+        return export_cache(Selection(self, layers, poolings, texts), file)
+
+    def _only_pooling(self) -> str:
+        if len(self.poolings) > 1:
+            raise CacheError(f"the cache has {len(self.poolings)} poolings ({', '.join(self.poolings)}); name one.")
+        return self.poolings[0]
 
     def word_report(self) -> dict[str, int]:
         """Count the words, and those that something happened to; CacheError if the cache holds whole texts.
@@ -270,10 +355,15 @@ class LatentCache:
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
         self._require_words()
-        flags = self._file.map("/words/flags")
+        flags = self.word_flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
         return {"n_words": self.n_words, **counts, "n_windows": self._lookup.n_split}
+
+    @property
+    def _row_digests(self) -> UInt64[np.ndarray, "N 2"]:
+        """`(N, 2)` the digest of each row's text, as two numbers."""
+        return np.ascontiguousarray(self._file.map("/rows/digest")).view(np.uint64)
 
     def _require_words(self) -> None:
         if not self.is_words:
@@ -297,6 +387,10 @@ class LatentCache:
     @cached_property
     def _lookup(self) -> RowLookup:
         return RowLookup(self._file)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self._n_places:
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
 
     def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
         noun = "word" if self.is_words else "row"
