@@ -19,7 +19,9 @@ from probes.runs.finished import FinishedRun, read_finished
 
 TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
 """Suffixes of files that are searched for what nobody else should read."""
-PATH = re.compile(r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var|data)/[^\s\"'<>;,)]*")
+PATH = re.compile(
+    r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var|data)/[^\s\"'<>;,)]*[^\s\"'<>;,).]"
+)
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SEALED = ("heads", "manifests", "config.yaml")
 """Files of a run, or folders of them, that cannot be changed without breaking their digests."""

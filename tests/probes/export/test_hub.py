@@ -15,6 +15,7 @@ from extract.errors import CacheError, ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.export import PairScorer, push_run, stage_run
+from probes.export import hub as hub_module
 from probes.runs.loaded import load_run
 from tests.probes.finished_run import Finished
 
@@ -68,7 +69,7 @@ def test_the_card_has_metadata_and_shows_how_to_load(finished: Finished, tmp_pat
     assert metadata["library_name"] == "icecore"
     assert "pairs" in metadata["tags"]
     assert 'icecore.load_run(snapshot_download("me/tiny"))' in card
-    assert (finished.folder / "summary.md").read_text("utf-8").strip() in card
+    assert (tmp_path / "staged" / "summary.md").read_text("utf-8").strip() in card
     assert not (tmp_path / "staged" / "caches").exists()
 
 
@@ -151,12 +152,16 @@ def test_nothing_is_sent_without_a_repository(
         stage_run(tmp_path, tmp_path / "other")
 
 
-def test_a_run_whose_cache_is_gone_can_be_sent_without_it(finished: Finished, tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "tiny"
-    shutil.copytree(finished.folder, run)
-    with pytest.raises(CacheError, match="is not in"):
-        stage_run(run, tmp_path / "staged")
-    assert stage_run(run, tmp_path / "staged", has_cache=False)
+def test_a_run_whose_cache_is_gone_can_be_sent_without_it(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: Path) -> LatentCache:
+        raise CacheError("it is not there")
+
+    monkeypatch.setattr(hub_module, "find_cache_of_run", gone)
+    with pytest.raises(CacheError, match="not there"):
+        stage_run(finished.folder, tmp_path / "staged")
+    assert stage_run(finished.folder, tmp_path / "staged", has_cache=False)
 
 
 def test_a_pair_scorer_predicts_and_ranks_as_a_cross_encoder(finished: Finished) -> None:
