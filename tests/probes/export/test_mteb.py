@@ -60,9 +60,14 @@ def test_scores_are_those_of_the_cosines_of_a_cache(mteb: Any, decoder: Decoder,
 def test_one_pass_serves_every_layer(
     mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = []
+    runs: list[int] = []
     run = extraction.Extraction.run
-    monkeypatch.setattr(extraction.Extraction, "run", lambda self: (runs.append(len(self.texts)), run(self)))
+
+    def counted(self: extraction.Extraction) -> None:
+        runs.append(len(self.texts))
+        run(self)
+
+    monkeypatch.setattr(extraction.Extraction, "run", counted)
     task = fill_task(mteb.get_task("STSBenchmark"), pairs)
     run_mteb(decoder, ExtractionSpec(), [task], out=tmp_path / "mteb", caches=tmp_path / "caches")
     assert len(runs) == 2, "one extraction for each side of the pairs, whatever the number of layers"
