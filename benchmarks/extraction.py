@@ -19,7 +19,8 @@ from extract.inputs.text_encoder import TextEncoder
 from extract.linear import QuickLinear
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec, batch_limits
-from extract.wiring.capture import forward_inputs, pool_batch
+from extract.wiring.capture import pool_batch
+from extract.wiring.forward import forward_inputs
 from probes.tasks import load_task
 
 N_SENTENCES = 512

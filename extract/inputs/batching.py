@@ -10,8 +10,9 @@ from jaxtyping import Bool, Int, Int8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.inputs.roles import PADDING, TEXT
 from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import PADDING, TEXT, EncodedText
+from extract.inputs.tokenised import EncodedText
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class BatchWords:
     n_words: NDArray[np.int32]  # `(B,)` words per row
     word_start: NDArray[np.int32]  # `(B,)` position of a row's first word among the words of its text
     first_word: int = 0  # position of the first word of the batch in the cache
+    echo: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # `starts` and `counts` in the last copy of a text
 
 
 @dataclass(frozen=True)
@@ -159,14 +161,19 @@ def _collate_words(
     held = [text.words for text in texts if text.words is not None]
     if len(held) < len(texts):
         return None
-    starts = [
-        words.columns[:, 0] + b * columns + begin for b, (words, begin) in enumerate(zip(held, begins, strict=True))
-    ]
+
+    def places(columns_of: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        starts = [of[:, 0] + b * columns + begin for b, (of, begin) in enumerate(zip(columns_of, begins, strict=True))]
+        return np.concatenate(starts), np.concatenate([of[:, 1] - of[:, 0] for of in columns_of])
+
+    echoes = [words.echo for words in held if words.echo is not None]
+    starts, counts = places([words.columns for words in held])
     return BatchWords(
-        starts=np.concatenate(starts),
-        counts=np.concatenate([words.columns[:, 1] - words.columns[:, 0] for words in held]),
+        starts=starts,
+        counts=counts,
         flags=np.concatenate([words.flags for words in held]),
         n_words=np.array([len(words.flags) for words in held], np.int32),
         word_start=np.array([words.start for words in held], np.int32),
         first_word=first_word,
+        echo=places(echoes) if len(echoes) == len(held) else None,
     )

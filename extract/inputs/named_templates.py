@@ -1,8 +1,7 @@
 """Named templates, and where they come from. A new one is a row of `TEMPLATES`; loads nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 from extract.errors import unknown_name
@@ -22,7 +21,14 @@ class NamedTemplate:
     """
 
     source: str
-    fields: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    fields: Mapping[str, Any]
+
+    def show(self) -> str:
+        """Write the row of a text X, and what else is filled in."""
+        told = dict(self.fields)
+        text = "X" + (told.pop("joiner", " ") + "X") * (told.pop("repeat", 1) - 1)
+        row = told.pop("instruction", "") + text + told.pop("suffix", "")
+        return ", ".join([repr(row), *(f"{key} {value!r}" for key, value in told.items())])
 
 
 def _prompt(source: str, before: str, after: str, **more: Any) -> NamedTemplate:

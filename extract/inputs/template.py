@@ -132,8 +132,13 @@ class InputTemplate:
         is_chat, is_repeated = self.chat != "none", self.repeat > 1
         yield is_repeated and bool(self.spans), "a text that is repeated has no spans; set repeat to 1, or no spans."
         yield (
-            is_repeated and self.on_long == "windows",
-            "on_long is 'windows', but a repeated text is read in one row; allowed: 'truncate' or 'error'.",
+            self.on_long == "windows" and (is_repeated or is_chat or bool(self.suffix)),
+            "on_long is 'windows', but what a template writes after a text belongs to one row; allowed: 'truncate' or "
+            "'error', or no suffix, repeat and chat.",
+        )
+        yield (
+            self.on_long == "windows" and len(split_names(self.name)) > 1,
+            "on_long is 'windows', but the rows of several templates would differ; allowed: 'truncate' or 'error'.",
         )
         yield (
             self.last == "eos" and self.eos == "none",

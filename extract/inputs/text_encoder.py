@@ -7,9 +7,10 @@ import numpy as np
 
 from extract.errors import InputError
 from extract.inputs.joined import JoinedText
+from extract.inputs.roles import TEXT
 from extract.inputs.spans import read_spans
 from extract.inputs.template import InputTemplate
-from extract.inputs.tokenised import TEXT, EncodedText, Tokeniser, fit_columns
+from extract.inputs.tokenised import EncodedText, Tokeniser
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +29,7 @@ class TextEncoder:
                 "on_long is 'windows', but these are plain texts: a text has one latent and cannot be put together "
                 "from windows; allowed: 'truncate' or 'error', or texts with their words."
             )
-        self._tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+        self._tokenise = Tokeniser(tokenizer, template)
         self.template = template
         self.spans = read_spans(template.spans)
         self.max_tokens = min(window, template.max_tokens or window)
@@ -37,19 +38,19 @@ class TextEncoder:
         """Encode texts, each into one row with at least one token of role `TEXT`.
 
         Raises:
-            InputError: As `Tokeniser` and `fit_columns`, or a text without tokens. The message names the text by its
-                beginning and its position, `texts[0]` being at `first_index`.
+            InputError: As by `Tokeniser`, its `fit` and its `row`, or a text without tokens. The message names the text
+                by its beginning and its position, `texts[0]` being at `first_index`.
         """
         encoded: list[EncodedText] = []
         for item in self._tokenise(texts, first_index=first_index):
-            kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
-            ids, roles = item.ids[kept], item.roles[kept]
-            if TEXT not in roles:
+            fitted, kept = self._tokenise.fit(item, max_tokens=self.max_tokens)
+            if TEXT not in fitted.roles[kept]:
                 raise InputError(
                     f"{item.label} has no token to pool over; give a text with at least one visible character."
                 )
-            spans = item.number_spans(self.spans, kept)
-            encoded.append(EncodedText(ids, roles, len(kept) < len(item.ids), spans, item.index))
+            is_cut = len(kept) < len(item.ids)
+            spans = fitted.number_spans(self.spans, kept)
+            encoded.append(self._tokenise.row(fitted, kept, is_truncated=is_cut, spans=spans))
         return encoded
 
 
@@ -65,7 +66,7 @@ def cut_at_tokens(
         For each text, for each of its words, the characters inside the word at which a piece begins; the first is 0.
         Nothing is cut off at the template's `max_tokens`.
     """
-    tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+    tokenise = Tokeniser(tokenizer, template)
     found = []
     for item, text in zip(tokenise([text.text for text in texts]), texts, strict=True):
         offsets = item.offsets[item.text_columns]

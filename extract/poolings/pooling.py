@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from extract.inputs.batching import Batch
-from extract.inputs.tokenised import PADDING, SPECIAL, TEXT
+from extract.inputs.roles import PADDING, SPECIAL, TEXT
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class PoolingIndex:
         copies: `(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text.
         roles: `(B, T)` int8, roles of `extract.inputs.tokenised`.
         spans: `(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans.
+        reba: `(B, T, T)` float32, weights of `extract.poolings.reba`; None before the attention of all blocks is known.
     """
 
     weights: Tensor
@@ -33,6 +34,7 @@ class PoolingIndex:
     copies: Tensor
     roles: Tensor
     spans: Tensor | None = None
+    reba: Tensor | None = None
 
 
 def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
@@ -63,7 +65,8 @@ def _take(hidden: Float[Tensor, "B T D"], columns: Int[Tensor, " B"]) -> Float[T
     return hidden[torch.arange(hidden.shape[0], device=hidden.device), columns].to(torch.float32)
 
 
-def _weigh(hidden: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Float[Tensor, "B D"]:
+def pool_weights(hidden: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Float[Tensor, "B D"]:
+    """Sum the tokens of each row with weights, in float32; whatever a token of weight zero holds."""
     # A masked sum rather than a product over all columns: a pad column may hold NaN, and 0 * NaN is NaN.
     kept = hidden.to(torch.float32).masked_fill(weights.unsqueeze(-1) == 0, 0.0)
     return torch.bmm(weights.unsqueeze(1), kept).squeeze(1)
@@ -83,13 +86,13 @@ def pool_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tens
     """Average the text tokens of each row in float32."""
     if index.is_full:
         return hidden.mean(1, dtype=torch.float32)
-    return _weigh(hidden, index.weights) / index.counts
+    return pool_weights(hidden, index.weights) / index.counts
 
 
 def pool_weighted_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
     """Average the text tokens with weights 1, 2, 3 ... along the text (SGPT position weighting)."""
     ranks = index.weights.cumsum(1) * index.weights
-    return _weigh(hidden, ranks / ranks.sum(1, keepdim=True))
+    return pool_weights(hidden, ranks / ranks.sum(1, keepdim=True))
 
 
 def pool_max(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
@@ -109,3 +112,15 @@ def pool_median(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Te
     n = index.counts.long().unsqueeze(-1).expand(-1, 1, hidden.shape[-1])
     median = (ordered.gather(1, (n - 1) // 2) + ordered.gather(1, n // 2)).squeeze(1) / 2
     return torch.where(ordered[:, -1].isnan(), float("nan"), median)  # NaN sorts last and must not be hidden
+
+
+def pool_echo_last(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Take the last token of the last copy of the text (echo embeddings, 2402.15449)."""
+    columns = torch.arange(index.copies.shape[1], device=index.copies.device)
+    return _take(hidden, torch.where(index.copies > 1, columns, -1).amax(1))
+
+
+def pool_echo_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
+    """Average the tokens of all copies of the text but the first, which have seen the whole text."""
+    weights = (index.copies > 1).to(torch.float32)
+    return pool_weights(hidden, weights / weights.sum(1, keepdim=True))

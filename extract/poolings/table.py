@@ -1,9 +1,11 @@
 """Poolings by name. A new one is a function in `pooling` or `word_pooling`, and a row here."""
 
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from extract.errors import UnknownNameError, unknown_name
+from extract.errors import InputError, UnknownNameError, unknown_name
+from extract.inputs.template import InputTemplate
 from extract.masks.kinds import MaskKind, parse_kind
 from extract.masks.plan import MaskPlan
 from extract.names import later
@@ -29,11 +31,54 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
         later("extract.poolings.pooling:pool_median"),
         "the median of each dimension over the text tokens, whatever a few outliers do",
     ),
+    "echo-last": (
+        later("extract.poolings.pooling:pool_echo_last"), "the last token of the last copy of a repeated text"
+    ),
+    "echo-mean": (
+        later("extract.poolings.pooling:pool_echo_mean"),
+        "the mean of the tokens of a repeated text, the first copy left out",
+    ),
+    "reba-last": (
+        later("extract.poolings.reba:pool_reba_last"),
+        "ReBA: the last token of the first copy and what follows, weighed by attention back to it",
+    ),
+    "reba-mean": (
+        later("extract.poolings.reba:pool_reba_mean"), "ReBA: the mean over the tokens of the first copy of such sums"
+    ),
 }  # fmt: skip
+TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
+    "token:N": (
+        r"token:(0|-?[1-9]\d*)", later("extract.poolings.token_sets:select_token"),
+        "the token at a position of the text, in its last copy: from 0, or from the end if negative",
+    ),
+    "last:N": (
+        r"last:([1-9]\d*)", later("extract.poolings.token_sets:select_last"),
+        "the mean of the last N tokens up to the one that `last` reads, other specials left out",
+    ),
+    "role:NAME": (
+        r"role:(instruction|text|suffix|joiner|chat)", later("extract.poolings.token_sets:select_role"),
+        "the mean of the tokens with a role: instruction, text, suffix, joiner or chat",
+    ),
+    "span": (
+        r"span()", later("extract.poolings.token_sets:select_span"),
+        "the mean of the tokens in the spans of the template",
+    ),
+    "span:N": (
+        r"span:(\d+)", later("extract.poolings.token_sets:select_span"), "the mean of the tokens in one span, from 0"
+    ),
+}  # fmt: skip
+"""Poolings with an argument: how their names are written, which tokens they average."""
 WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     "first": (later("extract.poolings.word_pooling:pool_first_token"), "the first token of the word"),
     "last": (later("extract.poolings.word_pooling:pool_last_token"), "the last token of the word"),
     "mean": (later("extract.poolings.word_pooling:pool_mean_of_tokens"), "the mean of the tokens of the word"),
+    "echo": (later("extract.poolings.word_pooling:pool_echo"), "the mean of its tokens in the last copy of the text"),
+    "echo-first": (later("extract.poolings.word_pooling:pool_echo_first"), "the first of these tokens"),
+    "echo-last": (later("extract.poolings.word_pooling:pool_echo_last"), "the last of these tokens"),
+    "reba": (
+        later("extract.poolings.reba:pool_reba_words"),
+        "ReBA: the word in the first copy and what follows, weighed by attention back to it; the mean of its tokens",
+    ),
 }
 SHIPPED = {"pooling": tuple(POOLINGS), "word pooling": tuple(WORD_POOLINGS)}
 AUTO = "auto"
@@ -83,11 +128,36 @@ def _register(
 
 
 def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Check names from `POOLINGS`, or one name, and drop repeats; raises as `check_names`."""
+    """Check names of poolings, or one name, and drop repeats; raises as `check_names`."""
     chosen = [names] if isinstance(names, str) else list(names)
+    sets = [name for name in chosen if find_token_set(name)]
     for name in chosen:
-        find_own("pooling", name, known=POOLINGS, add=register_pooling)
-    return check_names("pooling", chosen, POOLINGS)
+        if name not in sets:
+            find_own("pooling", name, known=POOLINGS, add=register_pooling)
+    return check_names("pooling", chosen, [*POOLINGS, *sets], shown=[*POOLINGS, *TOKEN_SETS])
+
+
+def find_pooling(name: str) -> Pooling:
+    """Find the function of a pooling by a name that `select_poolings` has checked."""
+    found = find_token_set(name)
+    return later("extract.poolings.token_sets:pool_tokens", *found) if found else POOLINGS[name][0]
+
+
+def find_token_set(name: str) -> tuple[Pooling, str] | None:
+    """Find the function that selects the tokens of a pooling with an argument, and the argument; None for others."""
+    for pattern, select, _ in TOKEN_SETS.values():
+        if found := re.fullmatch(pattern, name):
+            return select, found[1]
+    return None
+
+
+def check_template(names: Iterable[str], template: InputTemplate) -> None:
+    """Refuse poolings of texts or of words that a template has no tokens for: `InputError` names the first."""
+    for name in names:
+        if name.startswith("echo") and min(member.repeat for member in template.members) < 2:
+            raise InputError(f"the pooling {name!r} reads a further copy of a text; set template.repeat to 2 or more.")
+        if name.startswith("span") and find_token_set(name) and not template.spans:
+            raise InputError(f"the pooling {name!r} reads spans and none are given; set template.spans.")
 
 
 def check_word_poolings(names: Iterable[str]) -> tuple[str, ...]:
@@ -123,12 +193,17 @@ def _sides(kind: MaskKind) -> set[str]:
     return {side for side, part in (("back", matrix.tril(-1)), ("ahead", matrix.triu(1))) if bool(part.any())}
 
 
-def check_names(noun: str, names: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
-    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all."""
+def check_names(
+    noun: str, names: Iterable[str], allowed: Collection[str], *, shown: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Check names against those allowed and drop repeats; `UnknownNameError` for an unknown name or none at all.
+
+    `shown` are those that the error lists, where they are not those allowed.
+    """
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in allowed:
-            raise unknown_name(noun, name, allowed)
+            raise unknown_name(noun, name, shown or allowed)
     if not chosen:
-        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(allowed)}.")
+        raise UnknownNameError(f"no {noun} was selected. Allowed: {', '.join(shown or allowed)}.")
     return chosen

@@ -1,12 +1,14 @@
 """Word poolings: the hidden states of a word's tokens become one vector; a new one is a function and a table row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
+from extract.errors import InputError
 from extract.inputs.batching import BatchWords
 
 
@@ -20,6 +22,8 @@ class WordIndex:
         tokens: `(M,)` int64 places of all tokens of all words; a token that two words share is listed twice.
         offsets: `(W,)` int64 where each word begins in `tokens`.
         has_no_latent: `(W, 1)` bool, words without a latent; None if there are none.
+        reba: `(B, T, T)` float32, weights of `extract.poolings.reba`; None before the attention of all blocks is known.
+        echo: The same in the last copy of a repeated text; None without another copy.
     """
 
     first: Tensor
@@ -27,14 +31,21 @@ class WordIndex:
     tokens: Tensor
     offsets: Tensor
     has_no_latent: Tensor | None
+    reba: Tensor | None = None
+    echo: "WordIndex | None" = None
 
 
 def index_words(words: BatchWords, device: torch.device) -> WordIndex:
     """Work out the index of a batch's words, on the device of the hidden states."""
-    offsets = np.cumsum(words.counts) - words.counts
-    tokens = np.arange(int(words.counts.sum())) + np.repeat(words.starts - offsets, words.counts)
-    is_read = words.counts > 0
-    first, last = np.where(is_read, words.starts, 0), np.where(is_read, words.starts + words.counts - 1, 0)
+    made = _index_places(words.starts, words.counts, device)
+    return made if words.echo is None else replace(made, echo=_index_places(*words.echo, device))
+
+
+def _index_places(starts: NDArray[np.int64], counts: NDArray[np.int64], device: torch.device) -> WordIndex:
+    offsets = np.cumsum(counts) - counts
+    tokens = np.arange(int(counts.sum())) + np.repeat(starts - offsets, counts)
+    is_read = counts > 0
+    first, last = np.where(is_read, starts, 0), np.where(is_read, starts + counts - 1, 0)
     return WordIndex(
         first=torch.from_numpy(first).to(device),
         last=torch.from_numpy(last).to(device),
@@ -64,3 +75,24 @@ def pool_mean_of_tokens(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Flo
     flat = hidden.reshape(-1, hidden.shape[-1]).to(torch.float32)
     # One pass over the tokens in their order: no scattered additions, so the same bits on every run of a GPU.
     return torch.nn.functional.embedding_bag(index.tokens, flat, index.offsets, mode="mean")
+
+
+def _echo(index: WordIndex) -> WordIndex:
+    if index.echo is None:
+        raise InputError("words are read in a further copy of their text, and there is none; set template.repeat to 2.")
+    return index.echo
+
+
+def pool_echo(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Float[Tensor, "W D"]:
+    """Average the tokens of each word in the last copy of its text; zeros where it has none."""
+    return pool_mean_of_tokens(hidden, _echo(index))
+
+
+def pool_echo_first(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Float[Tensor, "W D"]:
+    """Take the first token of each word in the last copy of its text."""
+    return pool_first_token(hidden, _echo(index))
+
+
+def pool_echo_last(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Float[Tensor, "W D"]:
+    """Take the last token of each word in the last copy of its text."""
+    return pool_last_token(hidden, _echo(index))

@@ -1,7 +1,7 @@
 """Latents of a few texts, or of their words, in memory: no cache is written."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from extract.run.spec import ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
+from extract.wiring.taps import layer_widths
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +51,23 @@ class EmbeddedWords:
 def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec) -> Float[Tensor, "L P N D"]:
     """Compute latents of texts in memory, on the CPU: those of an extraction before they are rounded for the store.
 
+    Taps that are narrower than the others end in zeros.
+
     Raises:
         InputError: A text that cannot be pooled; names it.
     """
+    if len(spec.members) > 1:
+        return torch.stack([embed_texts(decoder, texts, spec=each) for each in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
     return embed_rows(decoder, encoder(texts), spec, spec.poolings)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
     """Compute latents of words as `embed_texts` does; `InputError` also for a lost word under the policy `error`."""
+    if len(spec.members) > 1:
+        parts = [embed_words(decoder, texts, spec=each) for each in spec.members]
+        latents = torch.stack([part.latents for part in parts]).mean(0)
+        return replace(parts[0], latents=latents, flags=np.bitwise_or.reduce([part.flags for part in parts]))
     encoder = make_encoder(decoder, spec, has_words=True)
     encoded = encoder(texts)
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
@@ -77,7 +86,7 @@ def embed_rows(
     has_words = any(item.words is not None for item in encoded)
     counts = [1 if item.words is None else len(item.words.flags) for item in encoded]
     starts = np.cumsum([0, *counts])
-    width = decoder.description.width
+    width = max([decoder.description.width, *layer_widths(decoder, spec.mask_plan, layers).values()])
     token_bytes = len(layers) * len(poolings) * width * 4 if has_words else 0
     most, fewest = batch_limits(spec, decoder.device, token_bytes=token_bytes)
     groups = group_by_length(
@@ -85,9 +94,9 @@ def embed_rows(
         batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length,
     )  # fmt: skip
     latents = torch.empty(len(layers), len(poolings), int(starts[-1]), width)
-    with plan_in_force(decoder, spec.mask_plan):
+    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
         for group in groups:
             batch = collate([encoded[i] for i in group], group)
             places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group])
-            latents[:, :, places] = pool_batch(decoder, batch, poolings=poolings, layers=layers).cpu()
+            latents[:, :, places] = pool_batch(decoder, batch, poolings=poolings, layers=layers, reba=spec.reba).cpu()
     return latents

@@ -9,7 +9,9 @@ import numpy as np
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import collate, group_by_length
 from extract.inputs.joined import JoinedText
-from extract.inputs.tokenised import TEXT, EncodedText, WordColumns
+from extract.inputs.roles import TEXT
+from extract.inputs.shown import show_row
+from extract.inputs.tokenised import EncodedText, WordColumns
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
 from extract.run.word_encoder import make_encoder
 from extract.store.layout import array_shapes
@@ -35,6 +37,7 @@ class Estimate:
         tokens_per_second: The median of a few batches of these texts, after others to warm up, scaled to all lengths.
         seconds: Estimated time of the computation.
         n_words: Words over all texts; 0 for whole texts.
+        example: The first row, written out with roles.
     """
 
     n_rows: int
@@ -45,6 +48,7 @@ class Estimate:
     tokens_per_second: float
     seconds: float
     n_words: int = 0
+    example: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -72,11 +76,12 @@ def estimate_extraction(
     encoder = make_encoder(decoder, spec, has_words=manifest.words is not None)
     lengths: list[int] = []
     n_truncated = 0
-    rate = 0.0
+    rate, example = 0.0, ""
     for start in range(0, len(texts), WINDOW_TEXTS):
         encoded = encoder(texts[start : start + WINDOW_TEXTS], first_index=start)
         lengths += [len(item.ids) for item in encoded]
         n_truncated += sum(item.is_truncated for item in encoded)
+        example = example or show_row(encoded[0], decoder.tokenizer)
         rate = rate or _measure(decoder, encoded, spec=spec, manifest=manifest)
     sizes = {
         name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
@@ -84,7 +89,9 @@ def estimate_extraction(
     n_tokens = sum(lengths)
     n_words = 0 if manifest.words is None else int(manifest.words["n_words"])
     seconds = _work(decoder, lengths) / rate
-    return Estimate(len(lengths), n_tokens, n_truncated, max(lengths), sizes, n_tokens / seconds, seconds, n_words)
+    return Estimate(
+        len(lengths), n_tokens, n_truncated, max(lengths), sizes, n_tokens / seconds, seconds, n_words, example
+    )  # fmt: skip
 
 
 def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: ExtractionSpec, manifest: Manifest) -> float:
@@ -98,12 +105,14 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
     picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
     rates: list[float] = []
     first = time.perf_counter()
-    with plan_in_force(decoder, spec.mask_plan):
+    with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
         for k in (*[picks[N_TIMED // 2]] * N_WARM, *picks):
             rows = _beginnings([encoded[i] for i in groups[k]], most=most)
             batch = collate(rows, range(len(rows)))
             began = time.perf_counter()
-            pool_batch(decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"]).cpu()
+            pool_batch(
+                decoder, batch, poolings=manifest.poolings, layers=manifest.identity["layers"], reba=spec.reba
+            ).cpu()
             ended = time.perf_counter()
             rates.append(_work(decoder, [len(row.ids) for row in rows]) / (ended - began))
             if len(rates) >= N_WARM + FEWEST_TIMED and ended - first > MOST_SECONDS:
@@ -130,7 +139,8 @@ def _cut(row: EncodedText, most: int) -> EncodedText:
     words = row.words
     if words is not None:
         n_words = max(1, int(np.searchsorted(np.maximum.accumulate(words.columns[:, 1]), most, side="right")))
-        words = WordColumns(words.columns[:n_words].clip(max=most), words.flags[:n_words], words.start)
+        echo = None if words.echo is None else words.echo[:n_words].clip(max=most)
+        words = WordColumns(words.columns[:n_words].clip(max=most), words.flags[:n_words], words.start, echo)
     spans = None if row.spans is None else row.spans[:most]
     copy_of = row.copies[:most]
     return replace(

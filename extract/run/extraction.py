@@ -22,6 +22,7 @@ from extract.inputs.joined import JoinedText, digest_texts
 from extract.poolings.guard import require_no_padding
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.table import POOLINGS, SHIPPED
+from extract.proofs.certificate import check_batch_invariance, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
@@ -35,7 +36,6 @@ from extract.store.rounding import name_latent, refuse_latent, round_latents
 from extract.store.writer import StoreWriter
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
-from extract.wiring.certificate import check_batch_invariance, check_influence
 
 
 @contextmanager
@@ -108,7 +108,7 @@ class Extraction:
 
     def run(self) -> None:
         """Fill the store and write its certificate; raises as `extract_latents`."""
-        with plan_in_force(self.decoder, self.spec.mask_plan):
+        with plan_in_force(self.decoder, self.spec.mask_plan, looks_inside=self.spec.looks_inside):
             started = time.monotonic()
             is_done = self.writer.done_rows()
             certificate = self.certify()
@@ -127,7 +127,9 @@ class Extraction:
         """Certify the plan in force before anything is computed with it."""
         n_rows, n_tokens = self.largest_batch()
         if not isinstance(self.texts[0], JoinedText):
-            own = {name: POOLINGS[name][0] for name in self.poolings if name not in SHIPPED["pooling"]}
+            own = {
+                name: POOLINGS[name][0] for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]
+            }
             require_no_padding(own, self.decoder.description.width)
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
@@ -160,7 +162,9 @@ class Extraction:
             closing(Ahead(self.batches(is_done))) as batches,
         ):
             for batch in batches:
-                latents = pool_batch(self.decoder, batch, poolings=self.poolings, layers=self.layers)
+                latents = pool_batch(
+                    self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
+                )
                 sink.put((batch, self.to_storage(batch, latents)))
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:

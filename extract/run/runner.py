@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -11,10 +12,12 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.digest import digest_rows
 from extract.errors import InputError, TruncationWarning
+from extract.inputs.frame import digest_chat
 from extract.inputs.joined import JoinedText, digest_texts, require_words
 from extract.linear import describe_products
 from extract.masks.plan import MaskPlan
 from extract.own.names import describe_own
+from extract.poolings.reba_options import REBA
 from extract.poolings.table import select_poolings, select_word_poolings
 from extract.run.extraction import Extraction, open_store
 from extract.run.progress import ExtractionProgress
@@ -24,7 +27,9 @@ from extract.run.workers import Workers
 from extract.store.cache import LatentCache
 from extract.store.disk import require_locks
 from extract.store.manifest import Manifest, build_identity
+from extract.store.mean import MeanCache
 from extract.store.reuse import cache_path, find_cache
+from extract.wiring.taps import layer_widths
 
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 Text = TypeVar("Text", bound=str | JoinedText)
@@ -68,12 +73,14 @@ def describe_extraction(
 
     Raises:
         UnknownNameError: A layer this decoder does not have.
+        DecoderError: A tap that its family does not show, or not under this plan.
         InputError: Windows are asked for, and the texts are plain or one cannot be read.
     """
     plan = spec.mask_plan
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
     words = _describe_words(decoder, texts, spec)
     layers = select_layers(spec.layers, len(decoder.blocks))
+    widths = layer_widths(decoder, plan, layers)
     n_pooled = 0 if words is None else len(words["poolings"]) * len(layers)
     token_bytes = n_pooled * decoder.description.width * 4
     batch_tokens, min_tokens = batch_limits(spec, decoder.device, token_bytes=token_bytes)
@@ -84,10 +91,13 @@ def describe_extraction(
         "storage_dtype": spec.storage_dtype,
         "n_rows": count_rows(decoder, texts, spec) if n_rows is None else n_rows,
         "text_digest": digest_rows(digest_texts(texts)),
-        # The identity of a cache without words, or of a plan whose rules never changed, has no such field.
+        # The identity of a cache without words taps or ReBA, or of a plan whose rules never changed, has no such field.
         **({} if words is None else {"words": words}),
         **({"rules": plan.rules} if plan.rules else {}),
+        **({"widths": widths} if widths else {}),
+        **({"reba": asdict(spec.reba)} if REBA & {*(spec.poolings if words is None else words["poolings"])} else {}),
         **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
+        **({"chat": digest_chat(decoder.tokenizer)} if any(t.chat != "none" for t in spec.template.members) else {}),
     }
     identity = build_identity(
         decoder=decoder.description.to_dict(),
@@ -170,7 +180,7 @@ def extract_latents(
         workers: This process's place in a group that writes one store together.
 
     Returns:
-        The whole cache.
+        The whole cache; a `MeanCache` of several where the template's name is that of several.
 
     Raises:
         InputError: A text that cannot be pooled; named.
@@ -182,6 +192,10 @@ def extract_latents(
     """
     unique = unique_texts(texts)
     manifest = describe_extraction(decoder, unique, spec)
+    if len(spec.members) > 1:
+        how: dict[str, Any] = {"folder": folder, "progress": progress, "workers": workers}
+        parts = [extract_latents(decoder, unique, spec=each, **how) for each in spec.members]
+        return MeanCache(parts, identity=manifest.identity)
     cache = find_cache(Path(folder), manifest.identity)
     if cache is None:
         require_locks()  # said before texts are tokenised, not after it

@@ -10,7 +10,8 @@ from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
-from extract.poolings.table import check_word_poolings, select_poolings
+from extract.poolings.reba_options import REBA, RebaOptions
+from extract.poolings.table import check_template, check_word_poolings, select_poolings
 from extract.store.dtypes import STORAGE_DTYPES
 
 if TYPE_CHECKING:
@@ -57,17 +58,42 @@ class ExtractionSpec:
     """Poolings (`icecore list poolings`)."""
     words: WordSpec = field(default_factory=WordSpec)
     """How words are read, where the texts come with their words; the poolings of whole texts are then not stored."""
+    reba: RebaOptions = field(default_factory=RebaOptions)
+    """Which attention the ReBA poolings use; without them it says nothing."""
     layers: tuple[str, ...] = ("all",)
-    """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`."""
+    """Layers: names, numbers (12 is `block_12`, -1 the last layer), or `all`, `blocks`, `upper-half`; and taps inside
+    blocks: names such as `block_07.value`, or `taps:value`, `taps:attention`, `taps:mid` of every block."""
     storage_dtype: str = "float32"
     """How latents are stored: `float32`, `float16` or `bfloat16`."""
     batch_tokens: int | None = None
     """Most tokens per batch, padding included; chosen for the device when absent."""
 
+    @property
+    def looks_inside(self) -> bool:
+        """Whether states inside blocks are read, so that the decoder is wired under a causal plan too."""
+        return bool(self._reba) or any("." in layer or layer.startswith("taps:") for layer in self.layers)
+
+    @property
+    def _reba(self) -> list[str]:
+        return [name for name in (*self.poolings, *self.words.poolings) if name in REBA]
+
     @cached_property
     def mask_plan(self) -> MaskPlan:
         """The plan, read once."""
         return parse_plan(self.plan)
+
+    @property
+    def members(self) -> tuple["ExtractionSpec", ...]:
+        """The settings of the extractions whose latents are averaged: these, unless the template is several."""
+        templates = self.template.members
+        return (self,) if len(templates) == 1 else tuple(self.with_template(each) for each in templates)
+
+    def with_template(self, template: InputTemplate) -> "ExtractionSpec":
+        """Return the same settings with another template."""
+        changed = copy(self)
+        vars(changed).update(template=template)
+        changed.__post_init__()
+        return changed
 
     def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
         """Return the same settings under another plan, which is checked against them but not read from text again."""
@@ -84,7 +110,13 @@ class ExtractionSpec:
             raise InputError(
                 f"the plan {plan.text!r} needs spans and none are given; set template.spans to 'random:SEED' or a file."
             )
-        select_poolings(self.poolings)
+        check_template(select_poolings(self.poolings), self.template)
+        check_template(self.words.poolings, self.template)
+        if self._reba and not plan.is_untouched:
+            raise InputError(
+                f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "
+                "choose the plan 'causal', or another pooling."
+            )
         if self.storage_dtype not in STORAGE_DTYPES:
             raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:

@@ -15,6 +15,7 @@ from extract.errors import ConfigError
 from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
+from extract.poolings.reba_options import REBA
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -28,6 +29,7 @@ from extract.run.runner import (
 )
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from extract.store.mean import MeanCache
 from extract.store.reuse import cache_path, find_cache
 from extract.wiring.applied import masks_in_force
 from extract.wiring.interface import Wiring
@@ -92,7 +94,14 @@ def sweep_latents(
         raise ConfigError("no plan was given to sweep over; give at least one.")
     sweep_cost(plans, len(decoder.blocks))
     unique = unique_texts(texts)
+    if len(spec.members) > 1:
+        how: dict[str, Any] = {"folder": folder, "progress": progress}
+        swept = [sweep_latents(decoder, unique, plans, spec=each, **how) for each in spec.members]
+        wanted = [describe_extraction(decoder, unique, spec.with_plan(plan)).identity for plan in plans]
+        return [MeanCache(parts, identity=each) for parts, each in zip(zip(*swept, strict=True), wanted, strict=True)]
     specs = {plan: spec.with_plan(plan) for plan in plans}
+    if any(name in REBA for name in (*spec.poolings, *spec.words.poolings)):
+        raise ConfigError("ReBA poolings need the causal plan alone; extract them by themselves, not in a sweep.")
     n_rows = count_rows(decoder, unique, spec)
     manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]

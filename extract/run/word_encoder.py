@@ -1,6 +1,7 @@
 """Texts with their words as rows of tokens: the columns each word is read at, and long texts in windows."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,22 +10,16 @@ from numpy.typing import NDArray
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.alignment import WORD_CUT, AlignedWords, align_words
+from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED, AlignedWords, align_words
 from extract.inputs.joined import JoinedText
+from extract.inputs.roles import SPECIAL, TEXT
 from extract.inputs.spans import read_spans
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import (
-    SPECIAL,
-    TEXT,
-    DroppedCharacters,
-    EncodedText,
-    TokenisedText,
-    Tokeniser,
-    WordColumns,
-    fit_columns,
-)
+from extract.inputs.tokenised import DroppedCharacters, EncodedText, TokenisedText, Tokeniser, WordColumns
 from extract.inputs.windows import place_words
+from extract.poolings.guard import require_tokens
+from extract.poolings.table import find_token_set
 from extract.run.spec import ExtractionSpec, WordSpec
 
 if TYPE_CHECKING:
@@ -47,7 +42,7 @@ class WordEncoder:
     def __init__(
         self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int, words: WordSpec
     ) -> None:
-        self._tokenise = Tokeniser(tokenizer, bos=template.bos, instruction=template.instruction)
+        self._tokenise = Tokeniser(tokenizer, template)
         self._dropped = DroppedCharacters(tokenizer)
         self.template, self.words = template, words
         self.spans = read_spans(template.spans)
@@ -69,7 +64,7 @@ class WordEncoder:
         plain = [text.text for text in texts]
         rows: list[EncodedText] = []
         for item, text in zip(self._tokenise(plain, first_index=first_index), texts, strict=True):
-            self._dropped.require_none(item, instruction=self.template.instruction)
+            self._dropped.require_none(item)
             rows += self._encode(item, text.spans)
         return rows
 
@@ -83,17 +78,38 @@ class WordEncoder:
         elif len(item.ids) > self.max_tokens and self.template.on_long == "windows":
             yield from self._windows(item, columns, aligned)
         else:
-            kept = fit_columns(item, max_tokens=self.max_tokens, on_long=self.template.on_long)
-            n_kept = len(columns) - (len(item.ids) - len(kept))
-            flags = aligned.flags | (~aligned.is_lost & (aligned.ends > n_kept)) * np.uint8(WORD_CUT)
-            numbers = item.number_spans(self.spans, kept)
-            yield self._row(item, kept, words=_words(aligned, flags, slice(None)), first_token=0, spans=numbers)
+            fitted, kept = self._tokenise.fit(item, max_tokens=self.max_tokens)
+            is_cut, read = aligned.ends > len(columns) - (len(item.ids) - len(kept)), aligned
+            if fitted is not item:  # written again without its end
+                read = align_words(fitted.offsets[fitted.text_columns], spans)
+                is_cut = (np.array([end for _, end in spans]) > fitted.n_characters) | read.is_lost
+            flags = aligned.flags & WORD_LOST | read.flags & WORD_SHARED | (~aligned.is_lost & is_cut) * WORD_CUT
+            words = _words(read, flags.astype(np.uint8), slice(None))
+            words = replace(words, echo=self._echo(fitted, spans, words)) if self.template.repeat > 1 else words
+            numbers = fitted.number_spans(self.spans, kept)
+            yield self._row(
+                fitted, kept, words=words, first_token=0, spans=numbers, is_cut=len(kept) < len(item.ids)
+            )  # fmt: skip
+
+    def _echo(
+        self, item: TokenisedText, spans: Sequence[tuple[int, int]], words: WordColumns
+    ) -> Int[np.ndarray, "W 2"]:
+        """Find the columns of each word in the last copy; those without a latent have none."""
+        columns, offsets = item.last_copy()
+        aligned = align_words(offsets, spans)
+        is_read = words.columns[:, 0] < words.columns[:, 1]
+        if (is_read & aligned.is_lost).any():
+            raise _lost(item, spans, int(np.argmax(is_read & aligned.is_lost)), where=" in the last copy")
+        found = np.zeros_like(words.columns)
+        starts, ends = aligned.starts[is_read], aligned.ends[is_read]
+        found[is_read] = np.stack([columns[starts], columns[ends - 1] + 1], axis=1) - int(self.words.shift)
+        return found
 
     def _windows(self, item: TokenisedText, columns: NDArray[np.int64], aligned: AlignedWords) -> Iterator[EncodedText]:
         others = np.flatnonzero(item.roles != TEXT)
         room = self.max_tokens - len(others)
         if room < 1:
-            fit_columns(item, max_tokens=self.max_tokens, on_long="truncate")  # raises
+            self._tokenise.fit(item, max_tokens=self.max_tokens)  # raises
         # A shifted word is read at the token before it too, which must then be in the window.
         needed = aligned.starts - (self.words.shift & (aligned.starts > 0) & ~aligned.is_lost)
         placed = place_words(needed, aligned.ends, n_tokens=len(columns), room=room)
@@ -104,14 +120,14 @@ class WordEncoder:
             first, last = np.searchsorted(placed.window_of, [window, window + 1])
             words = _words(aligned, flags, slice(first, last))
             some = None if spans is None else spans[kept]
-            yield self._row(item, kept, words=words, first_token=start, spans=some)
+            yield self._row(item, kept, words=words, first_token=start, spans=some, is_cut=False)
 
     def _row(
         self, item: TokenisedText, kept: NDArray[np.int64], *, words: WordColumns, first_token: int,
-        spans: NDArray[np.int64] | None,
+        spans: NDArray[np.int64] | None, is_cut: bool,
     ) -> EncodedText:  # fmt: skip
         """Make the row of some columns; the words' columns still count the text's own tokens."""
-        places = np.flatnonzero(item.roles[kept] == TEXT)
+        places = np.flatnonzero(item.copies[kept] == 1)
         has_latent = words.columns[:, 0] < words.columns[:, 1]
         starts, ends = (words.columns[has_latent] - first_token).T
         columns = np.zeros_like(words.columns)
@@ -121,11 +137,7 @@ class WordEncoder:
                 f"{item.label} begins with a word at its very first token, and words.shift reads a word at the token "
                 "before it: set template.bos to 'force'."
             )
-        is_truncated = self.template.on_long == "truncate" and len(kept) < len(item.ids)
-        return EncodedText(
-            item.ids[kept], item.roles[kept], is_truncated, spans, item.index,
-            WordColumns(columns, words.flags, words.start),
-        )  # fmt: skip
+        return self._tokenise.row(item, kept, is_truncated=is_cut, spans=spans, words=replace(words, columns=columns))
 
     def _without_text(self, item: TokenisedText, aligned: AlignedWords) -> EncodedText:
         """Make the row of a text all of whose words are lost: its specials, or one token where there is none."""
@@ -142,7 +154,16 @@ def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> 
     """Make the encoder of an extraction's texts; raises as the encoders do."""
     if has_words:
         return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
-    return TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+    encode = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+    if not any(map(find_token_set, spec.poolings)):
+        return encode
+
+    def encode_checked(texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
+        rows = encode(texts, first_index=first_index)
+        require_tokens(rows, texts, spec.poolings, first_index=first_index)
+        return rows
+
+    return encode_checked
 
 
 def _words(aligned: AlignedWords, flags: NDArray[np.uint8], some: slice) -> WordColumns:
@@ -152,9 +173,9 @@ def _words(aligned: AlignedWords, flags: NDArray[np.uint8], some: slice) -> Word
     return WordColumns(columns * is_kept[:, None], flags[some], int(some.start or 0))
 
 
-def _lost(item: TokenisedText, spans: Sequence[tuple[int, int]], word: int) -> InputError:
+def _lost(item: TokenisedText, spans: Sequence[tuple[int, int]], word: int, *, where: str = "") -> InputError:
     start, end = spans[word]
     return InputError(
-        f"no token covers word {word} ({item.text[start:end]!r}, characters {start} to {end}) of {item.label}: this "
-        "tokenizer drops it. Take it out of the text, or set words.on_lost to 'count' to flag it and go on."
+        f"no token covers word {word} ({item.text[start:end]!r}, characters {start} to {end}) of {item.label}{where}: "
+        "this tokenizer drops it. Take it out of the text, or set words.on_lost to 'count' to flag it and go on."
     )

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +109,19 @@ class LatentCache:
 
     @property
     def width(self) -> int:
-        """Dimension `D` of a latent."""
-        return int(self.identity["decoder"]["width"])
+        """Dimension `D` of a latent; `CacheError` where taps make it differ between layers."""
+        return self.width_of(self.layers)
+
+    def width_of(self, layers: Sequence[str]) -> int:
+        """Return the width that layers share; `CacheError` where they do not."""
+        widths = {self.manifest.width(layer): layer for layer in layers}
+        if len(widths) > 1:
+            listed = ", ".join(f"{layer} is {width} wide" for width, layer in widths.items())
+            raise CacheError(
+                f"layers of cache {str(self.path)!r} differ in width ({listed}), so they do not go into one array or "
+                "head; choose layers of one width."
+            )
+        return next(iter(widths))
 
     @property
     def storage_dtype(self) -> str:
@@ -186,11 +198,12 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A position outside the cache, or one that is not a whole number (such as a mask).
+            CacheError: A position outside the cache, one that is not a whole number (such as a mask), or layers that
+                differ in width.
         """
         index = self._check_places(np.asarray(rows))
         names = select_from(layers, self.layers)
-        gathered = torch.empty(len(names), len(index), self.width, dtype=torch.float32)
+        gathered = torch.empty(len(names), len(index), self.width_of(names), dtype=torch.float32)
         for slot, name in zip(gathered, names, strict=True):
             slot.copy_(self.layer(name, pooling)[index])
         return gathered
@@ -213,12 +226,11 @@ class LatentCache:
 
         Raises:
             UnknownNameError: A layer or pooling this cache does not have.
-            CacheError: A range that is not inside the cache.
+            CacheError: A range that is not inside the cache, or layers that differ in width.
         """
-        if not 0 <= start <= stop <= self._n_places:
-            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
+        self._check_range(start, stop)
         names = select_from(layers, self.layers)
-        shape = (len(names), stop - start, self.width)
+        shape = (len(names), stop - start, self.width_of(names))
         found = torch.empty(shape, dtype=torch.float32) if out is None else out
         if found.shape != shape or found.dtype != torch.float32 or not all(slot.is_contiguous() for slot in found):
             raise CacheError(
@@ -252,7 +264,8 @@ class LatentCache:
                 whole texts.
         """
         self._require_words()
-        return self._lookup.words(texts)
+        places = self._lookup.words(texts)
+        return replace(places, flags=self.word_flags[places.positions])
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
@@ -264,7 +277,7 @@ class LatentCache:
         """Whether each place has a latent, as words that were truncated or that no token covers have not."""
         if not self.is_words:
             return np.ones(len(self), np.bool_)
-        has_latent: NDArray[np.bool_] = (self._file.map("/words/flags") & (WORD_CUT | WORD_LOST)) == 0
+        has_latent: NDArray[np.bool_] = (self.word_flags & (WORD_CUT | WORD_LOST)) == 0
         return has_latent
 
     @property
@@ -342,10 +355,15 @@ class LatentCache:
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
         self._require_words()
-        flags = self._file.map("/words/flags")
+        flags = self.word_flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
         return {"n_words": self.n_words, **counts, "n_windows": self._lookup.n_split}
+
+    @property
+    def _row_digests(self) -> UInt64[np.ndarray, "N 2"]:
+        """`(N, 2)` the digest of each row's text, as two numbers."""
+        return np.ascontiguousarray(self._file.map("/rows/digest")).view(np.uint64)
 
     def _require_words(self) -> None:
         if not self.is_words:
@@ -369,6 +387,10 @@ class LatentCache:
     @cached_property
     def _lookup(self) -> RowLookup:
         return RowLookup(self._file)
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self._n_places:
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
 
     def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
         noun = "word" if self.is_words else "row"

@@ -47,6 +47,8 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
     for part in parts:
         found = {key: value for key, value in part.cache.identity.items() if key not in OF_TEXTS}
         covered = {key: wanted[key] for key in OPEN if set(found[key]) >= set(wanted[key])}
+        if "widths" in found:
+            covered["widths"] = {layer: width for layer, width in found["widths"].items() if layer in wanted["layers"]}
         require_same({**found, **covered}, wanted, where=repr(str(part.cache.path)))
     n_texts = sum(len(part.texts) for part in parts)
     if n_texts != manifest.identity["n_rows"]:
@@ -75,9 +77,7 @@ def _copy(writer: StoreWriter, part: CachePart, first: int, manifest: Manifest) 
     poolings, layers = manifest.identity["poolings"], manifest.identity["layers"]
     for start in range(0, len(part.texts), ROWS_AT_A_TIME):
         rows = rows_of_texts[start : start + ROWS_AT_A_TIME]
-        latents = np.stack(
-            [np.stack([_stored(cache, layer, pooling, rows) for pooling in poolings]) for layer in layers]
-        )
+        latents = [[_stored(cache, layer, pooling, rows) for pooling in poolings] for layer in layers]
         facts = {
             "digest": digest_texts(part.texts[start : start + ROWS_AT_A_TIME]),
             "n_tokens": cache.n_tokens[rows],

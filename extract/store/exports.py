@@ -106,7 +106,8 @@ class Selection:
 
     def blocks(self, n_arrays: int) -> Iterator[tuple[int, int]]:
         """Divide the latents into ranges of at most `BLOCK_BYTES` over `n_arrays` arrays."""
-        size = max(1, BLOCK_BYTES // (n_arrays * self.cache.width * 4))
+        widest = max(self.cache.width_of([layer]) for _, layer in self.arrays)
+        size = max(1, BLOCK_BYTES // (n_arrays * widest * 4))
         return ((start, min(start + size, self.n_places)) for start in range(0, self.n_places, size))
 
     @property
@@ -175,8 +176,11 @@ def _write_safetensors(chosen: Selection, file: BinaryIO) -> None:
     """Write the format's header and one tensor after the other: its own library would hold all of them in memory."""
     columns = {name: np.asarray(values) for name, values in chosen.columns().items() if not isinstance(values, list)}
     columns = {name: values.astype(np.uint8) if values.dtype == bool else values for name, values in columns.items()}
-    width, storage = chosen.cache.width, chosen.cache.storage_dtype
-    shapes = {f"{pooling}/{layer}": (storage, [chosen.n_places, width]) for pooling, layer in chosen.arrays}
+    storage = chosen.cache.storage_dtype
+    shapes = {
+        f"{pooling}/{layer}": (storage, [chosen.n_places, chosen.cache.width_of([layer])])
+        for pooling, layer in chosen.arrays
+    }
     shapes |= {name: (str(values.dtype), [len(values)]) for name, values in columns.items()}
     header: dict[str, Any] = {"__metadata__": chosen.metadata}
     end = 0

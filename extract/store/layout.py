@@ -43,11 +43,12 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
     storage = identity["storage_dtype"]
     if storage not in STORAGE_DTYPES:
         raise unknown_name("storage dtype", storage, STORAGE_DTYPES)
-    n_rows, width = int(identity["n_rows"]), int(identity["decoder"]["width"])
+    n_rows = int(identity["n_rows"])
     words = manifest.words
     n_latents = n_rows if words is None else int(words["n_words"])
+    dtype = np.dtype(STORAGE_DTYPES[storage]).type
     shapes: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
-        latent_path(manifest, pooling, layer): ((n_latents, width), np.dtype(STORAGE_DTYPES[storage]).type)
+        latent_path(manifest, pooling, layer): ((n_latents, manifest.width(layer)), dtype)
         for pooling in manifest.poolings
         for layer in identity["layers"]
     }

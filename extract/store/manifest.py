@@ -30,6 +30,10 @@ class Manifest:
         """Names of the poolings that are stored: of words where there are words, else of texts."""
         return tuple((self.words or self.identity)["poolings"])
 
+    def width(self, layer: str) -> int:
+        """Return the width of a layer: that of the decoder, unless it is a tap of another one."""
+        return int(self.identity.get("widths", {}).get(layer, self.identity["decoder"]["width"]))
+
     @property
     def id(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
@@ -65,8 +69,9 @@ def build_identity(
 ) -> dict[str, Any]:
     """Put an identity together from plain values; those of the decoder that do not decide numbers are left out.
 
-    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`, and for a
-    plan of which the meaning has changed since the first caches also `rules`.
+    `contents` are `poolings`, `layers`, `storage_dtype`, `n_rows` and `text_digest`; for words also `words`, for a plan
+    of which the meaning has changed since the first caches also `rules`, for taps of another width also `widths`,
+    for ReBA poolings also `reba`.
     """
     return {
         "schema": SCHEMA,

@@ -10,6 +10,7 @@ from typing import Any
 from extract.errors import CacheError, CacheIncompleteError, CacheWarning, IcecoreError, first_line
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, flatten
+from extract.store.mean import MeanCache, mean_parts
 
 
 def cache_path(folder: Path, manifest: Manifest) -> Path:
@@ -23,8 +24,13 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
     """Find a whole cache in a folder that holds what is wanted, one with the file name of `cache_path` first.
 
     It may hold further poolings, word poolings or layers, which are left out of what is returned. It is compared with
-    its checksums before that.
+    its checksums before that. What is the mean of several is found where each of them is.
     """
+    parts = mean_parts(identity)
+    if parts:
+        found = [find_cache(folder, part) for part in parts]
+        whole = [cache for cache in found if cache is not None]
+        return MeanCache(whole, identity=identity) if len(whole) == len(parts) else None
     wanted = Manifest(identity)
     for cache in whole_caches(folder, first=wanted.short_id):
         if cache.manifest.id == wanted.id or _covers(cache.identity, identity):
@@ -64,7 +70,7 @@ def _covers(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     one, other = flatten(found), flatten(wanted)
     open_axes = [axis for axis in ("poolings", "layers", "words.poolings") if axis in other]
     for key in one.keys() - other.keys():
-        if key.startswith(("own.pooling ", "own.word pooling ")):  # of a pooling that is not wanted
+        if key.startswith(("own.pooling ", "own.word pooling ", "widths.", "reba.")):  # of what is not wanted
             del one[key]
     return one.keys() == other.keys() and all(
         set(one[key]) >= set(other[key]) if key in open_axes else one[key] == other[key] for key in one

@@ -60,14 +60,15 @@ class StoreWriter:
         return np.frombuffer(raw, np.uint8).astype(np.bool_)
 
     def write_rows(
-        self, first: int, latents: NDArray[Any], *, poolings: Sequence[str], layers: Sequence[str],
-        rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
+        self, first: int, latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]], *, poolings: Sequence[str],
+        layers: Sequence[str], rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
     ) -> None:  # fmt: skip
         """Write consecutive rows: latents, then what is known of them, then, once that is on disk, the done flags.
 
         Args:
             first: Position of the first row.
-            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words.
+            latents: `(L, P, N, D)` in the stored dtype, `N` rows, or their words where the store holds words; of a
+                layer that is narrower only its own width is written.
             poolings: Names along `P`.
             layers: Names along `L`.
             rows: `digest` `(B, 16)`, `n_tokens` `(B,)` and `is_truncated` `(B,)`; for words also `first_word`,
@@ -77,7 +78,7 @@ class StoreWriter:
         try:
             place = first if words is None else words[0]
             arrays = [
-                (latent_path(self.manifest, pooling, layer), place, latents[k, p])
+                (latent_path(self.manifest, pooling, layer), place, latents[k][p][:, : self.manifest.width(layer)])
                 for k, layer in enumerate(layers)
                 for p, pooling in enumerate(poolings)
             ]

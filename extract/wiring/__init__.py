@@ -1,1 +1,1 @@
-"""A mask plan on a decoder: attention, capture of every layer, architectures, and the certificates."""
+"""A mask plan on a decoder: attention, capture of every layer and tap, and architectures."""

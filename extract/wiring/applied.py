@@ -15,9 +15,8 @@ from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.masks.plan import CAUSAL, MaskPlan
 from extract.wiring.arguments import wired_by_argument
-from extract.wiring.certificate import probe_layers, require_equal
 from extract.wiring.interface import Wiring, only_causal, require_attention, require_windows, wired
-from extract.wiring.isolation import short_windows
+from extract.wiring.untouched import probe_layers, require_equal, short_windows
 
 Blocks = tuple[nn.Module, ...]
 
@@ -212,17 +211,18 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
 
 
 @contextmanager
-def plan_in_force(decoder: Decoder, plan: MaskPlan) -> Iterator[Wiring | None]:
+def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = False) -> Iterator[Wiring | None]:
     """Put a plan in force until the `with` block ends.
 
-    A plan that is causal at every block leaves the decoder alone, on the path of transformers itself: it yields None.
+    A plan that is causal at every block leaves the decoder alone, on the path of transformers itself, and yields None;
+    unless `looks_inside`, where something inside blocks is read: then it is wired, causal at every block.
 
     Raises:
         UnknownNameError: The plan does not fit the number of blocks.
         DecoderError: The family does not let its attention be chosen; says which plan works.
     """
     kinds = plan.kinds(len(decoder.blocks))
-    if plan.is_untouched:
+    if plan.is_untouched and not looks_inside:
         yield None
         return
     with ExitStack() as stack:

@@ -70,6 +70,7 @@ def _hook(part: nn.Module, block: int, wiring: Wiring, family: str, stack: ExitS
         for owner, name, buffer in triangles:
             owner._buffers[name] = buffer.new_ones(()).expand(buffer.shape)
         wiring.attending = block
+        wiring.carriers[block] = part
         return call.args, call.kwargs
 
     def after(*_: object) -> None:

@@ -15,7 +15,7 @@ from extract.inputs.text_encoder import TextEncoder
 from extract.masks.plan import MaskPlan
 from extract.wiring.applied import Skip, masks_in_force, skip_in_force
 from extract.wiring.arguments import ScoreWatch
-from extract.wiring.capture import run_batch
+from extract.wiring.forward import run_batch
 from extract.wiring.interface import AttentionCall
 
 SINK_POSITIONS = 4

@@ -2,134 +2,52 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.layers import FINAL_NORM
+from extract.decoders.layers import FINAL_NORM, split_tap
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
-from extract.linear import QuickLinear
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.pooling import index_rows
-from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.poolings.reba import backward_weights
+from extract.poolings.reba_options import REBA, RebaOptions
+from extract.poolings.table import WORD_POOLINGS, find_pooling
 from extract.poolings.word_pooling import index_words
+from extract.wiring.forward import run_batch
+from extract.wiring.fused import FusedAttention
 from extract.wiring.interface import wiring_of
-
-FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
-"""What the code of a family raises where it cannot run as it is configured."""
-Visit = Callable[[int, Tensor], None]
-
-
-class _EnoughError(Exception):
-    """Raised by a hook once the topmost wanted layer has been seen, so that higher blocks are not computed."""
-
-
-def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None = None) -> None:
-    """Run a batch through a decoder and show every layer's hidden states to a visitor.
-
-    Args:
-        decoder: The frozen decoder.
-        batch: The batch, on any device.
-        visit: Called bottom up with the position of the layer (0 is the embedding, `L + 1` the final norm) and
-            its hidden states `(B, T, D)`; it must not keep them.
-        depth: Topmost position to visit; blocks above it are not computed. The final norm when absent.
-
-    Raises:
-        DecoderError: A block that does not hand on one `(B, T, D)` tensor.
-    """
-    top = len(decoder.blocks) + 1
-    wanted = top if depth is None else depth
-    wiring = wiring_of(decoder.blocks)
-    if wiring is not None:
-        spans = None if batch.spans is None else batch.spans.to(decoder.device)
-        wiring.begin(batch.is_real.to(decoder.device), spans)
-    with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
-        try:
-            output = decoder.module(**forward_inputs(decoder, batch))
-        except _EnoughError:
-            return
-        except FAMILY_FAULTS as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            why = " ".join(str(error).split()) or type(error).__name__
-            raise DecoderError(
-                f"the forward pass of the family {decoder.description.family!r} fails on a batch of "
-                f"{tuple(batch.ids.shape)} tokens ({type(error).__name__}: {why[:200]}); it cannot be "
-                "extracted with this release of transformers and this configuration."
-            ) from error
-        final = output.last_hidden_state
-        if final.shape[-1] != decoder.description.width:
-            raise DecoderError(
-                f"the {decoder.description.family!r} decoder projects its output from {decoder.description.width} to "
-                f"{final.shape[-1]} dimensions; choose layers without {FINAL_NORM!r}, for instance 'blocks'."
-            )
-        visit(top, final)
-
-
-def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
-    """Build the arguments of the forward call.
-
-    Without padding no mask is passed, which every attention implementation takes as plain causal and computes
-    fastest. With padding the mask and positions counted from the first real token are passed.
-    """
-    inputs: dict[str, Any] = {"input_ids": batch.ids.to(decoder.device, non_blocking=True), "use_cache": False}
-    if batch.is_padded:
-        is_real = batch.is_real.to(decoder.device, non_blocking=True)
-        inputs["attention_mask"] = is_real.long()
-        if decoder.takes_position_ids:
-            inputs["position_ids"] = (is_real.long().cumsum(1) - 1).clamp(min=0)
-    return inputs
-
-
-@contextmanager
-def _tapped(decoder: Decoder, visit: Visit, depth: int, shape: tuple[int, ...]) -> Iterator[None]:
-    def check(value: Any) -> Tensor:
-        hidden = value[0] if isinstance(value, tuple) else value
-        if not isinstance(hidden, Tensor) or tuple(hidden.shape[:2]) != shape or hidden.dim() != 3:
-            got = f"a tensor {tuple(hidden.shape)}" if isinstance(hidden, Tensor) else f"a {type(hidden).__name__}"
-            raise DecoderError(
-                f"a block of the {decoder.description.family!r} decoder hands on {got}, not one tensor "
-                f"({shape[0]}, {shape[1]}, D); this family cannot be read layer by layer."
-            )
-        return hidden
-
-    def see(position: int, hidden: Tensor) -> None:
-        visit(position, hidden)
-        if position >= depth:
-            raise _EnoughError
-
-    def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        see(0, check(args[0] if args else kwargs.get("hidden_states")))
-
-    def after(position: int) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            see(position, check(output))
-
-        return hook
-
-    with ExitStack() as hooks:
-        hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(before, with_kwargs=True))
-        for position, block in enumerate(decoder.blocks, start=1):
-            hooks.enter_context(block.register_forward_hook(after(position)))
-        yield
+from extract.wiring.taps import Tap, find_taps, tapping
 
 
 class Pooler:
     """Pools the hidden states that it is shown, into `latents`.
 
-    Poolings are `P` names from `POOLINGS`, or from `WORD_POOLINGS` where the batch has words; layers are `L` names of
-    the decoder's, bottom up.
+    Poolings are `P` names that `find_pooling` knows, or from `WORD_POOLINGS` where the batch has words; layers are `L`
+    names of the decoder's and its taps, bottom up. The decoder is wired where there are taps or ReBA poolings. For
+    these the states of a batch are kept until the attention of every block is known.
 
     Attributes:
-        latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch.
+        latents: `(L, P, N, D)` float32 on the decoder's device, `N` texts or words in the order of the batch; beyond
+            the width of a tap, zeros.
+        depth: Topmost position that a forward pass must reach; None for the final norm.
     """
 
-    def __init__(self, decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str]) -> None:
-        self._slots = {decoder.layers.index(layer): slot for slot, layer in enumerate(layers)}
+    def __init__(self, decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str],
+        reba: RebaOptions = RebaOptions(),  # noqa: B008 - frozen
+    ) -> None:  # fmt: skip
+        places = {layer: decoder.layers.index(split_tap(layer)[0]) for layer in layers}
+        self._slots: dict[int | Tap, int] = {
+            (place - 1, tap) if (tap := split_tap(layer)[1]) else place: slot
+            for slot, (layer, place) in enumerate(places.items())
+        }
+        self.depth = None if FINAL_NORM in layers else max(places.values())
+        self.taps = [tap for tap in self._slots if isinstance(tap, tuple)]
         self._index: Any
         self._pools: list[Callable[[Tensor, Any], Tensor]]
         device = decoder.device
@@ -137,27 +55,66 @@ class Pooler:
             if batch.words is None:
                 n_pooled = len(batch.rows)
                 self._index = index_rows(batch, device)
-                self._pools = [POOLINGS[name][0] for name in poolings]
+                self._pools = [find_pooling(name) for name in poolings]
             else:
                 n_pooled = len(batch.words.flags)
                 self._index = index_words(batch.words, device)
                 self._pools = [WORD_POOLINGS[name][0] for name in poolings]
-            shape = (len(layers), len(poolings), n_pooled, decoder.description.width)
+            widths = [find_taps(decoder).width(tap) for tap in self.taps]
+            shape = (len(layers), len(poolings), n_pooled, max(decoder.description.width, *widths, 0))
             self.latents = empty_in_pages(shape, torch.float32, device=device)
+            if set(widths) - {decoder.description.width}:
+                self.latents.zero_()
+        self._late = [p for p, name in enumerate(poolings) if name in REBA]
+        self._kept: dict[int, Tensor] = {}
+        self._copies, self._direction = batch.copies.to(device), reba.direction
+        self._fused = None
+        if self._late:
+            self.depth = None
+            self._fused = FusedAttention(batch, reba, n_blocks=len(decoder.blocks), device=device)
 
-    def __call__(self, position: int, hidden: Tensor) -> None:
-        """Pool the hidden states `(B, T, D)` of a layer, if it is wanted; position 0 is the embedding."""
-        slot = self._slots.get(position)
+    def __call__(self, place: int | Tap, hidden: Tensor) -> None:
+        """Pool the hidden states `(B, T, D)` of a layer or tap, if it is wanted; place 0 is the embedding."""
+        slot = self._slots.get(place)
         if slot is not None:
             for p, pool in enumerate(self._pools):
-                self.latents[slot, p] = pool(hidden, self._index)
+                if p not in self._late:
+                    self.latents[slot, p, :, : hidden.shape[-1]] = pool(hidden, self._index)
+            if self._late:
+                self._kept[slot] = hidden
+
+    @contextmanager
+    def watching(self, decoder: Decoder) -> Iterator[None]:
+        """Take in what is read inside blocks until the `with` block ends, and then pool what needs all of it."""
+        wiring = wiring_of(decoder.blocks)
+        with tapping(decoder, self.taps, self), ExitStack() as stack:
+            if self._fused is not None:
+                if wiring is None:
+                    raise DecoderError("ReBA reads the attention of a wired decoder; put its plan in force for that.")
+                stack.enter_context(self._fused.watching(wiring))
+            yield
+        if self._fused is not None:
+            self._finish(self._fused.largest)
+
+    def _finish(self, largest: Tensor) -> None:
+        with torch.inference_mode():
+            index = replace(self._index, reba=backward_weights(largest, self._copies, direction=self._direction))
+            for slot, hidden in self._kept.items():
+                for p in self._late:
+                    self.latents[slot, p, :, : hidden.shape[-1]] = self._pools[p](hidden, index)
+        self._kept.clear()
 
 
 def pool_batch(
-    decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str]
+    decoder: Decoder,
+    batch: Batch,
+    *,
+    poolings: Sequence[str],
+    layers: Sequence[str],
+    reba: RebaOptions = RebaOptions(),  # noqa: B008 - frozen
 ) -> Float[Tensor, "L P N D"]:
     """Compute the latents of a batch; arguments, result and order as of `Pooler`, errors as by `run_batch`."""
-    pooler = Pooler(decoder, batch, poolings=poolings, layers=layers)
-    highest = max(decoder.layers.index(layer) for layer in layers)
-    run_batch(decoder, batch, pooler, depth=None if FINAL_NORM in layers else highest)
+    pooler = Pooler(decoder, batch, poolings=poolings, layers=layers, reba=reba)
+    with pooler.watching(decoder):
+        run_batch(decoder, batch, pooler, depth=pooler.depth)
     return pooler.latents

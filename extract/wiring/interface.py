@@ -51,8 +51,16 @@ class AttentionCall:
 
     def weights(self) -> Float[Tensor, "B Q T T"]:
         """Compute the attention weights under the mask in force, in float32."""
+        return torch.cat(list(self.weights_by_key_head()), dim=1)
+
+    def weights_by_key_head(self) -> Iterator[Float[Tensor, "B Q T T"]]:
+        """Compute the weights of the heads that share a key head, one such group after the other."""
         scaling, softcap, sinks = (self.options.get(name) for name in ("scaling", "softcap", "s_aux"))
-        return attention_weights(self.query, self.key, mask=self.mask, scaling=scaling, softcap=softcap, sinks=sinks)
+        n_heads = self.query.shape[1] // self.key.shape[1]
+        for group, query in enumerate(self.query.split(n_heads, dim=1)):
+            own_sinks = None if sinks is None else sinks.split(n_heads)[group]
+            key = self.key[:, group : group + 1]
+            yield attention_weights(query, key, mask=self.mask, scaling=scaling, softcap=softcap, sinks=own_sinks)
 
 
 @dataclass(eq=False)
@@ -69,6 +77,7 @@ class Wiring:
         by_argument: Whether masks go into the mask argument of the attention modules, not through the interface.
         attending: Position of the block whose attention module runs, where masks go into its argument.
         is_forced: Whether every run of a block attends under its kind from `kinds`, whatever the plan says.
+        carriers: The attention module of each block that has asked for its mask.
         proved: Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens.
         around: Runs a block that an architecture runs again: receives its position, its input and the run.
     """
@@ -82,6 +91,7 @@ class Wiring:
     by_argument: bool = False
     attending: int | None = None
     is_forced: bool = False
+    carriers: dict[int, nn.Module] = field(default_factory=dict)
     proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
@@ -124,6 +134,21 @@ class Wiring:
             yield
         finally:
             self.watch, self.around = before
+
+    @contextmanager
+    def watched(self, watch: Callable[[int, AttentionCall], None]) -> Iterator[None]:
+        """Watch attention, beside what watches it already, until the `with` block ends."""
+        before = self.watch
+
+        def both(block: int, call: AttentionCall) -> Tensor | None:
+            watch(block, call)
+            return None if before is None else before(block, call)
+
+        self.watch = both
+        try:
+            yield
+        finally:
+            self.watch = before
 
     @property
     def silent(self) -> list[int]:
@@ -228,6 +253,7 @@ def wired_attention(
             f"attention of {type(module).__name__} uses {', '.join(unknown)}, which mask plans do not know; "
             "only the plan 'causal' works for this decoder."
         )
+    mark.wiring.carriers[mark.block] = module
     how: dict[str, Any] = {
         "mask": mark.wiring.mask(mark.block, options.get("sliding_window")),
         "scaling": options.get("scaling"),

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch, collate
+from extract.inputs.roles import TEXT
 from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import TEXT, EncodedText
+from extract.inputs.tokenised import EncodedText
 
 
 def vocabulary_size(decoder: Decoder) -> int:

@@ -12,7 +12,8 @@ from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
 from extract.wiring.applied import Replay
-from extract.wiring.capture import Pooler, run_batch
+from extract.wiring.capture import Pooler
+from extract.wiring.forward import run_batch
 from extract.wiring.interface import Wiring
 
 Kinds = tuple[str, ...]
@@ -52,7 +53,9 @@ def walk_plans(
 
     replay = Replay(decoder.blocks, wiring)
     wiring.set_kinds(ordered[0])
-    with replay.noting(), torch.inference_mode(), QuickLinear(varied=True):
+    with (
+        pool.watching(decoder), replay.noting(), torch.inference_mode(), QuickLinear(varied=True),
+    ):  # fmt: skip
         run_batch(decoder, batch, visit)
         norm = _final_norm(decoder, path[n_blocks], path.pop())
         emit(ordered[0], pool.latents)

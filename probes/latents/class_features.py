@@ -25,7 +25,7 @@ class ClassFeatures:
     @property
     def width(self) -> int:
         """Dimension of a feature: that of a latent, or twice of it for pairs."""
-        return self.cache.width * (2 if self.task.is_pairs else 1)
+        return self.cache.width_of(self.channels.layers) * (2 if self.task.is_pairs else 1)
 
     def rows(self, split: str) -> tuple[Int[Tensor, " N"], ...]:
         """Return the cache rows of a split, one array per text column."""

@@ -105,7 +105,7 @@ class Streaming:
 
     def buffer_words(self, cache: LatentCache) -> int:
         """Return how many words are mixed; computed from all layers, so that no choice of them changes the order."""
-        word_bytes = 4 * len(cache.layers) * cache.width
+        word_bytes = 4 * sum(cache.width_of([layer]) for layer in cache.layers)
         return max(self.chunk_words, self.buffer_mb * 2**20 // (2 * word_bytes))
 
 
@@ -120,7 +120,7 @@ class WordReader:
 
     def empty(self, n_words: int) -> Float[Tensor, "L W D"]:
         """Reserve memory for latents of a number of words."""
-        return torch.empty(len(self.channels.names), n_words, self.cache.width)
+        return torch.empty(len(self.channels.names), n_words, self.cache.width_of(self.channels.layers))
 
     def read(self, chunk: Chunk, out: Float[Tensor, "L W D"]) -> None:
         """Read a chunk of `W` places, and prepare it."""

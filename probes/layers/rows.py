@@ -88,13 +88,13 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
         rows = [side[torch.from_numpy(kept[is_train])] for side in part.rows]
         return torch.stack([one.gather(cache, side)[0] for side in rows]).float().numpy()
 
-    head = LayerCosine(len(data.layers), cache.width)
+    head = LayerCosine(len(data.layers), cache.width_of(channels.layers))
     standardiser = data.standardiser()
     head.mean.copy_(standardiser.mean.unsqueeze(1))
     head.scale.copy_(standardiser.scale.unsqueeze(1))
     with torch.no_grad():
         cosines = {
-            is_train: torch.cat([head.both(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
+            is_train: torch.cat([head.each(batch.a, batch.b)[1] for batch in data.loader(name)], 1).numpy()
             for is_train, name in names.items()
         }
     return LayerRows(
@@ -153,7 +153,7 @@ def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
 
     def features(place: int, is_train: bool) -> Float32[np.ndarray, "N D"]:
         wanted = places[is_train]
-        found = np.empty((len(wanted), cache.width), np.float32)
+        found = np.empty((len(wanted), cache.width_of(channels.layers)), np.float32)
         for batch in data.loader(names[is_train], channel=place):
             words = batch.words.numpy()
             is_wanted = np.isin(words, wanted)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from extract.inputs.template import FIRST_FIELDS
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
 from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, markdown
@@ -184,7 +185,7 @@ def _used(context: Context) -> Iterator[Block]:
     )
     yield Item(
         f"Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
-        f"instruction {template['instruction']!r}"
+        f"instruction {template['instruction']!r}{_further(template)}"
     )
     yield Item(
         f"Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
@@ -195,6 +196,12 @@ def _used(context: Context) -> Iterator[Block]:
     for section in context.report.used:
         yield from section(context)
     yield machine_line(header)
+
+
+def _further(template: Mapping[str, Any]) -> str:
+    """Name the fields of a template that differ from their defaults, beyond those that every report names."""
+    named = (*FIRST_FIELDS, "window", "mean_of")
+    return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
 
 
 def text_inputs(task: Any, split: str) -> dict[str, Sequence[Any]]:

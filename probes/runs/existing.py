@@ -20,6 +20,7 @@ from extract.run.runner import own_names
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
+from extract.store.mean import MeanCache
 from extract.store.reuse import find_cache, passing_over, whole_caches
 from probes.runs.config import RunConfig
 from probes.runs.finished import UNREADABLE, find_recorded, recorded_folder
@@ -31,6 +32,12 @@ from probes.tasks.corpus import Corpus
 
 def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
     """Find the one cache of a task or corpus without its decoder: by name, contents and texts."""
+    members = config.extraction.members
+    if len(members) > 1:
+        parts = [find_cache_of(replace(config, extraction=each), source) for each in members]
+        window = {"window": parts[0].identity["template"]["window"]}
+        template = {**config.extraction.template.to_dict(), **window}
+        return MeanCache(parts, identity={**parts[0].identity, "template": template})
     texts = source.texts()
     found = []
     for cache in whole_caches(Path(config.caches)):
@@ -109,7 +116,7 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
         template["spans"] = own.spans  # a file, which the cache holds a digest of
     words = {} if cache.is_words else {"poolings": cache.poolings}
     spec = ExtractionSpec(
-        plan=identity["plan"], template=InputTemplate(**template), layers=tuple(cache.layers),
+        plan=identity["plan"], template=InputTemplate.from_dict(template), layers=tuple(cache.layers),
         storage_dtype=identity["storage_dtype"], batch_tokens=config.extraction.batch_tokens, **words,
         words=WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"])
         if cache.is_words else config.extraction.words,

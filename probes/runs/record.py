@@ -27,6 +27,8 @@ MOST_LETTERS = 60
 """Of what a folder is named after beside its run."""
 PATH_KEYS = ("caches", "runs", "name", "adapter", "spans")
 """Settings that name a place whether it is there or not."""
+WORDING = ("instruction", "document_instruction", "task", "suffix", "joiner", "system", "answer")
+"""Settings that are text as it is, even where it begins with a slash."""
 LOOKS = ("figures", "loggers")
 """Settings of how a report looks, not of what it says: a run again with others goes to the same folder."""
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
@@ -111,7 +113,7 @@ def without_absolute_paths(value: Any, key: str = "") -> Any:
         return {name: without_absolute_paths(item, str(name)) for name, item in value.items()}
     if isinstance(value, list):
         return [without_absolute_paths(item, key) for item in value]
-    is_path = isinstance(value, str) and len(value) > 1 and Path(value).is_absolute() and key != "instruction"
+    is_path = isinstance(value, str) and len(value) > 1 and Path(value).is_absolute() and key not in WORDING
     return os.path.relpath(value) if is_path and (key in PATH_KEYS or _exists(value)) else value
 
 

@@ -12,8 +12,8 @@ from extract.masks.kinds import KINDS, MaskKind, parse_kind
 from extract.masks.matrices import batch_mask, draw, kind_matrix
 from extract.masks.plan import parse_plan
 from extract.names import resolve
+from extract.proofs.certificate import influence
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import influence
 from extract.wiring.probe_rows import probe_spans
 from tests.extract.tiny_decoders import make_decoder
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from extract.inputs.batching import Batch, collate
+from extract.inputs.roles import SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import SPECIAL, TEXT, EncodedText, WordColumns
+from extract.inputs.tokenised import EncodedText, WordColumns
 from extract.poolings.pooling import index_batch
 from extract.poolings.table import POOLINGS, WORD_POOLINGS
 from extract.poolings.word_pooling import index_words

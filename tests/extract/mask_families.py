@@ -11,11 +11,12 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch, collate
+from extract.inputs.roles import TEXT
 from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import TEXT, EncodedText
+from extract.inputs.tokenised import EncodedText
 from extract.masks.plan import parse_plan
 from extract.wiring.applied import masks_in_force, plan_in_force
-from extract.wiring.capture import run_batch
+from extract.wiring.forward import run_batch
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 
 Side = Literal["right", "left"]

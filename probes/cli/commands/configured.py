@@ -103,11 +103,12 @@ def _dry_run(config: RunConfig, watcher: Watcher) -> int:
     lines: list[str] = []
     for source in sources:
         texts = unique_texts(source.texts())
-        manifest = describe_extraction(decoder, texts, config.extraction)
-        estimates.append(estimate_extraction(decoder, texts, spec=config.extraction, manifest=manifest))
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
-    if len(sources) > 1:
+        for spec in config.extraction.members:
+            manifest = describe_extraction(decoder, texts, spec)
+            estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
+            lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
+    if len(estimates) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
     show("\n".join(lines))
     return 0
@@ -124,6 +125,7 @@ def _dry_run_text(estimate: Estimate, n_layers: int) -> str:
     """Write an estimate out: rows, tokens, words if any, bytes per pooling and layer, time."""
     what = "unique texts, or windows of them" if estimate.n_words else "unique texts"
     lines = [
+        f"example   {estimate.example}",
         f"rows      {estimate.n_rows:,} {what}, the longest of {estimate.longest:,} tokens, "
         f"{estimate.n_truncated:,} truncated",
         f"tokens    {estimate.n_tokens:,}",

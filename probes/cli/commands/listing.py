@@ -35,11 +35,19 @@ def _masks() -> list[tuple[str, str]]:
 
 
 def _poolings() -> list[tuple[str, str]]:
-    from extract.poolings.table import AUTO, AUTO_RULE, POOLINGS, WORD_POOLINGS
+    from extract.poolings.table import AUTO, AUTO_RULE, POOLINGS, TOKEN_SETS, WORD_POOLINGS
 
     words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
     rows = [(name, text) for name, (_, text) in POOLINGS.items()]
+    rows += [(name, text) for name, (_, _, text) in TOKEN_SETS.items()]
     return [*rows, *((f"words: {name}", text) for name, text in words.items())]
+
+
+def _templates() -> list[tuple[str, str]]:
+    from extract.inputs.named_templates import SETS, TEMPLATES
+
+    rows = [(name, f"{entry.source}: {entry.show()}") for name, entry in TEMPLATES.items()]
+    return [*rows, *((name, f"the mean of {len(names)}: {names[0]} to {names[-1]}") for name, names in SETS.items())]
 
 
 def _tasks() -> list[tuple[str, str]]:
@@ -94,6 +102,7 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "plans": _plans,
     "masks": _masks,
     "poolings": _poolings,
+    "templates": _templates,
     "tasks": _tasks,
     "corpora": _corpora,
     "heads": _heads,

@@ -11,10 +11,10 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.masks.matrices import draw
+from extract.proofs.certificate import check_batch_invariance, check_influence, influence
+from extract.proofs.isolation import measured_masks
 from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
-from extract.wiring.certificate import check_batch_invariance, check_influence, influence
-from extract.wiring.isolation import measured_masks
 from probes.cli.commands.score import read_lines
 from probes.cli.screen import show
 from probes.report.figures.attention import draw_maps, draw_sink_mass

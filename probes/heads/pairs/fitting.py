@@ -93,7 +93,7 @@ class SeedFit:
             }  # fmt: skip
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            head = self.network(len(self.data.layers), self.data.cache.width, **arguments)
+            head = self.network(len(self.data.layers), self.data.cache.width_of(self.data.channels.layers), **arguments)
         if self.encoders is not None and isinstance(head, SiameseCosine):
             head.adopt(self.encoders.head.encoder, self.encoders.head.standardiser, picks=picks)
         return head

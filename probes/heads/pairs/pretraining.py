@@ -81,7 +81,7 @@ def obtain_autoencoder(
     def fit() -> tuple[LayerAutoencoder, dict[str, Any]]:
         with torch.random.fork_rng():
             torch.manual_seed(what.seed)
-            module = LayerAutoencoder(len(names), what.cache.width, **arguments)
+            module = LayerAutoencoder(len(names), what.cache.width_of(data.channels.layers), **arguments)
         found = fit_layers(module, data, options=options, seed=what.seed, device=what.device, report=report)
         return module, {
             "name": AUTOENCODER,

@@ -169,7 +169,7 @@ def _fit_seed(
     )
 
     def fitted() -> tuple[TokenHead, dict[str, Any]]:
-        sizes = len(data.layers), data.cache.width, len(data.classes)
+        sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = network(*sizes, seed=seed, **options.head_arguments())
         found = (fit or fit_token_head)(head, data, options, device=setting.device, report=watch(seed))
         return head, {

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from extract.decoders.layers import split_tap
 from extract.errors import printable
 from extract.files import write_file
 
@@ -177,7 +178,10 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
     """Name the layers along an axis: blocks by whole numbers, as many as fit, others by name; poolings side by side."""
     poolings, _, names = zip(*(layer.rpartition("/") for layer in layers), strict=True)
     labels = {k: ENDS.get(name, name) for k, name in enumerate(names) if not name.startswith("block_")}
-    numbers = {k: int(name.removeprefix("block_")) for k, name in enumerate(names) if k not in labels}
+    blocks = {k: split_tap(name) for k, name in enumerate(names) if k not in labels}
+    # Taps stand between the numbers of the blocks, unless there is nothing else.
+    is_tapped = all(tap for _, tap in blocks.values())
+    numbers = {k: int(name.removeprefix("block_")) for k, (name, tap) in blocks.items() if is_tapped or not tap}
     room = len(layers) / 12  # places that a label takes
     step = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if each >= room)
     fit = {k for k, number in numbers.items() if number % step == 0 and all(abs(k - end) > room for end in labels)}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extract.decoders.layers import layer_names, select_from, select_layers, split_layers
+from extract.decoders.layers import layer_names, relative_depths, select_from, select_layers, split_layers
 from extract.errors import UnknownNameError
 
 
@@ -62,3 +62,25 @@ def test_a_number_out_of_range_is_one_sentence(number: int) -> None:
 def test_what_is_no_layer_is_named(spec: object) -> None:
     with pytest.raises(UnknownNameError, match="allowed: names or numbers"):
         split_layers(spec)
+
+
+def test_taps_come_by_name_alone_and_stand_before_the_output_of_their_block() -> None:
+    assert select_layers("taps:value, block_01", 2) == ("block_01.value", "block_01", "block_02.value")
+    assert select_layers(["block_02.mid", "all"], 2) == (
+        "embedding",
+        "block_01",
+        "block_02.mid",
+        "block_02",
+        "final_norm",
+    )
+    at_hand = ("block_01.value", "block_01", "block_02.mid")
+    assert select_from("all", at_hand) == at_hand
+    assert select_from("blocks", at_hand) == select_from(-1, at_hand) == ("block_01",)
+    assert select_from("taps:mid", at_hand) == ("block_02.mid",)
+    assert relative_depths(["block_01.mid", "block_02"], 2) == relative_depths(["block_01", "block_02"], 2)
+    with pytest.raises(
+        UnknownNameError, match=r"unknown layer 'taps:attention': .*Allowed: all, blocks, upper-half, taps:"
+    ):
+        select_from("taps:attention", at_hand)
+    with pytest.raises(UnknownNameError, match=r"unknown layer 'block_01.values': did you mean 'block_01.value'"):
+        select_layers("block_01.values", 2)

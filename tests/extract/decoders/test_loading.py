@@ -14,9 +14,9 @@ from extract import DecoderSpec, load_decoder
 from extract.decoders.loading import choose_device, load_tokenizer, quiet_loading
 from extract.errors import DecoderError, UnknownNameError
 from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_influence
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
-from extract.wiring.certificate import check_influence
 from tests.extract.mask_families import drift, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import SENTENCES, SIZES, encode_batch, make_decoder, make_tokenizer, save_decoder
 

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from extract.decoders.decoder_cache import icecore_home
 from extract.inputs.alignment import WORD_LOST, WORD_SHARED, align_words
 from extract.inputs.joined import join_words
+from extract.inputs.template import InputTemplate
 from extract.inputs.tokenised import Tokeniser
 from tests.extract.word_tokenizers import LOSSLESS, WORD_TOKENIZERS, word_tokenizer
 
@@ -81,7 +82,7 @@ def check(
 ) -> None:
     """Check every promise of an alignment on one text."""
     joined = join_words([word for word, _ in pairs], [space for _, space in pairs])
-    (item,) = Tokeniser(tokenizer, bos="auto", instruction=instruction)([joined.text])
+    (item,) = Tokeniser(tokenizer, InputTemplate(instruction=instruction))([joined.text])
     columns = item.text_columns
     offsets = item.offsets[columns]
     aligned = align_words(offsets, joined.spans)
@@ -116,7 +117,7 @@ def test_plain_words_have_tokens_of_their_own(name: str) -> None:
     words = ["the", "mouse", "ran", "under", "the", "table"]
     joined = join_words(words, [True] * len(words))
     tokenizer = word_tokenizer(name)
-    (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([joined.text])
+    (item,) = Tokeniser(tokenizer, InputTemplate())([joined.text])
     aligned = align_words(item.offsets[item.text_columns], joined.spans)
     assert aligned.flags.tolist() == [0] * len(words)
     said = [
@@ -128,7 +129,7 @@ def test_plain_words_have_tokens_of_their_own(name: str) -> None:
 
 def test_dropped_characters_lose_their_word_and_no_other() -> None:
     joined = join_words(["ice", "\u200b", "n\u200bo", "\x07"], [True, False, True, False])
-    (item,) = Tokeniser(word_tokenizer("word piece, BERT"), bos="auto", instruction="")([joined.text])
+    (item,) = Tokeniser(word_tokenizer("word piece, BERT"), InputTemplate())([joined.text])
     aligned = align_words(item.offsets[item.text_columns], joined.spans)
     assert aligned.flags.tolist() == [0, WORD_LOST, 0, WORD_LOST]
 

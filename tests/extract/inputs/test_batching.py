@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.inputs.batching import collate, group_by_length
-from extract.inputs.tokenised import SPECIAL, TEXT, EncodedText
+from extract.inputs.roles import SPECIAL, TEXT
+from extract.inputs.tokenised import EncodedText
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=120)
 FEW = settings(max_examples=60, deadline=None, database=None)

@@ -28,7 +28,7 @@ def test_each_piece_has_the_tokens_that_begin_where_it_begins(name: str, pairs: 
     again = join_words(pieces, follow)
     assert again.text == joined.text
     assert all(pieces)
-    (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([joined.text])
+    (item,) = Tokeniser(tokenizer, InputTemplate())([joined.text])
     offsets = item.offsets[item.text_columns]
     aligned = align_words(offsets, again.spans)
     for (start, end), a, b in zip(again.spans, aligned.starts, aligned.ends, strict=True):
@@ -40,5 +40,5 @@ def test_pieces_of_a_known_word() -> None:
     tokenizer = word_tokenizer("word piece, BERT")
     text = join_words(["Greenland", "melts"], [True, False])
     (cuts,) = cut_at_tokens([text], tokenizer, template=InputTemplate())
-    (item,) = Tokeniser(tokenizer, bos="auto", instruction="")([text.text])
+    (item,) = Tokeniser(tokenizer, InputTemplate())([text.text])
     assert sum(map(len, cuts)) == len(item.text_columns)

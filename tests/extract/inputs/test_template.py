@@ -7,9 +7,10 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
+from extract.inputs.roles import INSTRUCTION, SPECIAL, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import INSTRUCTION, SPECIAL, TEXT, EncodedText
+from extract.inputs.tokenised import EncodedText
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 
 BOS, EOS = 1, 2

@@ -10,7 +10,8 @@ from torch import Tensor
 from extract.errors import UnknownNameError
 from extract.inputs.alignment import WORD_CUT
 from extract.inputs.batching import collate
-from extract.inputs.tokenised import TEXT, EncodedText, WordColumns
+from extract.inputs.roles import TEXT
+from extract.inputs.tokenised import EncodedText, WordColumns
 from extract.masks.plan import parse_plan
 from extract.poolings.table import WORD_POOLINGS, check_word_poolings, select_word_poolings
 from extract.poolings.word_pooling import index_words

@@ -10,10 +10,11 @@ from extract.decoders.decoder import Decoder
 from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.roles import INSTRUCTION, SPECIAL, TEXT
 from extract.inputs.spans import RandomSpans
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import INSTRUCTION, SPECIAL, TEXT, EncodedText
+from extract.inputs.tokenised import EncodedText
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.run.word_encoder import WordEncoder, make_encoder
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer

@@ -18,8 +18,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import IcecoreError
 from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_batch_invariance, check_influence
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import check_batch_invariance, check_influence
 from tests.extract.tiny_decoders import N_VOCABULARY, make_tokenizer
 
 PLANS = ("causal", "nosink-bidirectional:1", "backward")

@@ -23,11 +23,11 @@ from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import parse_kind
 from extract.masks.matrices import batch_mask
 from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_batch_invariance, check_influence
 from extract.wiring import applied
 from extract.wiring.applied import plan_in_force
 from extract.wiring.arguments import mask_argument
 from extract.wiring.attention import attend
-from extract.wiring.certificate import check_batch_invariance, check_influence
 from extract.wiring.interface import Wiring
 from tests.extract.mask_families import drift, family_decoder, id_batch, random_ids, run_layers
 

@@ -6,8 +6,8 @@ import pytest
 
 from extract.errors import CertificateError
 from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_influence
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import check_influence
 from tests.extract.wiring.all_families import build, outcomes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")

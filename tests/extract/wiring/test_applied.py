@@ -12,7 +12,8 @@ from extract.masks.kinds import parse_kind
 from extract.masks.matrices import kind_matrix
 from extract.masks.plan import parse_plan
 from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch, run_batch
+from extract.wiring.capture import pool_batch
+from extract.wiring.forward import run_batch
 from tests.extract.mask_families import drift, hidden_under, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import make_decoder
 

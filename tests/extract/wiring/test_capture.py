@@ -11,7 +11,8 @@ from extract.errors import DecoderError
 from extract.inputs.batching import collate
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
-from extract.wiring.capture import forward_inputs, pool_batch, run_batch
+from extract.wiring.capture import pool_batch
+from extract.wiring.forward import forward_inputs, run_batch
 from tests.extract.tiny_decoders import (
     FAMILIES,
     SENTENCES,

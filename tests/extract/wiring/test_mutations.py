@@ -6,8 +6,8 @@ import pytest
 
 from extract.errors import CertificateError, DecoderError
 from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_influence
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import check_influence
 from tests.extract.mask_families import HYBRIDS, family_decoder
 from tests.extract.wiring.mutations import (
     ARGUMENT_MUTATIONS,
@@ -90,7 +90,7 @@ def test_the_message_says_where(what: str, message: str) -> None:
 @pytest.mark.parametrize("what", ["sink mask dropped on one block", "causal in batches of more than nine rows"])
 def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Causal blocks below saturate what reaches the top: the check this one replaces saw nothing."""
-    monkeypatch.setattr("extract.wiring.certificate.prove_blocks", lambda *_, **__: {})
+    monkeypatch.setattr("extract.proofs.certificate.prove_blocks", lambda *_, **__: {})
     deep = Mutation(what, named(what).plan, named(what).apply)
     assert not is_caught(deep, "llama")
     assert change_of(deep, "llama") > 1e-3

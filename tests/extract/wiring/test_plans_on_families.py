@@ -15,9 +15,9 @@ from extract.masks.kinds import parse_kind
 from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.masks.reach import expected_reach
+from extract.proofs.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.applied import masks_in_force, plan_in_force
 from extract.wiring.arguments import ScoreWatch
-from extract.wiring.certificate import check_batch_invariance, check_influence, influence
 from extract.wiring.interface import Wiring
 from extract.wiring.probe_rows import probe_spans
 from tests.extract.mask_families import (

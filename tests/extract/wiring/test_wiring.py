@@ -5,9 +5,9 @@ import torch
 
 from extract.errors import DecoderError, UnknownNameError
 from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_influence
 from extract.wiring import interface as wiring
 from extract.wiring.applied import plan_in_force
-from extract.wiring.certificate import check_influence
 from extract.wiring.interface import wiring_of
 from tests.extract.mask_families import (
     REFUSED,

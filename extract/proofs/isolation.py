@@ -1,7 +1,7 @@
 """Every block of a wired decoder by itself, run on rows that differ at one token each, all in one forward pass."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,14 +13,12 @@ from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch
 from extract.masks.plan import MaskPlan
 from extract.wiring.arguments import ScoreWatch
-from extract.wiring.capture import run_batch
+from extract.wiring.forward import run_batch
 from extract.wiring.interface import AttentionCall, Wiring
 from extract.wiring.probe_rows import plain_batch, probe_ids, probe_spans
 
 N_TOKENS = 8
-SHORT_WINDOW = 4
 MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}  # smallest change, relative to a token's largest value
-WINDOW_NAMES = ("sliding_window", "window_size", "sliding_window_size")
 
 
 @runtime_checkable
@@ -128,26 +126,6 @@ def measured_masks(
     """Measure the mask of every block, in the order the plan runs them."""
     dtype = decoder.description.dtype
     return [(call, call.measured(dtype)) for call in look_at_blocks(decoder, wiring, n_tokens=n_tokens)]
-
-
-@contextmanager
-def short_windows(decoder: Decoder) -> Iterator[None]:
-    """Shorten every sliding window to `SHORT_WINDOW` tokens until the `with` block ends."""
-    config: Any = decoder.module.config
-    owners = [config, config.get_text_config(), *decoder.module.modules()]
-    found = {(id(owner), name): owner for owner in owners for name in WINDOW_NAMES if _is_long(vars(owner).get(name))}
-    before = {key: vars(owner)[key[1]] for key, owner in found.items()}
-    try:
-        for (_, name), owner in found.items():
-            setattr(owner, name, SHORT_WINDOW)
-        yield
-    finally:
-        for key, owner in found.items():
-            setattr(owner, key[1], before[key])
-
-
-def _is_long(window: object) -> bool:
-    return isinstance(window, int) and not isinstance(window, bool) and window > SHORT_WINDOW
 
 
 def _varied(hidden: Float[Tensor, "B T D"], *, seed: int) -> Float[Tensor, "B T D"]:

@@ -25,10 +25,11 @@ from extract.errors import CertificateError
 from extract.masks.kinds import parse_kind
 from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan
+from extract.proofs.isolation import BlockCall, look_at_blocks, moved_tokens
 from extract.wiring.interface import AttentionCall, Wiring, only_causal, wired_attention
-from extract.wiring.isolation import BlockCall, look_at_blocks, moved_tokens, short_windows
 from extract.wiring.precision import in_float32
 from extract.wiring.probe_rows import probe_spans
+from extract.wiring.untouched import short_windows
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float16": 5e-3}  # of attention, relative to a head's largest value
 WHERE = (0, 1, 2, 3, 5, 8, 13)  # tokens looked at in long rows, counted from either end

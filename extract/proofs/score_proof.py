@@ -19,12 +19,13 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import collate
 from extract.masks.plan import CAUSAL, MaskPlan
+from extract.proofs.block_proof import TOLERANCE, WHERE, expected_mask, refuse, require_causal
+from extract.proofs.isolation import MOVED, N_TOKENS, BlockCall, look_at_blocks, run_apart
 from extract.wiring.arguments import HIDDEN
-from extract.wiring.block_proof import TOLERANCE, WHERE, expected_mask, refuse, require_causal
 from extract.wiring.interface import Wiring, only_causal
-from extract.wiring.isolation import MOVED, N_TOKENS, BlockCall, look_at_blocks, run_apart, short_windows
 from extract.wiring.precision import in_float32
 from extract.wiring.probe_rows import encode_ids, probe_ids, probe_spans
+from extract.wiring.untouched import short_windows
 
 ITSELF = f"nosink{N_TOKENS}-causal"  # of at most so many tokens, each sees itself alone
 

@@ -12,17 +12,17 @@ from extract.errors import CertificateError
 from extract.inputs.batching import Batch, collate
 from extract.masks.plan import MaskPlan
 from extract.masks.reach import expected_reach
-from extract.wiring.block_proof import prove_blocks
-from extract.wiring.capture import pool_batch, run_batch
-from extract.wiring.interface import only_causal, require_attention, wiring_of
+from extract.proofs.block_proof import prove_blocks
+from extract.proofs.score_proof import prove_scores
+from extract.wiring.capture import pool_batch
+from extract.wiring.forward import run_batch
+from extract.wiring.interface import require_attention, wiring_of
 from extract.wiring.precision import has_experts, in_float32
 from extract.wiring.probe_rows import encode_ids, plain_batch, probe_ids, probe_spans, vocabulary_size
-from extract.wiring.score_proof import prove_scores
+from extract.wiring.untouched import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift
 
 PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
-INFLUENCE_TOKENS = 6
 DRIFT_SHOWN = 1e6  # stands for what is not finite, which JSON cannot hold
-DRIFT_ALLOWED = {"float32": 1e-3, "bfloat16": 1e-1, "float16": 3e-2}  # relative to the largest latent of the layer
 
 
 def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Tensor, "L T T"]:
@@ -71,7 +71,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     wiring = wiring_of(decoder.blocks)
     windows: list[int | None] = [None] * n_blocks
     blocks: dict[str, Any] = {}
-    if wiring is not None:
+    if wiring is not None and not plan.is_untouched:
         require_attention(wiring, plan, family=decoder.description.family)
         prove = prove_scores if wiring.by_argument else prove_blocks
         blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
@@ -82,7 +82,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
         # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
-        if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
+        if wiring is None or plan.is_untouched:  # its windows may be unknown: neighbours are required
             deaf = deaf.triu(-1).tril(1)
         elif wiring.silent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
             deaf = deaf.triu().tril()
@@ -94,35 +94,6 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
                     f"The family {decoder.description.family!r} cannot be extracted under this plan."
                 )
     return {"is_as_planned": True, "n_tokens": n_probed, "n_layers": len(decoder.layers), **blocks}
-
-
-def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
-    """Compute hidden states of one short row in float32, from the embedding to the last block, on the CPU."""
-    ids = probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0)
-    found: list[Tensor] = []
-    top = len(decoder.blocks)
-    with in_float32(decoder):
-        run_batch(decoder, plain_batch(ids.unsqueeze(0)), lambda _, h: found.append(h[0].float().cpu()), depth=top)
-    return torch.stack(found)
-
-
-def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D"], decoder: Decoder) -> None:
-    """Check that wiring a decoder, causal at every block, changes no layer by more than rounding (`DecoderError`)."""
-    drift = _drift(wired, untouched)
-    wrong = (drift > DRIFT_ALLOWED["float32"]).nonzero()
-    if len(wrong):
-        layer = int(wrong[0])
-        raise only_causal(
-            decoder.description.family,
-            "gives other results through the wiring than without it "
-            f"(layer {decoder.layers[layer]} differs by {float(drift[layer]):.2g} under causal masks)",
-        )
-
-
-def _drift(found: Float[Tensor, "L *N"], wanted: Float[Tensor, "L *N"]) -> Float[Tensor, " L"]:
-    """Largest difference per layer, relative to the largest wanted value; infinite where it is NaN."""
-    scale = wanted.abs().flatten(1).amax(1).clamp(min=1e-6)
-    return ((found - wanted).abs().flatten(1).amax(1) / scale).nan_to_num(nan=float("inf"))
 
 
 def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
@@ -149,7 +120,7 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     allowed = DRIFT_ALLOWED[decoder.description.dtype]
     result: dict[str, Any] = {"allowed": allowed}
     for side, found in by_side.items():
-        drift = _drift(found, alone)
+        drift = layer_drift(found, alone)
         worst = int(drift.argmax())
         # Extraction pads on the right; some families count positions from the left whatever is padding there.
         if side == "right" and float(drift[worst]) > allowed:

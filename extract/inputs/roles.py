@@ -1,0 +1,7 @@
+"""Roles of tokens. Loads nothing."""
+
+PADDING, SPECIAL, INSTRUCTION, TEXT, SUFFIX, JOINER, CHAT = -1, 0, 1, 2, 3, 4, 5
+ROLES = {
+    "special": SPECIAL, "instruction": INSTRUCTION, "text": TEXT, "suffix": SUFFIX, "joiner": JOINER, "chat": CHAT,
+}  # fmt: skip
+"""Roles by name; specials are BOS, EOS and what else the tokenizer adds."""
