@@ -20,6 +20,7 @@ from extract.inputs.tokenised import DroppedCharacters, EncodedText, TokenisedTe
 from extract.inputs.windows import place_words
 from extract.poolings.guard import require_tokens
 from extract.poolings.table import find_token_set
+from extract.run.placeholder import prepending
 from extract.run.spec import ExtractionSpec, WordSpec
 
 if TYPE_CHECKING:
@@ -152,9 +153,17 @@ Encoder = Callable[..., list[EncodedText]]
 
 def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
     """Make the encoder of an extraction's texts; raises as the encoders do."""
+    if spec.mask_plan.prepend is not None:
+        encode = _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window - 1)
+        made: Encoder = prepending(encode, decoder.tokenizer)
+        return made
+    return _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window)
+
+
+def _make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool, window: int) -> Encoder:
     if has_words:
-        return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
-    encode = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+        return WordEncoder(decoder.tokenizer, spec.template, window=window, words=spec.words)
+    encode = TextEncoder(decoder.tokenizer, spec.template, window=window)
     if not any(map(find_token_set, spec.poolings)):
         return encode
 
