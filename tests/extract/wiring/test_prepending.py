@@ -143,7 +143,7 @@ def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.M
     with plan_in_force(decoder, plan) as wiring:
         assert wiring is not None
         begin = wiring.begin
-        monkeypatch.setattr(wiring, "begin", lambda *a, **k: begin(*a, **{**k, "last": k["placeholder"]}))
+        monkeypatch.setattr(wiring, "begin", lambda *a, **k: begin(*a, **{**k, "last": k.get("placeholder")}))
         with pytest.raises(CertificateError, match="ignores input"):
             check_influence(decoder, plan, n_rows=2, n_tokens=6)
 
