@@ -3,8 +3,10 @@
 import errno
 import glob
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from extract.errors import ConfigError, DiskFullError, IcecoreError
 
@@ -12,10 +14,18 @@ NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file in one step: it holds its old content or all of the new, whenever the process is killed.
+    """Write a file in one step, as `replacing_file` does; raises the same."""
+    with replacing_file(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
-    The content is written to a draft beside the file, synced and renamed. A link in the file's place is replaced and
-    never followed. The draft of a killed process is removed by the next one that writes the same file.
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[BinaryIO]:
+    """Write a file piece by piece: it holds its old content or all of the new, whenever the process is killed.
+
+    The content is written to a draft beside the file, synced and renamed when the `with` block ends. A link in the
+    file's place is replaced and never followed. The draft of a killed process is removed by the next one that writes
+    the same file.
 
     Raises:
         DiskFullError: No space; the file is as it was.
@@ -28,7 +38,7 @@ def write_file(path: Path, content: str | bytes) -> None:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 _lock(descriptor)  # a draft without a lock is a leftover
-                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                yield file
                 file.flush()
                 os.fsync(descriptor)
                 draft.replace(path)

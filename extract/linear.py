@@ -78,7 +78,8 @@ def estimated_products() -> Iterator[None]:
 
     Sums and results stay float32. For estimates whose own error is much larger than the rounding.
     """
-    products: Any = torch.backends.mkldnn.matmul
+    backend: Any = torch.backends.mkldnn
+    products = backend.matmul
     before = products.fp32_precision
     try:
         if torch.cpu.get_capabilities().get("amx_bf16"):

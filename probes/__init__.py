@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from probes.runs.across import centres_of_gravity, layers_across, rank_systems
     from probes.runs.comparison import Comparison, compare
     from probes.runs.config import RunConfig
-    from probes.runs.layers import compare_layers
+    from probes.runs.layers import compare_at_layers, compare_layers
     from probes.runs.loaded import LoadedRun, load_run
     from probes.runs.pages.reports import write_report
     from probes.runs.paired_tests import paired_tests
@@ -35,6 +35,7 @@ _HOMES = {
     "StudyOptions": "probes.layers.study",
     "centres_of_gravity": "probes.runs.across",
     "compare": "probes.runs.comparison",
+    "compare_at_layers": "probes.runs.layers",
     "compare_layers": "probes.runs.layers",
     "cosine_with_gold": "probes.geometry.geometry",
     "expected_validation": "probes.runs.results",
@@ -57,9 +58,9 @@ _HOMES = {
 
 __all__ = [
     "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "centres_of_gravity",
-    "compare", "compare_layers", "cosine_with_gold", "expected_validation", "layers_across", "load_head", "load_run",
-    "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems", "register_head",
-    "results", "run", "similarity_of_layers", "token_head", "write_report",
+    "compare", "compare_at_layers", "compare_layers", "cosine_with_gold", "expected_validation", "layers_across",
+    "load_head", "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests",
+    "rank_systems", "register_head", "results", "run", "similarity_of_layers", "token_head", "write_report",
 ]  # fmt: skip
 
 

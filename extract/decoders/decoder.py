@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from extract.decoders.layers import layer_names
 from extract.decoders.locate import Located
+from extract.decoders.spec import MergePart
 from extract.digest import digest_module, digest_tokenizer
 from extract.errors import DecoderError
 
@@ -35,10 +36,13 @@ class DecoderDescription:
     attention: str  # attention implementation of transformers
     weight_digest: str  # SHA-256 over parameters and buffers as they are used
     tokenizer_digest: str  # SHA-256 over the tokenizer
+    merge: tuple[str, ...] = ()  # weight and name of every checkpoint of a merge
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description as plain values."""
-        return asdict(self)
+        """Return the description as plain values; `merge` only where there is one."""
+        values = asdict(self)
+        parts = list(values.pop("merge"))
+        return {**values, "merge": parts} if parts else values
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +93,9 @@ class Decoder:
 
 
 def wrap_decoder(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, located: Located | None = None, adapter: str = ""
-) -> Decoder:
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, located: Located | None = None, adapter: str = "",
+    merge: tuple[MergePart, ...] = (),
+) -> Decoder:  # fmt: skip
     """Freeze and describe a causal language model that is already in memory.
 
     Args:
@@ -98,6 +103,7 @@ def wrap_decoder(
         tokenizer: Its fast tokenizer.
         located: Where it came from; in memory when absent.
         adapter: The adapter merged into it, for the description.
+        merge: The checkpoints it was merged of, for the description.
 
     Raises:
         DecoderError: Its blocks cannot be found.
@@ -122,6 +128,7 @@ def wrap_decoder(
         attention=str(config._attn_implementation or "own"),  # transformers offers no public name
         weight_digest=digest_module(module),
         tokenizer_digest=digest_tokenizer(tokenizer),
+        merge=tuple(part.label for part in merge),
     )
     return Decoder(module, blocks, tokenizer, description)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from transformers.models.auto.modeling_auto import (
 
 from extract.decoders.decoder import Decoder, body_of, wrap_decoder
 from extract.decoders.locate import Located, locate_decoder
+from extract.decoders.merge import WeightSum
 from extract.decoders.spec import COMPUTE_DTYPES, DecoderSpec
 from extract.errors import DecoderError
 
@@ -55,19 +57,43 @@ def load_decoder(
     if tokenizer is not None:
         raise DecoderError(f"a tokenizer was given for {spec!r}; it is for a model in memory, as the first argument.")
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
-    located = locate_decoder(spec.name, revision=spec.revision, report=report)
     device = choose_device(spec.device)
+    if spec.merge:
+        model, tokenizer, located = _merge(spec, device, report)
+    else:
+        located = locate_decoder(spec.name, revision=spec.revision, report=report)
+        with _loading(located, spec):
+            tokenizer = _read_tokenizer(located, spec)
+            model = _read_adapted(located, spec, device)
     with _loading(located, spec):
-        tokenizer = _read_tokenizer(located, spec)
-        model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
-        if spec.adapter:
-            model = _merge_adapter(model, spec.adapter)
         if spec.dtype == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported():
             for parameter in model.parameters():
                 if parameter.dtype == torch.float16:  # massive activations overflow float16
                     parameter.data = parameter.data.to(torch.bfloat16)
         model = model.to(device)
-    return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "")
+    return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge)
+
+
+def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
+    model = _draw_model(located, spec, device) if located.random_seed is not None else _read(located, spec, device)
+    return _merge_adapter(model, spec.adapter) if spec.adapter else model
+
+
+def _merge(spec: DecoderSpec, device: torch.device, report: Callable[[str], None]) -> Any:
+    """Merge checkpoints in memory; beside the sum, one of them is held at a time."""
+    summed, tokenizer, dtype = WeightSum(), None, _load_dtype(spec, device)
+    for part in spec.merge:
+        located = locate_decoder(part.name, revision=part.revision, report=report)
+        own = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
+        with _loading(located, own):
+            if tokenizer is None:
+                tokenizer = _read_tokenizer(located, own)
+                config = AutoConfig.from_pretrained(located.path, **_options(located, own))
+                dtype = (config.dtype or torch.float32) if dtype == "auto" else dtype
+            model = _read_adapted(located, own, torch.device("cpu"))
+        summed.add(model, weight=part.weight, name=located.name)
+        del model
+    return summed.finished(dtype), tokenizer, Located(spec.name, "merge", spec.merge[0].name, "")
 
 
 def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, name: str) -> Decoder:
@@ -98,6 +124,8 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a decoder and not the decoder, as `load_decoder`."""
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
+    if spec.merge:
+        spec = replace(spec, name=spec.merge[0].name, revision=spec.merge[0].revision, merge=())
     located = locate_decoder(spec.name, revision=spec.revision, report=report)
     with _loading(located, spec):
         return _read_tokenizer(located, spec)
@@ -125,16 +153,18 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Silence the progress bars of transformers until the `with` block ends."""
+    """Silence progress bars and reports of transformers until the `with` block ends; `_require_whole` has its own."""
     from transformers.utils import logging as untyped
 
     logging: Any = untyped
 
-    was_enabled = logging.is_progress_bar_enabled()
+    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if was_enabled:
             logging.enable_progress_bar()
 

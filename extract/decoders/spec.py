@@ -1,13 +1,38 @@
 """Settings of a decoder. Reading a config loads no torch."""
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-from extract.errors import unknown_name
+from extract.errors import DecoderError, unknown_name
 
 ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+WEIGHT_TOLERANCE = 1e-6
+"""Of the sum of the weights of a merge."""
+
+
+@dataclass(frozen=True)
+class MergePart:
+    """One checkpoint of a merge."""
+
+    name: str
+    """As `decoder.name`."""
+    weight: float
+    """What its parameters are multiplied with; the weights of a merge sum to 1."""
+    revision: str | None = None
+    """As `decoder.revision`."""
+    adapter: str | None = None
+    """As `decoder.adapter`, merged into this checkpoint first."""
+
+    @property
+    def label(self) -> str:
+        """The weight and the name, a path shortened to its last part, and of an adapter as well."""
+        parts = [Path(each).name if Path(each).exists() else each for each in (self.name, self.adapter) if each]
+        return f"{self.weight:g}*{'+'.join(parts)}"
 
 
 @dataclass(frozen=True)
@@ -27,11 +52,60 @@ class DecoderSpec:
     """Device, for instance `cpu` or `cuda:1`; auto: the first GPU, else the CPU."""
     trust_remote_code: bool = False
     """Run code that comes with the checkpoint; off unless asked for."""
+    merge: tuple[MergePart, ...] = ()
+    """Checkpoints to merge instead of `name`, as `[{name: A, weight: 0.5}, {name: B, weight: 0.5}]`: the sum of their
+    parameters in float32 with these weights. The tokenizer and the configuration are those of the first."""
 
     def __post_init__(self) -> None:
-        """Refuse values outside the table."""
+        """Refuse values outside the table, and name a merge after its parts."""
+        parts = self.merge
+        if parts:
+            if self.adapter or self.revision:
+                raise DecoderError(
+                    "decoder.merge is given beside decoder.adapter or decoder.revision; give them to the parts: "
+                    "merge: [{name: A, weight: 0.5, adapter: C}, ...]."
+                )
+            total = sum(part.weight for part in parts)
+            if not abs(total - 1) <= WEIGHT_TOLERANCE:
+                raise DecoderError(
+                    f"the weights of decoder.merge are {[part.weight for part in parts]}, in all {total:g}; allowed: "
+                    "weights that sum to 1."
+                )
+            object.__setattr__(self, "name", merged_name(parts))
         if self.dtype not in ("auto", *COMPUTE_DTYPES):
             raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+
+
+def merged_name(parts: tuple[MergePart, ...]) -> str:
+    """Name a merge after its parts.
+
+    Example:
+        >>> merged_name((MergePart("one", 0.25), MergePart("other", 0.75)))
+        '0.25*one+0.75*other'
+    """
+    return "+".join(part.label for part in parts)
+
+
+def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
+    """Return the settings as plain values; those of a merge only where there is one, and its name is not kept."""
+    values = asdict(spec)
+    return (
+        {**values, "merge": list(values["merge"])} if spec.merge else {k: v for k, v in values.items() if k != "merge"}
+    )
+
+
+def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
+    """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
+    return DecoderSpec(**{**values, "merge": tuple(_read_part(each) for each in values.get("merge", ()))})
+
+
+def _read_part(values: Any) -> MergePart:
+    try:
+        return MergePart(**{**values, "name": str(values["name"]), "weight": float(values["weight"])})
+    except (TypeError, ValueError, KeyError) as error:
+        raise DecoderError(
+            f"a part of decoder.merge is {values!r}; allowed: name and weight, and perhaps revision and adapter."
+        ) from error
 
 
 def split_random(name: str) -> tuple[str, int | None]:

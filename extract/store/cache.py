@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8, UInt64
+from jaxtyping import Bool, Float, Int, Int64, UInt8, UInt64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -20,9 +20,14 @@ from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
 from extract.inputs.joined import JoinedText
 from extract.store.checksums import require_sound
 from extract.store.dtypes import STORAGE_DTYPES
+from extract.store.exports import Selection, arrow_table, export_cache
 from extract.store.layout import latent_path
 from extract.store.manifest import Manifest, require_same
-from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys
+from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys, ranges
+
+if TYPE_CHECKING:
+    import datasets
+    import pandas as pd
 
 
 class LatentCache:
@@ -260,7 +265,7 @@ class LatentCache:
         """
         self._require_words()
         places = self._lookup.words(texts)
-        return replace(places, flags=self._word_flags[places.positions])
+        return replace(places, flags=self.word_flags[places.positions])
 
     @property
     def keys(self) -> UInt64[np.ndarray, "P 3"]:
@@ -272,8 +277,75 @@ class LatentCache:
         """Whether each place has a latent, as words that were truncated or that no token covers have not."""
         if not self.is_words:
             return np.ones(len(self), np.bool_)
-        has_latent: NDArray[np.bool_] = (self._word_flags & (WORD_CUT | WORD_LOST)) == 0
+        has_latent: NDArray[np.bool_] = (self.word_flags & (WORD_CUT | WORD_LOST)) == 0
         return has_latent
+
+    @property
+    def word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of `extract.inputs.alignment` for every word; CacheError if the cache holds whole texts."""
+        self._require_words()
+        return self._file.map("/words/flags")
+
+    @property
+    def row_of_place(self) -> Int64[np.ndarray, " P"]:
+        """Row of each place: itself for a text, that of the piece of text it was read in for a word."""
+        rows: NDArray[np.int64] = np.arange(len(self))
+        if not self.is_words:
+            return rows
+        first, n_words = (self._file.map(f"/rows/{name}").astype(np.int64) for name in ("first_word", "n_words"))
+        found = np.zeros(self.n_words, np.int64)
+        found[ranges(first, n_words)] = np.repeat(rows, n_words)
+        return found
+
+    def to_numpy(self, layer: str, pooling: str = "") -> NDArray[Any]:
+        """Return one layer as an array `(N, D)`, or `(W, D)` of words; `pooling` may be left out where there is one.
+
+        float32 and float16 are views of the file, as `layer` gives them; NumPy has no bfloat16, which becomes float32.
+        """
+        found = self.layer(layer, pooling or self._only_pooling())
+        return (found.float() if found.dtype == torch.bfloat16 else found).numpy()
+
+    def to_frame(self, texts: Sequence[str | JoinedText] | None = None) -> "pd.DataFrame":
+        """Describe every row, or word, in a data frame, in the order of the latents.
+
+        Columns: `text_id` (digest of the text), `n_tokens`, `is_truncated`; for words also `word_number`, `has_latent`
+        and `is_shared`.
+
+        Args:
+            texts: Describe these texts, in their order, with a column `text` (and `word`); a cache holds no texts.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
+
+    def to_dataset(
+        self, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        texts: Sequence[str | JoinedText] | None = None,
+    ) -> "datasets.Dataset":  # fmt: skip
+        """Return latents as a `datasets.Dataset` (Arrow): columns `POOLING/LAYER` beside those of `to_frame`.
+
+        Without `texts` nothing is copied: float32 and float16 latents stay in the file until they are touched.
+
+        Args:
+            layers: A selection as in `select_layers`.
+            poolings: Poolings; all when empty.
+            texts: As for `to_frame`.
+        """
+        import datasets
+
+        return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
+
+    def export(
+        self, file: str | Path, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        texts: Sequence[str | JoinedText] | None = None,
+    ) -> Path:  # fmt: skip
+        """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
+        return export_cache(Selection(self, layers, poolings, texts), file)
+
+    def _only_pooling(self) -> str:
+        if len(self.poolings) > 1:
+            raise CacheError(f"the cache has {len(self.poolings)} poolings ({', '.join(self.poolings)}); name one.")
+        return self.poolings[0]
 
     def word_report(self) -> dict[str, int]:
         """Count the words, and those that something happened to; CacheError if the cache holds whole texts.
@@ -283,15 +355,10 @@ class LatentCache:
             `n_lost`, covered by no token; and `n_windows`, texts that were read in more than one window.
         """
         self._require_words()
-        flags = self._word_flags
+        flags = self.word_flags
         bits = {"n_shared": WORD_SHARED, "n_cut": WORD_CUT, "n_lost": WORD_LOST}
         counts = {name: int(np.count_nonzero(flags & bit)) for name, bit in bits.items()}
         return {"n_words": self.n_words, **counts, "n_windows": self._lookup.n_split}
-
-    @property
-    def _word_flags(self) -> UInt8[np.ndarray, " W"]:
-        """`(W,)` bits of `extract.inputs.alignment`."""
-        return self._file.map("/words/flags")
 
     @property
     def _row_digests(self) -> UInt64[np.ndarray, "N 2"]:

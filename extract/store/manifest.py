@@ -75,7 +75,10 @@ def build_identity(
     """
     return {
         "schema": SCHEMA,
-        "decoder": {key: decoder[key] for key in DECODER_IDENTITY},
+        # Only a merge has the field `merge`: the identities of other decoders stay what they were.
+        "decoder": {
+            key: decoder[key] for key in (*DECODER_IDENTITY, "merge") if key in DECODER_IDENTITY or key in decoder
+        },
         "plan": plan,
         "architecture": architecture,
         "template": template,

@@ -113,8 +113,9 @@ class MeanCache(LatentCache):
         return found if out is None else out.copy_(found)
 
     @property
-    def _word_flags(self) -> UInt8[np.ndarray, " W"]:
-        found = [part._word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
+    def word_flags(self) -> UInt8[np.ndarray, " W"]:
+        """`(W,)` bits of every word in any part."""
+        found = [part.word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
         return np.bitwise_or.reduce(found)
 
 

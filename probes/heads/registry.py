@@ -44,6 +44,19 @@ def token_head(
     )  # fmt: skip
 
 
+def zero_shot_head(
+    name: str, kind: str, description: str, *,
+    options: Any = later("probes.heads.zero_shot.evaluation:ZeroShotOptions"),  # noqa: B008 - frozen
+) -> HeadEntry:  # fmt: skip
+    """Make the row of a head without fitting, for a kind of task that has a judge."""
+    return HeadEntry(
+        name, kind, description, (options,), evaluate=later("probes.heads.zero_shot.evaluation:evaluate_zero_shot"),
+        check=later("probes.heads.zero_shot.evaluation:check_zero_shot"),
+        build=later("probes.heads.zero_shot.evaluation:ZeroShotHead"),
+        parts=later("probes.heads.zero_shot.evaluation:zero_shot_parts"),
+    )  # fmt: skip
+
+
 _ENTRIES = (
     pair_head(
         "layer-cosine", later("probes.networks.layer_cosine:LayerCosine"), None,
@@ -112,6 +125,18 @@ _ENTRIES = (
     token_head(
         "token-mix", later("probes.networks.token_heads:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
+    ),
+    zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer"),
+    zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer"),
+    zero_shot_head(
+        "layer-clusters", "clustering", "k-means with as many clusters as labels, every layer and seed",
+        options=later("probes.heads.zero_shot.evaluation:ClusterOptions"),
+    ),
+    zero_shot_head("layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer"),
+    zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer"),
+    zero_shot_head(
+        "layer-odd", "odd-one-out", "the word farthest from the others, every layer, Euclidean and cosine",
+        options=later("probes.heads.zero_shot.evaluation:OddOptions"),
     ),
 )  # fmt: skip
 HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}

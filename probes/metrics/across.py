@@ -1,9 +1,7 @@
-"""Numbers that lay tasks side by side: ranks on a common scale, the depth where scores are gained, paired layers."""
+"""Numbers that lay tasks side by side: ranks on a common scale, and the depth where scores are gained."""
 
 import numpy as np
 from jaxtyping import Float
-
-from probes.metrics.paired import Difference, difference
 
 
 def normalised_ranks(values: Float[np.ndarray, "M T"]) -> Float[np.ndarray, "M T"]:
@@ -40,19 +38,3 @@ def centre_of_gravity(values: Float[np.ndarray, "*S L"], depths: Float[np.ndarra
     gains = np.diff(np.fmax.accumulate(values, axis=-1), axis=-1)
     total = gains.sum(axis=-1)
     return np.asarray((gains * depths[1:]).sum(axis=-1) / np.where(total > 0, total, np.nan))
-
-
-def layer_differences(
-    one: tuple[Float[np.ndarray, " L"], Float[np.ndarray, "L R"]],
-    other: tuple[Float[np.ndarray, " L"], Float[np.ndarray, "L R"]],
-    *,
-    n_units: int,
-) -> list[Difference]:
-    """Return what one plan or decoder has over another at each layer, with paired intervals.
-
-    Both sides are values of `L` layers and the same values on `R` resamples, as of `paired_scores`; resample r of both
-    must be of the same units.
-    """
-    n_layers = len(one[0])
-    values, resampled = (np.concatenate(sides) for sides in zip(one, other, strict=True))
-    return [difference(values, resampled, k, n_layers + k, n_units=n_units) for k in range(n_layers)]

@@ -12,7 +12,8 @@ from probes.metrics.correlation import CORRELATIONS, spearman
 from probes.metrics.intervals import resample_correlations
 from probes.metrics.significance import OfSums
 from probes.metrics.spans import count_tag_spans, f1_of_counts
-from probes.metrics.unit_scorer import class_scorer, correlation_scorer
+from probes.metrics.unit_scorer import class_scorer, correlation_scorer, mean_scorer
+from probes.metrics.zero_shot.scorers import ROW_METRICS, cluster_scorer, precision_scorer
 
 SPAN_F1 = "span-f1"
 Rows = Sequence[Any] | NDArray[Any]
@@ -38,7 +39,7 @@ def paired_scores(
     Args:
         predicted: Of every system, a number or a name per row; an empty name is no prediction.
         gold: A number or a name per row.
-        metric: A correlation, a metric of classes, or `span-f1` of tags.
+        metric: A metric of `METRICS`. Those of single rows are predicted themselves.
         units: The unit of each row, which is drawn whole: the row itself, its group, sentence or document.
         sentences: The sentence of each word, for `span-f1`.
         resampling: How units are drawn.
@@ -72,6 +73,16 @@ def unit_counts(
     if metric in CORRELATIONS:
         scorer = correlation_scorer(np.array(gold, np.float64), metric=metric, groups=_groups(units))
         return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
+    if metric in ROW_METRICS:
+        scorer = mean_scorer(numbers, metric=metric, unit="rows")
+        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
+    if metric == "average-precision":
+        scorer = precision_scorer(np.array(gold, np.float64).astype(np.int64), _groups(units))
+        return scorer.count(np.array(predicted, np.float64)), scorer.of_sums
+    if metric == "v-measure":
+        codes = np.stack([np.unique(np.array(row, str), return_inverse=True)[1] for row in (gold, *predicted)])
+        scorer = cluster_scorer(codes[0], n_clusters=int(codes[1:].max()) + 1, groups=_groups(units))
+        return scorer.count(codes[1:]), scorer.of_sums
     names = {name: code for code, name in enumerate(dict.fromkeys((*gold, *(n for row in predicted for n in row))))}
     codes = np.array([[names[name] for name in row] for row in (gold, *predicted)])
     scorer = class_scorer(codes[0], metric=metric, groups=list(units))

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
 from extract.run.spec import ExtractionSpec
 from probes.fitting.loggers import check_loggers
@@ -196,7 +196,7 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
-        values: dict[str, Any] = _plain(asdict(self))
+        values: dict[str, Any] = _plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
         return values | {"extraction": values["extraction"] | {"template": self.extraction.template.settings()}}
 
 

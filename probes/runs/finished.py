@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.spec import DecoderSpec, split_random
+from extract.decoders.spec import DecoderSpec, read_plain_decoder, split_random
 from extract.digest import digest_bytes
 from extract.errors import CacheIdentityError, HeadError, first_line
 from extract.files import read_file
@@ -164,7 +164,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_decoder(values: dict[str, Any]) -> DecoderSpec:
-    spec = DecoderSpec(**values)
+    spec = read_plain_decoder(values)
     for key in ("name", "device", "revision", "adapter"):
         value = getattr(spec, key)
         if not isinstance(value, str) and (value is not None or key in ("name", "device")):
@@ -203,6 +203,9 @@ def recorded_folder(config: Mapping[str, Any], folder: Path) -> str:
 
 def _near(spec: DecoderSpec, folder: Path, base: str) -> DecoderSpec:
     adapter = spec.adapter and find_recorded(spec.adapter, folder, base)
+    if spec.merge:
+        near = {part: find_recorded(part.name, folder, base) for part in spec.merge}
+        return replace(spec, merge=tuple(replace(part, name=name) for part, name in near.items()))
     return replace(spec, name=find_recorded(spec.name, folder, base), adapter=adapter)
 
 

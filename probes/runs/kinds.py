@@ -14,11 +14,13 @@ from probes.heads.pairs.scoring import PAIRS_SCORING
 from probes.heads.result import HeadResult
 from probes.heads.scoring import KindScoring, score_texts
 from probes.heads.words.scoring import WORDS_SCORING
+from probes.heads.zero_shot.scoring import ALIKE_SCORING, no_scoring
 from probes.report.document import KindReport
 from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.kinds.numbers import NUMBERS_REPORT
 from probes.report.kinds.pairs import PAIRS_REPORT, ZERO_SHOT, zero_shot_scores
 from probes.report.kinds.words import WORDS_REPORT
+from probes.report.kinds.zero_shot import zero_shot_report
 from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class TaskKind:
     name: str
     report: KindReport
     scoring: KindScoring
+    needs_train: bool = True
+    """Whether heads are fitted on train; otherwise validation is what a task must have."""
     reads_words: bool = False
     """Whether latents are those of words, not of whole texts."""
     row_texts: Callable[[Any, str], list[tuple[Any, ...]]] = _text_columns
@@ -86,6 +90,16 @@ _KINDS = (
     TaskKind(
         "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
         row_texts=lambda task, split: [(text,) for text in task.joined(split)],
+        describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
+    ),
+    *(
+        TaskKind(name, zero_shot_report(name), no_scoring(name), needs_train=False)
+        for name in ("retrieval", "reranking", "clustering", "bitext")
+    ),
+    TaskKind("pair-classification", zero_shot_report("pair-classification"), ALIKE_SCORING, needs_train=False),
+    TaskKind(
+        "odd-one-out", zero_shot_report("odd-one-out"), no_scoring("odd-one-out"), needs_train=False, reads_words=True,
+        row_texts=lambda task, split: [tuple(question) for question in task.marked(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
 )  # fmt: skip

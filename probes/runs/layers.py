@@ -7,15 +7,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from jaxtyping import Float
+
 from extract.decoders.layers import relative_depths
-from extract.errors import InputError, unknown_name
+from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
+from probes.heads.apart import take_apart
+from probes.heads.parts import HeadParts
+from probes.heads.setting import Setting
 from probes.layers.findings import FINDINGS, FINDINGS_SCHEMA, HeadFindings, load_findings
 from probes.layers.study import StudyOptions, study_layers
+from probes.metrics.best_set import joint_intervals
+from probes.metrics.bootstrap import Resampling
 from probes.report.write import without_nan
+from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of, find_cache_of_run
 from probes.runs.finished import FinishedRun, read_config, read_finished
 from probes.runs.obtain import SILENT, EncoderShelf, Watcher, load_run_task, obtain_corpus
+from probes.runs.paired_tests import read_rows, read_runs
 from probes.runs.run import make_setting
 
 if TYPE_CHECKING:
@@ -24,6 +34,9 @@ if TYPE_CHECKING:
 LAYER_COLUMNS = (
     "run", "task", "kind", "decoder", "plan", "head", "pooling", "split", "view", "name", "layer", "depth", "metric",
     "value", "low", "high", "std", "in_set",
+)  # fmt: skip
+GAP_COLUMNS = (
+    "one", "other", "head", "split", "layer", "depth", "metric", "value", "over", "difference", "low", "high",
 )  # fmt: skip
 ALL = "all"
 
@@ -78,13 +91,7 @@ def find_layers(
     run: FinishedRun, *, head: str, options: StudyOptions, caches: str = "", watcher: Watcher = SILENT
 ) -> list[HeadFindings]:
     """Study heads of one run, and write what is found into its folder; see `compare_layers`."""
-    config = read_config(run.folder)
-    config = replace(config, caches=caches) if caches else config
-    task = load_run_task(config)
-    cache = find_cache_of_run(run.folder, caches)
-    corpus = obtain_corpus(config)
-    shelf = EncoderShelf(config, find_cache_of(config, corpus), watcher) if corpus else None
-    setting = make_setting(config, task, cache, run.folder / "heads", autoencoders=shelf)
+    config, setting = _setting_of(run, caches, watcher)
     names = run.heads if head == ALL else [head or run.best]
     found = [
         study_layers(
@@ -101,6 +108,77 @@ def find_layers(
     }
     write_file(run.folder / FINDINGS, json.dumps(without_nan(values), indent=1, allow_nan=False) + "\n")
     return found
+
+
+def compare_at_layers(
+    one: str | Path, other: str | Path, *, head: str = "", split: str = "", n_resamples: int = 1000,
+    caches: str | Path = "", watcher: Watcher = SILENT,
+) -> "pd.DataFrame":  # fmt: skip
+    """Compare two finished runs of the same rows at every layer, for instance two mask plans of one decoder.
+
+    Args:
+        one: A run folder.
+        other: The run it is compared with; its head has the same layers.
+        head: The head of both; the best one of `one` when empty.
+        split: As in `compare`.
+        n_resamples: Resamples of the paired bootstrap, which both runs share.
+        caches: Folder of the caches; where each run says when empty.
+        watcher: Receives what happens.
+
+    Returns:
+        A row per layer, with the columns `GAP_COLUMNS`: `value` is the score of the layer alone in `one`, `over` that
+        in `other`; `low` to `high` hold the differences of all layers at once, at 95 %.
+
+    Raises:
+        HeadError: Runs on other rows, metrics or layers, or a head that cannot be taken apart.
+        CacheError: The cache of a run is not there.
+
+    Example:
+        >>> compare_at_layers("runs/demo-nosink-bidirectional-10", "runs/demo")  # doctest: +SKIP
+    """
+    import pandas as pd
+
+    compared = read_runs([one, other], head or read_finished(Path(one)).best)
+    rows = read_rows(compared, split)
+    parts = []
+    for run in compared:
+        finished = read_finished(run.folder)
+        config, setting = _setting_of(finished, str(caches), watcher)
+        resolved = config.resolve_heads()[run.result.name]
+        watch = partial(watcher.epochs, run.result.name)
+        parts.append(take_apart(resolved, setting, run.result, rows.split, watch))
+    layers = parts[0].layers
+    if parts[1].layers != layers:
+        raise HeadError(
+            f"{compared[0].label!r} reads the layers {', '.join(layers)}, and {compared[1].label!r} "
+            f"{', '.join(parts[1].layers)}; compare runs of the same layers, or see layers_across."
+        )
+    (value, drawn), (over, drawn_over) = (_score_alone(each, Resampling(n_resamples)) for each in parts)
+    low, high = joint_intervals(value - over, drawn - drawn_over)
+    depths = relative_depths([name.rpartition("/")[2] for name in layers], compared[0].values["decoder"]["n_layers"])
+    common = {"one": compared[0].label, "other": compared[1].label, "head": compared[0].result.name,
+              "split": rows.split, "metric": parts[0].scorer.metric}  # fmt: skip
+    columns = {"layer": layers, "depth": depths, "value": value, "over": over, "difference": value - over,
+               "low": low, "high": high}  # fmt: skip
+    return pd.DataFrame({**columns, **common})[list(GAP_COLUMNS)]
+
+
+def _score_alone(parts: HeadParts, resampling: Resampling) -> tuple[Float[np.ndarray, " L"], Float[np.ndarray, "L R"]]:
+    """Score every layer alone, the mean over seeds, on all rows and on resamples."""
+    n_seeds, n_layers, n_rows = parts.alone.shape
+    flat = parts.alone.reshape(-1, n_rows)
+    drawn = parts.scorer.resample(flat, resampling).reshape(n_seeds, n_layers, -1)
+    return parts.scorer.score(flat).reshape(n_seeds, n_layers).mean(0), drawn.mean(0)
+
+
+def _setting_of(run: FinishedRun, caches: str, watcher: Watcher) -> tuple[RunConfig, Setting]:
+    """Open what the heads of a finished run were fitted in: its config, task and cache."""
+    config = read_config(run.folder)
+    config = replace(config, caches=caches) if caches else config
+    cache = find_cache_of_run(run.folder, caches)
+    corpus = obtain_corpus(config)
+    shelf = EncoderShelf(config, find_cache_of(config, corpus), watcher) if corpus else None
+    return config, make_setting(config, load_run_task(config), cache, run.folder / "heads", autoencoders=shelf)
 
 
 def frame_rows(run: FinishedRun, found: HeadFindings) -> list[dict[str, Any]]:

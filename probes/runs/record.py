@@ -161,5 +161,7 @@ def _commit() -> str:
 
 
 def command_line() -> str:
-    """Return this process's command line, the program by its name alone."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    """Return this process's command line, the program by its name alone and absolute paths as seen from here."""
+    words = (word.rpartition("=") for word in sys.argv[1:])
+    shown = (f"{key}{equals}{without_absolute_paths(value, 'name')}" for key, equals, value in words)
+    return " ".join([Path(sys.argv[0]).name, *shown])

@@ -125,7 +125,7 @@ def load_scorer(
 def _load_decoder(found: FinishedRun, name: str | None, *, trust_remote_code: bool) -> Decoder:
     spec = replace(found.decoder, trust_remote_code=trust_remote_code)
     try:
-        return load_decoder(replace(spec, name=name) if name else spec)
+        return load_decoder(replace(spec, name=name, merge=()) if name else spec)
     except DecoderError as error:
         hint = "If it has moved, say where it is: icecore score --decoder NAME."
         if found.decoder.trust_remote_code and not trust_remote_code:

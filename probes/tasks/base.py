@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from extract.inputs.joined import JoinedText
 
 Kind = str
-"""Name of a kind of task: `pairs`, `classes`, `numbers` or `words`."""
+"""Name of a kind of task, such as `pairs`; they are the keys of `probes.runs.kinds.KINDS`."""
 Same = TypeVar("Same", bound="Task")
 """The kind of task that a method was called on; `Self` is not understood by the type checker of the test suite."""
 

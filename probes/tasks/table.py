@@ -60,6 +60,10 @@ _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "STS Benchmark from its three CSV files, gold 0-5",
         ),
         ("stsb-hub", "probes.tasks.pairs.readers:load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
+        (
+            "sts-files", "probes.tasks.pairs.sts:read_sts_files",
+            "STS12 to STS17 and SICK-R in their published files, scored by subset",
+        ),
         ("pair-files", "probes.tasks.pairs.readers:read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
     ),
     "classes": (
@@ -137,6 +141,64 @@ _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         ("word-files", "probes.tasks.words.files:load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
         ("word-hub", "probes.tasks.words.files:load_word_hub", "a token dataset of the hub, by column names"),
+    ),
+    "retrieval": (
+        (
+            "retrieval-sample", "probes.tasks.zero_shot.search:load_retrieval_sample",
+            "questions about 60 notes written for this project, no benchmark",
+        ),
+        (
+            "retrieval-files", "probes.tasks.zero_shot.search:read_retrieval_files",
+            "a folder in BEIR's layout: corpus, queries and qrels",
+        ),
+    ),
+    "reranking": (
+        (
+            "reranking-sample", "probes.tasks.zero_shot.search:load_reranking_sample",
+            "questions with candidates written for this project, no benchmark",
+        ),
+        (
+            "reranking-files", "probes.tasks.zero_shot.search:read_reranking_files",
+            "your own files with a row per query and candidate",
+        ),
+    ),
+    "clustering": (
+        (
+            "clustering-sample", "probes.tasks.zero_shot.rows:load_clustering_sample",
+            "the sentences of class-sample, without its training, no benchmark",
+        ),
+        (
+            "banking77-clusters", "probes.tasks.zero_shot.rows:load_banking77_clusters",
+            "Banking77 from its CSV files, 77 intents to find as clusters",
+        ),
+        ("clustering-files", "probes.tasks.zero_shot.rows:read_clustering_files", "your own texts with labels"),
+    ),
+    "pair-classification": (
+        (
+            "pair-class-sample", "probes.tasks.zero_shot.rows:load_pair_class_sample",
+            "the pairs of sts-sample, alike from a gold of 3.5 on, no benchmark",
+        ),
+        (
+            "pair-class-files", "probes.tasks.zero_shot.rows:read_pair_class_files",
+            "your own pairs that are alike or not",
+        ),
+    ),
+    "bitext": (
+        (
+            "bitext-sample", "probes.tasks.zero_shot.rows:load_bitext_sample",
+            "80 English sentences with German translations written for this project, no benchmark",
+        ),
+        ("bitext-files", "probes.tasks.zero_shot.rows:read_bitext_files", "your own texts with their translations"),
+    ),
+    "odd-one-out": (
+        (
+            "odd-sample", "probes.tasks.zero_shot.rows:load_odd_sample",
+            "60 questions of word sense written for this project, no benchmark",
+        ),
+        (
+            "odd-files", "probes.tasks.zero_shot.rows:read_odd_files",
+            "your own questions: sentences with a marked word, one in another sense",
+        ),
     ),
 }  # fmt: skip
 """Kind to its tasks: name, loader, and a line about it."""

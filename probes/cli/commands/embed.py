@@ -10,13 +10,14 @@ import numpy as np
 from extract.errors import InputError, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache
+from extract.store.exports import WRITERS
 from probes.cli.commands.score import read_lines
 from probes.cli.screen import show, watcher_of
 from probes.runs.config import RunConfig
 from probes.runs.obtain import Watcher, obtain_cache
 from probes.tasks.corpus import Corpus, read_texts
 
-SUFFIXES = (".npy", ".parquet")
+SUFFIXES = (".npy", *WRITERS)
 
 
 def embed_command(found: SimpleNamespace) -> int:
@@ -34,7 +35,10 @@ def embed_file(config: RunConfig, file: str, *, column: str, to: str, watcher: W
     cache = obtain_cache(config, Corpus(name, file, tuple(texts)), watcher=watcher)
     show(str(cache.path))
     if to:
-        write_file(out, _npy(cache, texts) if out.suffix == ".npy" else _parquet(cache, texts))
+        if out.suffix == ".npy":
+            write_file(out, _npy(cache, texts))
+        else:
+            cache.export(out, texts=texts)
         show(str(out))
     return 0
 
@@ -53,19 +57,4 @@ def _npy(cache: LatentCache, texts: Sequence[str]) -> bytes:
     found = np.stack([cache.gather(rows, pooling).transpose(0, 1).numpy() for pooling in cache.poolings], axis=2)
     out = io.BytesIO()
     np.save(out, found)
-    return out.getvalue()
-
-
-def _parquet(cache: LatentCache, texts: Sequence[str]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = cache.rows_of(texts)
-    columns = {"text": pa.array(texts)}
-    for pooling in cache.poolings:
-        for layer in cache.layers:
-            values = cache.gather(rows, pooling, layers=[layer])[0].numpy()
-            columns[f"{pooling}/{layer}"] = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    out = io.BytesIO()
-    pq.write_table(pa.table(columns), out)
     return out.getvalue()

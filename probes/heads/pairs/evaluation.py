@@ -19,7 +19,7 @@ from probes.latents.pair_latents import PairLatents
 from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.correlation import CORRELATIONS, pearson
 from probes.metrics.intervals import summarise_seeds
-from probes.networks.layer_cosine import KINDS, LayerCosine
+from probes.networks.layer_cosine import LayerCosine
 from probes.networks.loss_table import COMPARING
 from probes.networks.losses import MIN_BATCH
 from probes.networks.pair_head import PairHead, collect_similarities
@@ -80,7 +80,7 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
         name=resolved.name,
         pooling=data.pooling,
         layers=data.layers,
-        options={**resolved.own[0], **vars(fit_options(resolved))} if network.is_trained else {},
+        options={**resolved.own[0], **(vars(fit_options(resolved)) if network.is_trained else {})},
         metric=METRIC,
         selection=selection,
         selection_score=summary["validation"][METRIC].mean if "validation" in summary else float("nan"),
@@ -91,6 +91,7 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
         optimistic_because=setting.rules.optimistic_because if has_best_epoch else "",
         extras={
             "subsets": _subset_scores(stacked, setting),
+            **_named_subset_scores(stacked, setting),
             "residuals": {
                 split: each.to_dict() for split, each in residuals.items() if split != "train" and setting.has_details
             },
@@ -112,9 +113,9 @@ def _layer_choice(fitted: list[FittedHead]) -> tuple[dict[str, Any], tuple[Curve
         Curve(name, split, metric, tuple(row))
         for split in first.data.splits
         for metric, rows in first.head.curves(first.data, split).items()
-        for name, row in zip(KINDS, rows.tolist(), strict=True)
+        for name, row in zip(first.head.kinds, rows.tolist(), strict=True)
     )
-    return {"kind": KINDS[kind], "layer": first.data.layers[layer]}, curves, {}
+    return {"kind": first.head.kinds[kind], "layer": first.data.layers[layer]}, curves, {}
 
 
 def layer_contributions(head: PairHead, data: PairLatents, split: str = "validation") -> dict[str, Any]:
@@ -154,6 +155,20 @@ def _summarise(
         rows, gold = rows[:, marks], gold[marks]
     how = Resampling(setting.n_resamples)
     return {metric: summarise_seeds(rows, gold, metric=metric, resampling=how) for metric in CORRELATIONS}
+
+
+def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:
+    """Score every subset that the task names in test, and take the mean over subsets; nothing where it names none."""
+    rows = setting.task.splits.get("test")
+    if rows is None or "subset" not in rows.column_names:
+        return {}
+    names = np.array(rows["subset"])
+    found = {}
+    for name in sorted(set(names.tolist())):
+        scores = _summarise(stacked["test"], setting, "test", names == name)
+        found[name] = {"n": int((names == name).sum()), **{metric: each.to_dict() for metric, each in scores.items()}}
+    means = {metric: float(np.mean([each[metric]["mean"] for each in found.values()])) for metric in CORRELATIONS}
+    return {"named_subsets": {"subsets": found, "mean": means}}
 
 
 def _subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:

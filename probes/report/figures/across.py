@@ -9,6 +9,8 @@ from probes.report.figures import style
 from probes.report.table import metric_label
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 CURVE = ["task", "plan", "decoder", "head", "pooling", "run"]
@@ -73,6 +75,44 @@ def draw_centres(axes: Axes, frame: "pd.DataFrame") -> Axes:
     _name_rows(axes, list(curves))
     axes.set_xlim(-0.02, 1.02)
     return axes
+
+
+def draw_layer_gaps(axes: Axes, frame: "pd.DataFrame") -> Axes:
+    """Draw the columns of `probes.compare_at_layers`: what one run has over another at every layer, with intervals."""
+    places = np.arange(len(frame))
+    value, low, high = (100 * frame[name].to_numpy(np.float64) for name in ("difference", "low", "high"))
+    breaks = style.layer_breaks(list(frame["layer"]))
+    style.draw_line(axes, places, value, colour=style.BLUE, breaks=breaks)
+    style.draw_band(axes, places, low, high, colour=style.BLUE, label="interval")
+    axes.axhline(0, color=style.GREY, linewidth=0.6)
+    style.mark_layers(axes, list(frame["layer"]))
+    axes.set_ylabel(f"difference of {metric_label(frame['metric'].iloc[0])} x 100")
+    return axes
+
+
+def draw_across(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
+    """Draw the frames `across` and `centres` into an album."""
+    height = 1.7 + ROW_INCHES * len(name_curves(frames["centres"]))
+    split = ", ".join(dict.fromkeys(frames["across"]["split"]))
+    album.add(
+        "across", style.on_panel(draw_layer_map), frames["across"], title="Every layer of every task",
+        size=(7.0, height), note=f"rings: best layers; scores on {split}",
+    )  # fmt: skip
+    album.add(
+        "centres", style.on_panel(draw_centres), frames["centres"], title="Centre of gravity of the gains",
+        size=(5.2, height - 0.4),
+        note="depth weighted by what each layer adds to the best below it (Tenney et al. 2019); bars: 95 % over seeds",
+    )  # fmt: skip
+
+
+def draw_gaps(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
+    """Draw the frame `by-layer` into an album."""
+    frame = frames["by-layer"]
+    where = frame.iloc[0]
+    album.add(
+        "by-layer", style.on_panel(draw_layer_gaps), frame, title=f"{where['one']} over {where['other']}",
+        note=f"{where['head']} on {where['split']}, every layer alone; band: 95 % for all layers together, paired",
+    )  # fmt: skip
 
 
 def _name_rows(axes: Axes, names: list[str]) -> None:

@@ -40,6 +40,19 @@ def _subsets(context: Context) -> Iterator[Block]:
     yield from (Item(f"{name}: {SUBSETS[name]}") for name in shown)
 
 
+def _named_subsets(context: Context) -> Iterator[Block]:
+    """Show the scores of the subsets that a task names, and their mean."""
+    for head, result in context.results:
+        if found := result.extras.get("named_subsets"):
+            yield Heading(f"Subsets by name, `{head}`")
+            rows = [
+                (name, f"{each['n']:,}", *(_subset_cell(each[metric]) for metric in ("pearson", "spearman")))
+                for name, each in found["subsets"].items()
+            ]
+            means = (table.percent(found["mean"][metric]) for metric in ("pearson", "spearman"))
+            yield Table(("subset", "pairs", "Pearson", "Spearman"), [*rows, ("mean over subsets", "", *means)])
+
+
 def _subset_cell(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return table.NOTHING
@@ -130,7 +143,7 @@ PAIRS_REPORT = KindReport(
     units=lambda *_: None,
     resampled=lambda _: "pairs",
     remarks=(lambda _: iter(["Correlations are of the whole split."]),),
-    sections=(_subsets, _residuals, _identical),
+    sections=(_named_subsets, _subsets, _residuals, _identical),
     residuals=_residuals_of,
     bare=_over_bare_cosine,
     zero_shot="spearman",

@@ -30,7 +30,8 @@ class PairTask(GradedTask):
 
     name: str
     splits: "datasets.DatasetDict"
-    """Columns `sentence1`, `sentence2` (string) and `score` (float64, gold in the original units)."""
+    """Columns `sentence1`, `sentence2` (string), `score` (float64, gold in the original units) and perhaps `subset`
+    (string: test is scored for each by itself, too)."""
     score_range: tuple[float, float]
     """Lowest and highest gold the task can hold, in the original units."""
     source: str
@@ -49,7 +50,7 @@ class PairTask(GradedTask):
 
     def digest_parts(self) -> tuple[object, tuple[str, ...]]:
         """Return the score range and all columns."""
-        return self.score_range, (*self.text_columns, "score")
+        return self.score_range, (*self.text_columns, "score", "subset")
 
     def describe_kind(self) -> dict[str, Any]:
         """Return the score range, and the row counts under their older name `n_pairs`."""
@@ -57,9 +58,10 @@ class PairTask(GradedTask):
 
 
 def build_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "datasets.DatasetDict":
-    """Hold the columns `sentence1`, `sentence2` and `score` of each split as a `PairTask` wants them."""
+    """Hold the columns `sentence1`, `sentence2`, `score` and perhaps `subset` of each split for a `PairTask`."""
     from datasets import Value
 
     return hold_columns(
-        columns, {"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64")}
-    )
+        columns, {"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64"),
+                  "subset": Value("string")},
+    )  # fmt: skip

@@ -87,4 +87,25 @@ def test_runs_of_any_tasks_are_laid_side_by_side(
     shown = capsys.readouterr().out
     assert "tiny-pairs" in shown
     assert "no ranks: 1 plans on 1 tasks cannot be ranked" in shown
-    assert {path.name for path in out.iterdir()} == {"across.csv", "centres.csv", "across.png", "centres.png"}
+    drawn = {"across.csv", "centres.csv", "across.png", "centres.png", "report.html"}
+    assert {path.name for path in out.iterdir()} == drawn
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Where do layers gain their scores?" in page
+    assert page.count("<svg") == 2
+
+
+def test_two_runs_are_compared_at_every_layer(
+    finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = str(finished.folder), tmp_path / "out"
+    same = Path(shutil.copytree(folder, tmp_path / "same"))
+    how = ["--by-layer", "--head", "layer-cosine", "--resamples", "50"]
+    assert main(["compare", folder, str(same), *how, "--out", str(out)]) == 0
+    name = finished.folder.name
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"same is better than {name} at 0 of 5 layers and worse at 0" in shown
+    assert (pd.read_csv(out / "by-layer.csv")["difference"].dropna() == 0).all()
+    assert f"At which layers do same and {name} differ?" in (out / "report.html").read_text(encoding="utf-8")
+    assert (out / "by-layer.png").exists()
+    assert main(["compare", folder, *how]) == 1
+    assert "--by-layer compares two runs, and 1 were given" in capsys.readouterr().err

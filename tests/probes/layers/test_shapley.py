@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from captum.attr import ShapleyValues
 
 from extract.errors import InputError
 from extract.linear import estimated_products
@@ -111,11 +112,12 @@ def test_products_of_an_estimate_are_rough_only_where_the_processor_is_made_for_
     has_units: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_units})
-    before = torch.backends.mkldnn.matmul.fp32_precision
+    backend: Any = torch.backends.mkldnn
+    before = backend.matmul.fp32_precision
     with pytest.raises(RuntimeError, match="stopped"), estimated_products():
-        assert torch.backends.mkldnn.matmul.fp32_precision == ("bf16" if has_units else before)
+        assert backend.matmul.fp32_precision == ("bf16" if has_units else before)
         raise RuntimeError("stopped")
-    assert torch.backends.mkldnn.matmul.fp32_precision == before
+    assert backend.matmul.fp32_precision == before
 
 
 @pytest.mark.skipif(not torch.cpu.get_capabilities().get("amx_bf16"), reason="no matrix units: nothing is rounded")
@@ -132,3 +134,21 @@ def test_rough_products_move_values_by_far_less_than_the_draw_of_orders() -> Non
     with estimated_products():
         rough = values()
     assert 0 < np.abs(rough.values - exact.values).max() < exact.errors.max() / 5
+
+
+def test_values_of_a_head_are_those_of_captum() -> None:
+    torch.manual_seed(0)
+    cosines = torch.rand(6, 40)
+    head = SiameseCosine(len(cosines), 8, bottleneck=4, hidden=16).eval()
+    with torch.no_grad():
+        next(head.network.parameters()).mul_(10)  # an untrained network is nearly linear
+    muted = Muted(head, cosines, cosines.mean(1))
+    scorer = correlation_scorer(cosines.mean(0).double().numpy() ** 3, metric="pearson")
+
+    def worth(masks: Any) -> np.ndarray:
+        return np.asarray(np.nan_to_num(scorer.score(muted.predict(masks))))
+
+    oracle = ShapleyValues(lambda kept: torch.from_numpy(worth(kept.numpy() > 0.5)))
+    wanted = oracle.attribute(torch.ones(1, len(cosines)), baselines=0.0)[0].numpy()
+    assert np.abs(wanted).max() > 0.02
+    assert np.allclose(shapley_values(worth, len(cosines)).values, wanted, atol=1e-6)

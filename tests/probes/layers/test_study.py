@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 from extract.errors import CacheError, HeadError, InputError, UnknownNameError
-from probes import StudyOptions, compare_layers
+from probes import StudyOptions, compare_at_layers, compare_layers
+from probes.heads.apart import take_apart
 from probes.layers.answer import describe_layers
 from probes.layers.findings import FINDINGS, VIEWS, load_findings, read_findings
 from probes.runs.layers import LAYER_COLUMNS
@@ -48,6 +50,31 @@ def test_scores_alone_are_those_of_the_run(finished: Finished, copied: Path) -> 
         if (each["name"], each["split"], each["metric"]) == (result["chosen"]["kind"], "test", "pearson")
     )  # fmt: skip
     assert np.allclose(frame["value"], np.array(curve["values"], float), atol=1e-6, equal_nan=True)
+
+
+def test_two_runs_of_the_same_rows_differ_layer_by_layer(
+    finished: Finished, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _compare(finished, copied, head="all", options=StudyOptions(views=("alone",), n_resamples=100))
+    alone = {head: part["value"].to_numpy() for head, part in found.groupby("head")}
+    how: Any = {"caches": finished.base / "caches", "n_resamples": 100, "split": "test"}
+    gaps = compare_at_layers(copied, finished.folder, head="layer-cosine", **how)
+    assert np.allclose(gaps["value"], alone["layer-cosine"], equal_nan=True)
+    assert (gaps["difference"].dropna() == 0).all()
+    rng = np.random.default_rng(0)
+
+    def noised(resolved: Any, setting: Any, *rest: Any) -> Any:
+        parts: Any = take_apart(resolved, setting, *rest)
+        is_copy = setting.folder.parent == copied
+        return replace(parts, alone=parts.alone + rng.normal(size=parts.alone.shape)) if is_copy else parts
+
+    monkeypatch.setattr("probes.runs.layers.take_apart", noised)
+    gaps = compare_at_layers(finished.folder, copied, head="layer-cosine", **how)
+    known = gaps.dropna()
+    assert np.allclose(known["value"], alone["layer-cosine"][known.index])
+    assert (known["difference"] != 0).all()
+    assert np.allclose(known["difference"], known["value"] - known["over"])
+    assert ((known["low"] <= known["difference"]) & (known["difference"] <= known["high"])).all()
 
 
 def test_shapley_values_of_a_head_sum_to_its_score(finished: Finished, copied: Path) -> None:

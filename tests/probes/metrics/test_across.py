@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from probes.metrics.across import centre_of_gravity, layer_differences, normalised_ranks
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import paired_scores
+from probes.metrics.across import centre_of_gravity, normalised_ranks
 
 RNG = np.random.default_rng(0)
 
@@ -43,18 +41,3 @@ def test_the_centre_is_where_the_score_is_gained() -> None:
     assert many.tolist() == [0.75, 0.625]
     missing = np.array([0.1, np.nan, 0.1, 0.6, 0.6])
     assert float(centre_of_gravity(missing, depths)) == 0.75
-
-
-def test_layers_of_two_plans_are_paired() -> None:
-    gold = RNG.normal(size=80)
-    noise = RNG.normal(size=(3, 80))
-    one = gold + 0.9 * noise
-    other = gold + np.array([1.0, 0.9, 0.5])[:, None] * noise
-    how = {"metric": "pearson", "units": [str(k) for k in range(80)], "resampling": Resampling(100)}
-    sides = [paired_scores(rows.tolist(), gold.tolist(), **how) for rows in (one, other)]  # type: ignore[arg-type]
-    gains = layer_differences(sides[0], sides[1], n_units=80)
-    assert gains[0].low > 0
-    assert gains[1][:3] == (0, 0, 0)
-    assert gains[2].high < 0
-    assert gains[2].value == pytest.approx(np.corrcoef(one[2], gold)[0, 1] - np.corrcoef(other[2], gold)[0, 1])
-    assert {gain.n_units for gain in gains} == {80}

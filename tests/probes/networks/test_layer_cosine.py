@@ -11,7 +11,7 @@ from extract.errors import HeadError
 from probes.fitting.epochs import EpochOptions
 from probes.fitting.trainer import fit_head
 from probes.latents.pair_latents import PairLatents
-from probes.networks.layer_cosine import KINDS, LayerCosine
+from probes.networks.layer_cosine import LayerCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data, write_latents
 
 
@@ -40,7 +40,7 @@ def test_kind_and_layer_are_the_best_on_validation(data: PairLatents) -> None:
     kind, layer = head.chosen.tolist()
     assert curves[kind, layer] == curves.max()
     assert LAYERS[layer] == PLANTED
-    assert KINDS[kind] in ("raw", "standardised")
+    assert head.kinds[kind] in ("raw", "standardised")
     assert (result.best_epoch, result.history) == (0, ())
 
 

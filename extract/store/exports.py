@@ -1,0 +1,224 @@
+"""Caches for other programs: a data frame of rows, an Arrow table, and Parquet, Arrow and safetensors files."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from extract.decoders.layers import select_from
+from extract.errors import unknown_name
+from extract.files import replacing_file
+from extract.inputs.alignment import WORD_SHARED
+from extract.inputs.joined import JoinedText
+from extract.store.rounding import TORCH_STORAGE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from extract.store.cache import LatentCache
+
+BLOCK_BYTES = 1 << 26
+"""Latents held at a time while a file is written."""
+METADATA = "icecore"
+"""Key of the identity, as JSON, in the metadata of every file."""
+SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8", "int32": "I32", "int64": "I64"}
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What of a cache goes into a table or file.
+
+    Attributes:
+        cache: The cache.
+        layers: A selection as in `select_layers`.
+        poolings: Poolings; all when empty.
+        texts: The texts whose latents are wanted, in this order, repeats allowed; every row of the cache when absent.
+            A cache knows texts by their digests alone, so only with them is there a column `text`.
+    """
+
+    cache: "LatentCache"
+    layers: str | int | Iterable[str | int] = "all"
+    poolings: Sequence[str] = ()
+    texts: Sequence[str | JoinedText] | None = None
+    arrays: tuple[tuple[str, str], ...] = field(init=False)
+    places: Int[Tensor, " P"] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Resolve names and texts; raises as `LatentCache.layer`, `rows_of` and `words_of`."""
+        cache = self.cache
+        for pooling in self.poolings:
+            if pooling not in cache.poolings:
+                raise unknown_name("pooling", pooling, cache.poolings)
+        names = select_from(self.layers, cache.layers)
+        arrays = tuple((pooling, layer) for pooling in self.poolings or cache.poolings for layer in names)
+        object.__setattr__(self, "arrays", arrays)
+        object.__setattr__(self, "places", self._places())
+
+    def _places(self) -> Int[Tensor, " P"] | None:
+        if self.texts is None:
+            return None
+        if self.cache.is_words:
+            found = self.cache.words_of([text for text in self.texts if isinstance(text, JoinedText)])
+            return torch.from_numpy(found.positions)
+        return self.cache.rows_of([text if isinstance(text, str) else text.text for text in self.texts])
+
+    @property
+    def n_places(self) -> int:
+        """Latents of every layer: of texts, or of words."""
+        return len(self.cache.has_latent) if self.places is None else len(self.places)
+
+    def columns(self) -> dict[str, Any]:
+        """Describe every latent: `text_id`, `n_tokens` and `is_truncated`; of words also which, and whether it has one.
+
+        `text_id` is the digest of the text, hexadecimal. With texts, also `text`, and of words `word`.
+        """
+        cache, chosen = self.cache, slice(None) if self.places is None else self.places.numpy()
+        keys = cache.keys[chosen]
+        rows = cache.row_of_place[chosen]
+        ids = np.ascontiguousarray(keys[:, :2]).view(np.uint8).reshape(-1, 16)
+        found: dict[str, Any] = {} if self.texts is None else self._texts(self.texts)
+        found["text_id"] = [each.tobytes().hex() for each in ids]
+        if cache.is_words:
+            found["word_number"] = keys[:, 2].astype(np.int64)
+            found["has_latent"] = cache.has_latent[chosen]
+            found["is_shared"] = (cache.word_flags[chosen] & WORD_SHARED) != 0
+        return {**found, "n_tokens": cache.n_tokens[rows], "is_truncated": cache.is_truncated[rows]}
+
+    def _texts(self, texts: Sequence[str | JoinedText]) -> dict[str, Any]:
+        if not self.cache.is_words:
+            return {"text": [text if isinstance(text, str) else text.text for text in texts]}
+        words = [(text.text, text.text[a:b]) for text in texts if isinstance(text, JoinedText) for a, b in text.spans]
+        return {"text": [text for text, _ in words], "word": [word for _, word in words]}
+
+    def read(self, start: int, stop: int, pooling: str, layer: str) -> Tensor:
+        """Read some of the latents of one layer into memory, `(stop - start, D)` in the stored dtype."""
+        if self.places is None:
+            found = self.cache.read(start, stop, pooling, layers=[layer])[0]
+        else:
+            found = self.cache.gather(self.places[start:stop], pooling, layers=[layer])[0]
+        return found.to(TORCH_STORAGE[self.cache.storage_dtype])
+
+    def blocks(self, n_arrays: int) -> Iterator[tuple[int, int]]:
+        """Divide the latents into ranges of at most `BLOCK_BYTES` over `n_arrays` arrays."""
+        widest = max(self.cache.width_of([layer]) for _, layer in self.arrays)
+        size = max(1, BLOCK_BYTES // (n_arrays * widest * 4))
+        return ((start, min(start + size, self.n_places)) for start in range(0, self.n_places, size))
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The identity of the cache as metadata of a file."""
+        return {METADATA: json.dumps(self.cache.identity, sort_keys=True)}
+
+
+def arrow_table(chosen: Selection) -> "pa.Table":
+    """Return latents as an Arrow table: a column of lists per pooling and layer beside `Selection.columns`.
+
+    Where nothing was selected by text, float32 and float16 latents stay in the mapped file and are read when they are
+    touched. Arrow has no bfloat16, so those become float32.
+    """
+    import pyarrow as pa
+
+    cache, latents = chosen.cache, {}
+    for pooling, layer in chosen.arrays:
+        is_mapped = chosen.places is None and cache.storage_dtype != "bfloat16"
+        whole = cache.layer(layer, pooling) if is_mapped else chosen.read(0, chosen.n_places, pooling, layer)
+        latents[f"{pooling}/{layer}"] = _lists(whole)
+    return pa.table({**chosen.columns(), **latents}).replace_schema_metadata(chosen.metadata)
+
+
+def _lists(latents: Tensor) -> "pa.Array":
+    import pyarrow as pa
+
+    values = (latents.float() if latents.dtype == torch.bfloat16 else latents).numpy()
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def _record_batches(chosen: Selection) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa
+
+    described = pa.table(chosen.columns()).combine_chunks()
+    for start, stop in chosen.blocks(len(chosen.arrays)):
+        latents = {f"{pooling}/{layer}": _lists(chosen.read(start, stop, pooling, layer))
+                   for pooling, layer in chosen.arrays}  # fmt: skip
+        part = {name: described[name].chunk(0)[start:stop] for name in described.column_names}
+        yield pa.RecordBatch.from_pydict({**part, **latents}, metadata=chosen.metadata)
+
+
+def _write_parquet(chosen: Selection, file: BinaryIO) -> None:
+    import pyarrow.parquet as pq
+
+    writer = None
+    for batch in _record_batches(chosen):
+        writer = writer or pq.ParquetWriter(file, batch.schema, compression="none", use_dictionary=False)
+        writer.write_batch(batch)
+    if writer:
+        writer.close()
+
+
+def _write_arrow(chosen: Selection, file: BinaryIO) -> None:
+    import pyarrow as pa
+
+    writer = None
+    for batch in _record_batches(chosen):
+        writer = writer or pa.ipc.new_stream(file, batch.schema)
+        writer.write_batch(batch)
+    if writer:
+        writer.close()
+
+
+def _write_safetensors(chosen: Selection, file: BinaryIO) -> None:
+    """Write the format's header and one tensor after the other: its own library would hold all of them in memory."""
+    columns = {name: np.asarray(values) for name, values in chosen.columns().items() if not isinstance(values, list)}
+    columns = {name: values.astype(np.uint8) if values.dtype == bool else values for name, values in columns.items()}
+    storage = chosen.cache.storage_dtype
+    shapes = {
+        f"{pooling}/{layer}": (storage, [chosen.n_places, chosen.cache.width_of([layer])])
+        for pooling, layer in chosen.arrays
+    }
+    shapes |= {name: (str(values.dtype), [len(values)]) for name, values in columns.items()}
+    header: dict[str, Any] = {"__metadata__": chosen.metadata}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        start, end = end, end + int(np.prod(shape)) * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
+        header[name] = {"dtype": SAFETENSORS[dtype], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for pooling, layer in chosen.arrays:
+        for start, stop in chosen.blocks(1):
+            file.write(chosen.read(start, stop, pooling, layer).contiguous().view(torch.uint8).numpy().data)
+    for values in columns.values():
+        file.write(np.ascontiguousarray(values).tobytes())
+
+
+WRITERS: dict[str, Callable[[Selection, BinaryIO], None]] = {
+    ".parquet": _write_parquet,
+    ".arrow": _write_arrow,
+    ".safetensors": _write_safetensors,
+}
+"""What writes a file, by its suffix."""
+
+
+def export_cache(chosen: Selection, file: str | Path) -> Path:
+    """Write latents to a file by its suffix, one of `WRITERS`; memory does not grow with the cache.
+
+    Parquet and Arrow (the stream format of `datasets`) have a row per text or word, with bfloat16 as float32. In
+    safetensors every pooling and layer is a tensor in the stored dtype; texts are not stored.
+
+    Raises:
+        UnknownNameError: Another suffix.
+        DiskFullError: No space; a file that was there stays as it was.
+        ConfigError: The folder cannot be written.
+    """
+    path = Path(file)
+    if path.suffix not in WRITERS:
+        raise unknown_name("suffix of the file", path.suffix, WRITERS)
+    with replacing_file(path) as opened:
+        WRITERS[path.suffix](chosen, opened)
+    return path

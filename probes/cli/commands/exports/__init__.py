@@ -1,0 +1,1 @@
+"""Commands that hand latents, heads and runs to other tools."""

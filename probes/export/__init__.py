@@ -1,0 +1,36 @@
+"""The way out to other tools: sentence-transformers, mteb, and the hub.
+
+The packages of the extras are imported when a function needs them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probes.export.hub import push_run as push_run
+    from probes.export.hub import stage_run as stage_run
+    from probes.export.mteb_run import as_mteb_encoder as as_mteb_encoder
+    from probes.export.mteb_run import fill_task as fill_task
+    from probes.export.mteb_run import run_mteb as run_mteb
+    from probes.export.pair_scorer import PairScorer as PairScorer
+    from probes.export.sentence_folder import export_sentence_transformer as export_sentence_transformer
+    from probes.export.sentence_folder import load_sentence_transformer as load_sentence_transformer
+
+_HOMES = {
+    "PairScorer": "probes.export.pair_scorer",
+    "as_mteb_encoder": "probes.export.mteb_run",
+    "export_sentence_transformer": "probes.export.sentence_folder",
+    "fill_task": "probes.export.mteb_run",
+    "load_sentence_transformer": "probes.export.sentence_folder",
+    "push_run": "probes.export.hub",
+    "run_mteb": "probes.export.mteb_run",
+    "stage_run": "probes.export.hub",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'probes.export' has no attribute {name!r}; allowed: {', '.join(_HOMES)}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,160 @@
+"""A finished run on the hub: heads, scores, report, cache and a card."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from extract.decoders.known import KNOWN_DECODERS
+from extract.errors import ConfigError, first_line
+from probes.runs.existing import find_cache_of_run
+from probes.runs.finished import FinishedRun, read_finished
+
+TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
+"""Suffixes of files that are searched for what nobody else should read."""
+PRIVATE = {
+    "an absolute path": re.compile(r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var)/\w[^\s\"'<>]*"),
+    "a token": re.compile(r"\bhf_[A-Za-z0-9]{16,}\b"),
+}
+REASONS = {
+    401: "the hub does not know you; log in with: hf auth login",
+    403: "your token may not write there; make one with write access",
+    404: "there is no such owner, or your token may not see it",
+}
+"""Answers of the hub, and what to do."""
+
+
+def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", has_cache: bool = True) -> list[Path]:
+    """Write to a folder what `push_run` uploads: the run folder, its cache under `caches/`, and a card, README.md.
+
+    Files are linked where the disk allows it, and copied otherwise.
+
+    Args:
+        run: A finished run.
+        folder: A new or empty folder.
+        repo: The name of the repository, for the card.
+        has_cache: Send the cache too, which may be large.
+
+    Returns:
+        The files, relative to the folder.
+
+    Raises:
+        HeadError: No finished run there.
+        CacheError: Its cache is gone; `has_cache=False` sends the rest.
+        ConfigError: The folder holds something, or a file has an absolute path or a token in it; names it.
+    """
+    found, target = read_finished(Path(run)), Path(folder)
+    if target.exists() and any(target.iterdir()):
+        raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
+    files = {path.relative_to(found.folder): path for path in _plain_files(found.folder)}
+    if has_cache:
+        cache = find_cache_of_run(found.folder)
+        files[Path("caches", cache.path.name)] = cache.path
+    for name, path in files.items():
+        _require_nothing_private(name, path)
+    for name, path in files.items():
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(path, place)
+        except OSError:
+            shutil.copyfile(path, place)
+    (target / "README.md").unlink(missing_ok=True)
+    (target / "README.md").write_text(write_card(found, repo, has_cache=has_cache), "utf-8")
+    return sorted({*files, Path("README.md")})
+
+
+def _plain_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a run; drafts, links and hidden files are left out."""
+    for path in sorted(folder.rglob("*")):
+        is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not path.is_symlink() and not is_hidden:
+            yield path
+
+
+def _require_nothing_private(name: Path, path: Path) -> None:
+    if path.suffix not in TEXTS:
+        return
+    text = path.read_text("utf-8", errors="replace")
+    for what, pattern in PRIVATE.items():
+        if match := pattern.search(text):
+            shown = f" ({match[0][:60]!r})" if what != "a token" else ""
+            raise ConfigError(f"{str(name)!r} has {what} in it{shown}; take it out before the run is sent to others.")
+
+
+def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:
+    """Write the card of a run: metadata, how to load it, and the summary of its report."""
+    scores, decoder = run.scores, run.scores.header.decoder
+    known = KNOWN_DECODERS.get(str(decoder["name"]).lower())
+    base = known.hub_id if known else decoder["name"] if "/" in str(decoder["name"]) else None
+    metadata: dict[str, Any] = {
+        "library_name": "icecore", **({"base_model": base} if base else {}),
+        "tags": ["icecore", "probing", "frozen-features", scores.header.kind],
+    }  # fmt: skip
+    summary = run.folder / "summary.md"
+    cache = "\nThe latents of every layer are in `caches/`: `icecore.LatentCache(path)`.\n" if has_cache else ""
+    return f"""---
+{yaml.safe_dump(metadata, sort_keys=False).strip()}
+---
+
+Heads on the frozen latents of {decoder["name"]}, on the task {scores.header.task["name"]} ({scores.header.kind}), under
+the mask plan `{scores.cache["plan"]}`. Made with icecore. To use the best head, `{run.best}`:
+
+```python
+import icecore
+from huggingface_hub import snapshot_download
+
+run = icecore.load_run(snapshot_download("{repo}"))
+```
+{cache}
+{summary.read_text("utf-8") if summary.is_file() else ""}"""
+
+
+def push_run(
+    run: str | Path, repo: str, *, is_public: bool = False, has_cache: bool = True,
+    report: Callable[[str], None] = lambda _: None,
+) -> str:  # fmt: skip
+    """Upload a finished run to a repository of the hub, which is made where it is missing; see `stage_run`.
+
+    Args:
+        run: A finished run.
+        repo: `OWNER/NAME`.
+        is_public: Make a new repository public; one that is there stays as it is.
+        has_cache: Send the cache too.
+        report: Receives one-line remarks.
+
+    Returns:
+        The address of the upload.
+
+    Raises:
+        ConfigError: A repository without an owner, or the hub refuses or cannot be reached; and as `stage_run`.
+    """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise ConfigError(f"the repository is {repo!r}; allowed: OWNER/NAME.")
+    from huggingface_hub import HfApi
+
+    place = Path(run).resolve()
+    with TemporaryDirectory(prefix=".push-", dir=place.parent) as draft:
+        files = stage_run(run, draft, repo=repo, has_cache=has_cache)
+        size = sum((Path(draft) / file).stat().st_size for file in files)
+        report(f"uploading {len(files)} files, {size / 1e6:,.1f} MB, to {repo}")
+        api = HfApi()
+        try:
+            api.create_repo(repo, private=not is_public, exist_ok=True)
+            message = f"Upload the run {place.name} of icecore"
+            found = api.upload_folder(repo_id=repo, folder_path=draft, commit_message=message)
+        except Exception as error:  # the client, its HTTP layer and the system raise unrelated types
+            raise _refusal(repo, error) from error
+    return str(found.commit_url)
+
+
+def _refusal(repo: str, error: Exception) -> ConfigError:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    reason = REASONS.get(status or 0, first_line(error).rstrip("."))
+    answer = f" (HTTP {status})" if status else ""
+    return ConfigError(f"the run was not uploaded to {repo!r}: {reason}{answer}. Nothing here has changed; try again.")

@@ -1,0 +1,56 @@
+"""Latents of one layer as a module of sentence-transformers. Importing this needs the extra."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers.base.modules import InputModule
+
+from extract.decoders.decoder import Decoder
+from extract.run.embed import embed_rows
+from extract.run.spec import ExtractionSpec
+from extract.run.word_encoder import make_encoder
+from probes.export.folder import Recipe, save_decoder_files
+
+
+class DecoderLatents(InputModule):
+    """Reads one layer of a decoder under any plan, template and pooling, as an extraction does.
+
+    A prompt of sentence-transformers takes the place of the template's instruction: it is put before the text and left
+    out of mean pooling.
+    """
+
+    def __init__(self, decoder: Decoder, recipe: Recipe) -> None:
+        super().__init__()
+        self.decoder, self.recipe, self.tokenizer = decoder, recipe, decoder.tokenizer
+        self.body = decoder.module  # so that `device`, `to` and `parameters` find the weights
+
+    @property
+    def max_seq_length(self) -> int:
+        """Longest row in tokens."""
+        window = self.decoder.description.window
+        return min(window, self.recipe.spec.template.max_tokens or window)
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+        """Turn texts into rows of tokens; raises as an extraction does."""
+        spec = self.recipe.with_instruction(prompt) if prompt else self.recipe.spec
+        return {"rows": make_encoder(self.decoder, spec, has_words=False)([str(text) for text in inputs]), "spec": spec}
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
+        """Add `sentence_embedding`, `(B, D)` float32."""
+        spec: ExtractionSpec = features["spec"]
+        latents = embed_rows(self.decoder, features["rows"], spec, spec.poolings)
+        return {**features, "sentence_embedding": latents[0, 0].to(self.decoder.device)}
+
+    def get_embedding_dimension(self) -> int:
+        """Return the width of the decoder."""
+        return self.decoder.description.width
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ARG002
+        """Write decoder, tokenizer and recipe to a folder; always as safetensors."""
+        save_decoder_files(self.decoder, Path(output_path))
+        (Path(output_path) / Recipe.FILE).write_text(json.dumps(self.recipe.to_dict(), indent=2) + "\n", "utf-8")
+
+    def _input_length(self, text: Any) -> int:
+        return len(str(text))

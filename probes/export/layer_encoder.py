@@ -1,0 +1,96 @@
+"""A layer of a decoder as an encoder of mteb. Importing this needs the extra."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ModelMeta, ScoringFunction
+
+from extract.decoders.decoder import Decoder
+from extract.digest import digest_json, digest_rows
+from extract.inputs.joined import digest_texts
+from extract.inputs.template import InputTemplate
+from extract.run.progress import ExtractionProgress
+from extract.run.runner import describe_extraction, extract_latents, unique_texts
+from extract.run.spec import ExtractionSpec
+from extract.store.cache import LatentCache
+
+BLANK = "."
+"""Read in place of a text without a visible character, of which some corpora of mteb have a few."""
+OF_TEXTS = ("n_rows", "text_digest", "layers", "poolings")
+"""Parts of an identity that do not say how a text is encoded."""
+DOCUMENT = "document"
+
+
+class TextCaches:
+    """The cache of every layer for each set of texts, extracted when it is first asked for and shared by all layers."""
+
+    def __init__(
+        self, decoder: Decoder, spec: ExtractionSpec, *, folder: str | Path = "caches",
+        progress: ExtractionProgress | None = None,
+    ) -> None:  # fmt: skip
+        self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
+        self._found: dict[tuple[str, InputTemplate], LatentCache] = {}
+
+    def __call__(self, texts: Sequence[str], template: InputTemplate) -> LatentCache:
+        """Return the cache of texts as they are read with a template."""
+        unique = unique_texts(texts)
+        key = (digest_rows(digest_texts(unique)), template)
+        if key not in self._found:
+            spec = replace(self.spec, template=template)
+            self._found[key] = extract_latents(
+                self.decoder, unique, spec=spec, folder=self.folder, progress=self.progress
+            )
+        return self._found[key]
+
+    def revision(self, layer: str, pooling: str, instructions: Mapping[str, str]) -> str:
+        """Name what decides the vectors: plan, layer and pooling in words, and a digest of all of it."""
+        identity = describe_extraction(self.decoder, [BLANK], self.spec).identity
+        how = {key: value for key, value in identity.items() if key not in OF_TEXTS}
+        digest = digest_json([how, self.spec.template.settings(), layer, pooling, dict(instructions)])[:12]
+        return re.sub(r"[^A-Za-z0-9.-]+", "_", f"{identity['plan']}.{layer}.{pooling}.{digest}")
+
+
+class LayerEncoder(AbsEncoder):
+    """Serves one layer and pooling to mteb.
+
+    Plan, layer and pooling are in the revision of the model, by which mteb keeps its results apart.
+    """
+
+    def __init__(
+        self, caches: TextCaches, *, layer: str, pooling: str, instructions: Mapping[str, str] | None = None
+    ) -> None:
+        self.model, self.caches, self.layer, self.pooling = None, caches, layer, pooling
+        self.instructions = dict(instructions or {})
+        described = caches.decoder.description
+        self.mteb_model_meta = ModelMeta.create_empty(
+            overwrites={
+                "name": f"icecore/{described.name.replace('/', '--')}",
+                "revision": caches.revision(layer, pooling, self.instructions),
+                "similarity_fn_name": ScoringFunction.COSINE, "embed_dim": described.width,
+                "n_parameters": described.n_parameters, "max_tokens": described.window,
+            }
+        )  # fmt: skip
+
+    def encode(
+        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str,
+        prompt_type: Any = None, **kwargs: Any,
+    ) -> Float[np.ndarray, "N D"]:  # fmt: skip
+        """Return the latents of the texts of batches, in their order, float32; documents are read as the template says.
+
+        The instruction of a task is put before its texts; before its queries alone where it tells them from documents.
+        """
+        del hf_split, hf_subset, kwargs
+        texts = [text if text.strip() else BLANK for batch in inputs for text in batch["text"]]
+        template = self.caches.spec.template
+        if getattr(prompt_type, "value", prompt_type) == DOCUMENT:
+            template = template.for_documents()
+        elif (instruction := self.instructions.get(task_metadata.name)) is not None:
+            template = replace(template, name="", instruction=instruction)
+        cache = self.caches(texts, template)
+        return cache.gather(cache.rows_of(texts), self.pooling, layers=[self.layer])[0].numpy()

@@ -1,0 +1,129 @@
+"""Folders that sentence-transformers encodes with, equal to the latents of a cache."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from extract.decoders.decoder import Decoder
+from extract.decoders.decoder_cache import working_folder
+from extract.decoders.loading import load_decoder, quiet_loading
+from extract.decoders.spec import DecoderSpec
+from extract.errors import ConfigError
+from extract.run.embed import embed_texts
+from extract.run.spec import ExtractionSpec
+from probes.export.extras import require_extra
+from probes.export.folder import Recipe, why_not_stock, write_own, write_stock
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TOLERANCE = 1e-4
+"""Of the difference to a cache, relative to the largest value of a vector."""
+TRIALS = (
+    "Ice.", "  Two words, after two blanks.",
+    "A much longer sentence, so that the batch of these four has padding in it.",
+    "Ein Satz mit Umlauten: über, schön, groß.",
+)  # fmt: skip
+"""Texts on which a folder is compared with an extraction before it is handed out."""
+
+
+def export_sentence_transformer(
+    decoder: Decoder, spec: ExtractionSpec, folder: str | Path, *, layer: str = "final_norm", pooling: str = "",
+    normalise: bool = False,
+) -> Recipe:  # fmt: skip
+    """Write a folder that encodes texts as an extraction does, and compare the two on a few texts.
+
+    Where the modules of sentence-transformers can do so, the folder has nothing else, and any program can load it with
+    `SentenceTransformer(folder)`. For other plans, templates, layers and poolings it names the module of this project:
+    load it with `load_sentence_transformer`.
+
+    Args:
+        decoder: The decoder, which is written into the folder.
+        spec: Plan, template and poolings.
+        folder: A new or empty folder.
+        layer: A layer, by name or number.
+        pooling: A pooling; the only one of `spec` when empty.
+        normalise: Divide vectors by their length.
+
+    Returns:
+        What the folder holds; `is_stock` says which of the two it is.
+
+    Raises:
+        ConfigError: The extra is missing, the folder holds something, or the vectors are not those of an extraction.
+        UnknownNameError: No such layer or pooling.
+    """
+    require_extra("sentence_transformers")
+    place = Path(folder)
+    if place.exists() and any(place.iterdir()):
+        raise ConfigError(f"folder {str(folder)!r} holds something already; name a new one, or empty it.")
+    if not pooling and len(spec.poolings) != 1:
+        raise ConfigError(f"the poolings are {', '.join(spec.poolings)}; name one of them.")
+    recipe = Recipe.of(decoder, spec, layer=layer, pooling=pooling or spec.poolings[0], normalise=normalise)
+    with working_folder(place) as draft:
+        reason = why_not_stock(recipe, decoder)
+        if not reason:
+            write_stock(recipe, decoder, draft)
+            reason = _difference(recipe, decoder, draft)
+        if reason:
+            shutil.rmtree(draft)
+            write_own(recipe, decoder, draft)
+            if unequal := _difference(recipe, decoder, draft):
+                raise ConfigError(f"the folder would not encode as the extraction does: {unequal}; please report it.")
+        if place.exists():
+            place.rmdir()
+        shutil.copytree(draft, place)
+    return Recipe.read(place)
+
+
+def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
+    """Compare the vectors of a folder with those of an extraction; empty where they are equal."""
+    expected = embed_texts(decoder, TRIALS, spec=recipe.spec)[0, 0].numpy()
+    if recipe.normalise:
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    model = load_sentence_transformer(folder, device=str(decoder.device), dtype=decoder.description.dtype)
+    found = np.asarray(model.encode(list(TRIALS), show_progress_bar=False), np.float32)
+    gap = float((np.abs(found - expected).max(axis=1) / np.abs(expected).max(axis=1)).max())
+    return "" if gap <= TOLERANCE else f"its vectors differ by {gap:.1e} of their largest value"
+
+
+def load_sentence_transformer(
+    folder: str | Path, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False
+) -> "SentenceTransformer":
+    """Load a folder of `export_sentence_transformer` for encoding; no flag is needed, as no code is in it.
+
+    Args:
+        folder: The folder.
+        device: As `decoder.device`.
+        dtype: As `decoder.dtype`.
+        trust_remote_code: Run code that comes with the decoder.
+
+    Raises:
+        ConfigError: The extra is missing.
+        HeadError: No such folder, or its decoder is not the one it was exported with.
+
+    Example:
+        >>> model = load_sentence_transformer("encoder")  # doctest: +SKIP
+        >>> model.encode(["A cat sleeps."]).shape  # doctest: +SKIP
+        (1, 576)
+    """
+    package: Any = require_extra("sentence_transformers")
+    place, recipe = Path(folder), Recipe.read(Path(folder))
+    if recipe.is_stock:
+        where = None if device == "auto" else device
+        with quiet_loading():
+            found: SentenceTransformer = package.SentenceTransformer(str(place), device=where, local_files_only=True)
+        return found
+    from sentence_transformers.base.modules import Normalize
+
+    from probes.export.latents_module import DecoderLatents
+
+    spec: Any = DecoderSpec(str(place), dtype=dtype, device=device, trust_remote_code=trust_remote_code)  # type: ignore[arg-type]
+    decoder = load_decoder(spec)
+    recipe.require_decoder(decoder, place)
+    modules = [DecoderLatents(decoder, recipe), *[Normalize()] * recipe.normalise]
+    own: SentenceTransformer = package.SentenceTransformer(
+        modules=modules, device=str(decoder.device), similarity_fn_name="cosine"
+    )
+    return own

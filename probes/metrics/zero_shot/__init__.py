@@ -1,0 +1,1 @@
+"""Metrics of tasks that need no fitting: rankings, similarities of pairs, clusters, nearest neighbours."""

@@ -1,0 +1,1 @@
+"""Tasks that need no fitting: retrieval, reranking, clusters, alike pairs, translations, and the odd one out."""

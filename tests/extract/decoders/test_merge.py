@@ -1,0 +1,150 @@
+"""Merging is a weighted sum of parameters; how alike two checkpoints are is a cosine per block."""
+
+import gc
+import shutil
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from extract.decoders import loading
+from extract.decoders.decoder import Decoder
+from extract.decoders.loading import load_decoder, load_tokenizer
+from extract.decoders.merge import compare_weights
+from extract.decoders.spec import DecoderSpec, MergePart, plain_decoder, read_plain_decoder
+from extract.errors import DecoderError
+from extract.run.runner import describe_extraction
+from extract.run.spec import ExtractionSpec
+from tests.extract.tiny_decoders import save_decoder
+
+KEY = "layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    base = tmp_path_factory.mktemp("merged")
+    return [str(save_decoder(base / f"tiny-{seed}", seed=seed)) for seed in range(3)]
+
+
+def merged(folders: list[str], *weights: float, **how: Any) -> Decoder:
+    parts = tuple(MergePart(name, weight) for name, weight in zip(folders, weights, strict=False))
+    return load_decoder(DecoderSpec(device="cpu", merge=parts, **how))
+
+
+def weights_of(decoder: Decoder) -> dict[str, torch.Tensor]:
+    return dict(decoder.module.named_parameters())
+
+
+def test_a_merge_is_the_weighted_sum_of_parameters(folders: list[str]) -> None:
+    alone = [weights_of(load_decoder(folder)) for folder in folders]
+    for weights in ((0.25, 0.75), (0.2, 0.5, 0.3), (1.5, -0.5)):
+        found = weights_of(merged(folders, *weights))
+        for key, tensor in found.items():
+            expected = sum(weight * each[key].double() for weight, each in zip(weights, alone, strict=False))
+            torch.testing.assert_close(tensor.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_a_merge_with_itself_or_with_weight_one_is_the_checkpoint_itself(folders: list[str]) -> None:
+    one, other = (load_decoder(folder).description.weight_digest for folder in folders[:2])
+    assert merged([folders[0], folders[0]], 0.5, 0.5).description.weight_digest == one
+    assert merged(folders[:2], 1.0, 0.0).description.weight_digest == one
+    assert merged(folders[:2], 0.0, 1.0).description.weight_digest == other
+
+
+def test_the_sum_is_taken_before_rounding(folders: list[str]) -> None:
+    whole, half = merged(folders[:2], 0.5, 0.5), merged(folders[:2], 0.5, 0.5, dtype="bfloat16")
+    assert half.description.dtype == "bfloat16"
+    for key, tensor in weights_of(half).items():
+        assert torch.equal(tensor, weights_of(whole)[key].bfloat16()), key
+
+
+def test_no_third_checkpoint_is_ever_in_memory(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+    most = 0
+    read = loading._read_adapted
+
+    def watched(*args: Any) -> Any:
+        nonlocal most
+        model = read(*args)
+        alive.add(model)
+        gc.collect()
+        most = max(most, len(alive))
+        return model
+
+    monkeypatch.setattr(loading, "_read_adapted", watched)
+    merged(folders, 0.2, 0.5, 0.3)
+    assert most == 2
+
+
+def test_a_merge_is_in_the_identity_and_another_decoder_has_no_such_field(folders: list[str]) -> None:
+    def identity(decoder: Decoder) -> dict[str, Any]:
+        found: dict[str, Any] = describe_extraction(decoder, ["ice"], ExtractionSpec()).identity["decoder"]
+        return found
+
+    plain, one, other = load_decoder(folders[0]), merged(folders, 0.4, 0.6), merged(folders, 0.6, 0.4)
+    assert "merge" not in identity(plain)
+    assert "merge" not in plain.description.to_dict()
+    assert identity(one)["merge"] == ["0.4*tiny-0", "0.6*tiny-1"]
+    assert one.description.name == "0.4*tiny-0+0.6*tiny-1"
+    assert identity(one)["weight_digest"] != identity(other)["weight_digest"]
+    assert one.description.tokenizer_digest == plain.description.tokenizer_digest
+    spec = DecoderSpec(merge=(MergePart(folders[0], 1.0),))
+    assert load_tokenizer(spec).get_vocab() == plain.tokenizer.get_vocab()
+
+
+def test_settings_are_read_back_as_they_were_written(folders: list[str]) -> None:
+    assert "merge" not in plain_decoder(DecoderSpec())
+    spec = DecoderSpec(merge=(MergePart(folders[0], 0.5), MergePart(folders[1], 0.5, adapter="mine")))
+    assert read_plain_decoder(plain_decoder(spec)) == spec
+
+
+def test_what_cannot_be_merged_is_named(folders: list[str], tmp_path: Path) -> None:
+    with pytest.raises(DecoderError, match=r"weights of decoder\.merge are \[0\.5, 0\.4\], in all 0\.9; .* sum to 1"):
+        merged(folders, 0.5, 0.4)
+    with pytest.raises(DecoderError, match=r"decoder\.merge is given beside decoder\.adapter"):
+        merged(folders, 1.0, adapter="mine")
+    with pytest.raises(DecoderError, match=r"'nam': 'a'.*allowed: name and weight"):
+        read_plain_decoder({"merge": [{"nam": "a", "weight": 1}]})
+    wide = str(save_decoder(tmp_path / "wide", intermediate_size=40))
+    with pytest.raises(
+        DecoderError, match=r"'tiny-0' and 'wide' cannot be merged: 9 .*down_proj\.weight.* 32x48 .* 32x40"
+    ):
+        merged([folders[0], wide], 0.5, 0.5)
+    turned = str(save_decoder(tmp_path / "turned", rope_parameters={"rope_type": "default", "rope_theta": 100.0}))
+    with pytest.raises(DecoderError, match=r"their 'rotary_emb\.inv_freq' differ"):
+        merged([folders[0], turned], 0.5, 0.5)
+
+
+def test_cosines_are_those_of_the_concatenated_weights(folders: list[str]) -> None:
+    one, other = (load_decoder(folder) for folder in folders[:2])
+    found = compare_weights(one, other).set_index(["layer", "part"])
+    for number, (a, b) in enumerate(zip(one.blocks, other.blocks, strict=True), 1):
+        sides = [[p.detach().flatten() for k, p in block.named_parameters() if k.startswith("mlp")] for block in (a, b)]
+        u, v = (torch.cat(side).double() for side in sides)
+        row = found.loc[f"block_{number:02d}", "mlp"]
+        assert row["cosine"] == pytest.approx(float(u @ v / (u.norm() * v.norm())), abs=1e-12)
+        assert row["distance"] == pytest.approx(float((u - v).norm() / u.norm()), abs=1e-9)
+        counts = found.loc[f"block_{number:02d}"]["n_parameters"]
+        assert counts["block"] == counts["attention"] + counts["mlp"]
+        assert counts["mlp"] == len(u)
+    itself = compare_weights(one, one)
+    assert itself["cosine"].to_numpy() == pytest.approx(1, abs=1e-12)
+    assert itself["distance"].to_numpy() == pytest.approx(0, abs=1e-6)
+
+
+def test_only_the_part_that_was_changed_differs(folders: list[str], tmp_path: Path) -> None:
+    copied = tmp_path / "changed"
+    shutil.copytree(folders[0], copied)
+    weights = load_file(copied / "model.safetensors")
+    weights[f"model.{KEY}"] = -weights[f"model.{KEY}"]
+    save_file(weights, copied / "model.safetensors", {"format": "pt"})
+    found = compare_weights(load_decoder(folders[0]), load_decoder(str(copied)))
+    changed = found[found["cosine"] < 1 - 1e-9]
+    assert set(zip(changed["layer"], changed["part"], strict=True)) == {("block_02", "mlp"), ("block_02", "block")}
+    with pytest.raises(DecoderError, match=r"has 3 blocks and .* 2; allowed: checkpoints of one architecture"):
+        compare_weights(
+            load_decoder(folders[0]), load_decoder(str(save_decoder(tmp_path / "two", num_hidden_layers=2)))
+        )

@@ -1,0 +1,50 @@
+"""`icecore weights`, and merges in a configuration."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probes.cli.main import main
+from probes.cli.parsing import read_config
+from probes.runs.config import RunConfig
+from probes.runs.finished import _read_decoder
+from tests.extract.tiny_decoders import save_decoder
+
+MERGE = "[{name: one, weight: 0.5}, {name: other, weight: 0.5, adapter: mine}]"
+
+
+def test_weights_of_two_checkpoints_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(["one", "other"]):
+        save_decoder(Path(name), seed=seed)
+    assert main(["weights", "./one", "./other", "--out", "found", "--figures", "svg"]) == 0
+    table = pd.read_csv(tmp_path / "found" / "weights.csv")
+    shown = capsys.readouterr().out
+    cosine = table.query("layer == 'block_02' and part == 'mlp'")["cosine"].item()
+    assert f"{cosine:.4f}" in next(line for line in shown.splitlines() if "block_02" in line)
+    assert (tmp_path / "found" / "weights.svg").read_text().count("MLP") >= 1
+    assert main(["weights", "./one", "./nowhere"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_a_merge_is_read_and_written_only_where_there_is_one() -> None:
+    config = read_config([("decoder.merge", MERGE)])
+    assert [(part.name, part.weight, part.adapter) for part in config.decoder.merge] == [
+        ("one", 0.5, None), ("other", 0.5, "mine"),
+    ]  # fmt: skip
+    written = config.to_dict()["decoder"]
+    assert written["name"] == "0.5*one+0.5*other+mine"
+    assert _read_decoder(written) == config.decoder
+    assert "merge" not in RunConfig().to_dict()["decoder"]
+
+
+@pytest.mark.parametrize(
+    ("merge", "message"),
+    [("[{name: one, weight: 0.4}]", "weights that sum to 1"), ("[{name: one, weigt: 1}]", "'weigt' is not accepted")],
+)
+def test_a_merge_that_is_none_is_a_sentence(merge: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--decoder.merge", merge, "--dry-run"]) != 0
+    assert message in capsys.readouterr().err

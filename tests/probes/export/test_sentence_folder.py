@@ -1,0 +1,132 @@
+"""What sentence-transformers encodes with an exported folder is what a cache holds. Needs the extra."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from extract.decoders.decoder import Decoder
+from extract.errors import ConfigError, HeadError
+from extract.inputs.template import InputTemplate
+from extract.run.runner import extract_latents
+from extract.run.spec import ExtractionSpec
+from probes.cli.main import main
+from probes.export import export_sentence_transformer, load_sentence_transformer, sentence_folder
+from tests.extract.tiny_decoders import make_decoder, make_texts
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+TEXTS = make_texts(20)
+CUT = InputTemplate(max_tokens=12)
+
+
+@pytest.fixture(autouse=True)
+def extra() -> None:
+    pytest.importorskip("sentence_transformers", reason="needs the extra: pip install 'icecore[sentence-transformers]'")
+
+
+def encoded(folder: Path, **how: Any) -> Any:
+    return load_sentence_transformer(folder).encode(TEXTS, batch_size=7, **how)
+
+
+def cached(decoder: Decoder, spec: ExtractionSpec, layer: str, folder: Path) -> Any:
+    cache = extract_latents(decoder, TEXTS, spec=spec, folder=folder)
+    return cache.gather(cache.rows_of(TEXTS), spec.poolings[0], layers=[layer])[0].numpy()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text"])
+@pytest.mark.parametrize("adds_bos", [False, True])
+@pytest.mark.parametrize(("layer", "pooling"), [("block_02", "mean"), ("final_norm", "last"), ("block_03", "max")])
+def test_a_causal_folder_encodes_as_a_cache_holds(
+    family: str, adds_bos: bool, layer: str, pooling: str, tmp_path: Path
+) -> None:
+    decoder = make_decoder(family, adds_bos=adds_bos)
+    spec = ExtractionSpec(poolings=(pooling,), template=CUT)
+    made = export_sentence_transformer(decoder, spec, tmp_path / "folder", layer=layer)
+    # Block 3 is the last: transformers hands it out normed. A BOS token would be in the mean.
+    assert made.is_stock == (layer != "block_03" and not (adds_bos and pooling == "mean"))
+    np.testing.assert_allclose(
+        encoded(tmp_path / "folder"), cached(decoder, spec, layer, tmp_path / "caches"), atol=1e-4
+    )
+    if made.is_stock:
+        from sentence_transformers import SentenceTransformer
+
+        plain = SentenceTransformer(str(tmp_path / "folder"), device="cpu")
+        assert {type(module).__module__.partition(".")[0] for module in plain} == {"sentence_transformers"}
+        np.testing.assert_allclose(plain.encode(TEXTS), encoded(tmp_path / "folder"), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ExtractionSpec(plan="nosink-bidirectional:2", template=InputTemplate(bos="force")),
+        ExtractionSpec(plan="backward", poolings=("first",)),
+        ExtractionSpec(template=InputTemplate(instruction="Say what this is about: ")),
+        ExtractionSpec(poolings=("median",)),
+    ],
+    ids=["plan", "backward", "instruction", "median"],
+)
+def test_other_plans_templates_and_poolings_encode_as_a_cache_holds(spec: ExtractionSpec, tmp_path: Path) -> None:
+    decoder = make_decoder()
+    made = export_sentence_transformer(decoder, spec, tmp_path / "folder", layer="2", normalise=True)
+    assert not made.is_stock
+    expected = cached(decoder, spec, "block_02", tmp_path / "caches")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(encoded(tmp_path / "folder"), expected, atol=1e-4)
+
+
+def test_a_prompt_takes_the_place_of_the_instruction(tmp_path: Path) -> None:
+    decoder, prompt = make_decoder(), "Say what this is about: "
+    spec = ExtractionSpec(plan="backward")
+    export_sentence_transformer(decoder, spec, tmp_path / "folder", layer="block_02")
+    asked = ExtractionSpec(plan="backward", template=InputTemplate(instruction=prompt))
+    expected = cached(decoder, asked, "block_02", tmp_path / "caches")
+    np.testing.assert_allclose(encoded(tmp_path / "folder", prompt=prompt), expected, atol=1e-4)
+
+
+def test_a_stock_folder_that_would_differ_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is known against it, the trial still finds that BOS is in the mean, and block 3 normed."""
+    monkeypatch.setattr(sentence_folder, "why_not_stock", lambda *_: "")
+    decoder = make_decoder(adds_bos=True)
+    for layer in ("block_01", "block_03"):
+        made = export_sentence_transformer(decoder, ExtractionSpec(), tmp_path / layer, layer=layer)
+        assert not made.is_stock
+
+
+def test_our_module_needs_no_flag_and_a_plain_load_asks_for_one(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = tmp_path / "folder"
+    export_sentence_transformer(make_decoder(), ExtractionSpec(plan="backward"), folder, layer="1")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    model = load_sentence_transformer(folder)
+    assert (model.get_embedding_dimension(), model.max_seq_length) == (32, 64)
+    model.save(str(tmp_path / "again"))
+    np.testing.assert_array_equal(encoded(tmp_path / "again"), encoded(folder))
+
+
+def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    export_sentence_transformer(make_decoder(), ExtractionSpec(plan="backward"), folder, layer="1")
+    other = make_decoder(seed=1)
+    with pytest.raises(ConfigError, match="holds something already"):
+        export_sentence_transformer(other, ExtractionSpec(), folder)
+    other.module.save_pretrained(folder)  # type: ignore[operator]
+    with pytest.raises(HeadError, match=r"the decoder in .* is not the one it was exported with"):
+        load_sentence_transformer(folder)
+    values = json.loads((folder / "icecore.json").read_text())
+    (folder / "icecore.json").write_text(json.dumps({**values, "schema": 99}))
+    with pytest.raises(HeadError, match="its schema is 99, this version reads 1"):
+        load_sentence_transformer(folder)
+
+
+def test_the_command_exports_what_a_config_names(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(f"decoder: {{name: {decoder_folder}, device: cpu}}\nextraction: {{layers: [block_01]}}\n")
+    assert main(["export", "sentence-transformers", str(config), str(tmp_path / "out")]) == 0
+    assert "block_01, mean, plan causal" in capsys.readouterr().out
+    assert encoded(tmp_path / "out").shape == (20, 32)
