@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from extract.run.spec import ExtractionSpec as ExtractionSpec
     from extract.run.spec import WordSpec as WordSpec
     from extract.store.cache import LatentCache as LatentCache
+    from extract.store.mean import MeanCache as MeanCache
 
 _HOMES = {
     "Decoder": "extract.decoders.decoder",
@@ -30,6 +31,7 @@ _HOMES = {
     "InputTemplate": "extract.inputs.template",
     "JoinedText": "extract.inputs.joined",
     "LatentCache": "extract.store.cache",
+    "MeanCache": "extract.store.mean",
     "WordSpec": "extract.run.spec",
     "extract_latents": "extract.run.runner",
     "join_words": "extract.inputs.joined",
