@@ -58,6 +58,7 @@ class Batch:
     spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
     words: BatchWords | None = None  # the words to read; None where whole texts are pooled
     windows: BatchWindows | None = None  # where all rows are windows of one text
+    placeholder: Int[Tensor, " B"] | None = None  # column of the placeholder that a plan prepends; None without one
 
     @property
     def is_text(self) -> Bool[Tensor, "B T"]:
@@ -193,8 +194,14 @@ def collate(
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
         spans=spans,
+        placeholder=_collate_placeholders(texts, begins),
         words=_collate_words(texts, begins, columns=columns, first_word=first_word),
     )
+
+
+def _collate_placeholders(texts: Sequence[EncodedText], begins: Sequence[int]) -> Int[Tensor, " B"] | None:
+    held = [text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None]
+    return torch.tensor(held) if len(held) == len(texts) else None
 
 
 def _collate_words(

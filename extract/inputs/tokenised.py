@@ -41,6 +41,7 @@ class EncodedText:
     index: int = 0  # position of the text in the caller's list
     words: WordColumns | None = None  # the words read from this row; None for a plain text
     copy_of: NDArray[np.int8] | None = None  # copy of the text that each token is of, from 1; None where it has one
+    placeholder: int | None = None  # column of a placeholder that a plan prepends to the text
     last: int | None = None  # column that the pooling `last` reads; that of the last token when absent
     windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: what is read instead of `ids`
 

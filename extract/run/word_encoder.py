@@ -21,6 +21,7 @@ from extract.inputs.windows import lay_windows
 from extract.poolings.guard import require_tokens
 from extract.poolings.joining import require_joinable
 from extract.poolings.table import find_token_set
+from extract.run.placeholder import prepending
 from extract.run.spec import ExtractionSpec, WordSpec
 
 if TYPE_CHECKING:
@@ -149,11 +150,24 @@ Encoder = Callable[..., list[EncodedText]]
 
 def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
     """Make the encoder of an extraction's texts; raises as the encoders do, and as `require_joinable`."""
-    if has_words:
-        return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
-    if spec.template.on_long == "windows":
+    if not has_words and spec.template.on_long == "windows":
         require_joinable(spec.poolings)
-    encode = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+        if spec.mask_plan.prepend is not None:
+            raise InputError(
+                f"on_long is 'windows', but the plan {spec.plan!r} puts a placeholder before the text, which has one; "
+                "allowed: 'truncate' or 'error'."
+            )
+    if spec.mask_plan.prepend is not None:
+        encode = _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window - 1)
+        made: Encoder = prepending(encode, decoder.tokenizer)
+        return made
+    return _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window)
+
+
+def _make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool, window: int) -> Encoder:
+    if has_words:
+        return WordEncoder(decoder.tokenizer, spec.template, window=window, words=spec.words)
+    encode = TextEncoder(decoder.tokenizer, spec.template, window=window)
     if not any(map(find_token_set, spec.poolings)):
         return encode
 
