@@ -233,6 +233,13 @@ def test_poolings_that_cannot_be_joined_are_refused_by_name(decoder: Decoder, na
     assert not list(tmp_path.iterdir())
 
 
+def test_a_plan_with_a_placeholder_is_refused(decoder: Decoder, tmp_path: Path) -> None:
+    spec = replace(SPEC, plan="causal~tp1-2", poolings=("mean",))
+    with pytest.raises(InputError, match=r"on_long is 'windows', but the plan 'causal~tp1-2' puts a placeholder"):
+        extract_latents(decoder, TEXTS, spec=spec, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_instruction_without_room_for_windows_is_refused(decoder: Decoder) -> None:
     template = InputTemplate(instruction="Represent this sentence: ", max_tokens=4, on_long="windows")
     with pytest.raises(InputError, match=r"instruction and specials take \d+ of 4 tokens"):
