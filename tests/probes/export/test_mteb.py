@@ -51,18 +51,23 @@ def test_scores_are_those_of_the_cosines_of_a_cache(mteb: Any, decoder: Decoder,
     unit = [side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides]
     expected = spearmanr((unit[0] * unit[1]).sum(1), rows["score"]).statistic
     found = frame.query("layer == 'block_02' and pooling == 'last'")["score"].item()
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert found == pytest.approx(expected, abs=1e-5)  # mteb rounds
     [written] = (tmp_path / "mteb").rglob(f"{encoder.mteb_model_meta.revision}/STSBenchmark.json")
-    assert json.loads(written.read_text())["scores"]["test"][0]["main_score"] == pytest.approx(found)
+    assert json.loads(written.read_text())["scores"]["test"][0]["main_score"] == pytest.approx(found, abs=1e-5)
     assert encoder.mteb_model_meta.revision.startswith("causal.block_02.last.")
 
 
 def test_one_pass_serves_every_layer(
     mteb: Any, decoder: Decoder, pairs: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = []
+    runs: list[int] = []
     run = extraction.Extraction.run
-    monkeypatch.setattr(extraction.Extraction, "run", lambda self: (runs.append(len(self.texts)), run(self)))
+
+    def counted(self: extraction.Extraction) -> None:
+        runs.append(len(self.texts))
+        run(self)
+
+    monkeypatch.setattr(extraction.Extraction, "run", counted)
     task = fill_task(mteb.get_task("STSBenchmark"), pairs)
     run_mteb(decoder, ExtractionSpec(), [task], out=tmp_path / "mteb", caches=tmp_path / "caches")
     assert len(runs) == 2, "one extraction for each side of the pairs, whatever the number of layers"
@@ -81,7 +86,7 @@ def test_results_of_another_plan_layer_or_data_are_not_returned(
 
     causal, backward, other = score("causal", pairs), score("backward", pairs), score("causal", pairs.subset(20))
     assert len({*causal, *backward, *other}) == 6
-    pd.testing.assert_series_equal(score("causal", pairs), causal)
+    pd.testing.assert_series_equal(score("causal", pairs), causal, atol=1e-5)
 
 
 def test_instructions_go_before_queries_alone(mteb: Any, decoder: Decoder, tmp_path: Path) -> None:
