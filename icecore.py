@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         JoinedText,
         LatentCache,
         MeanCache,
+        RebaOptions,
         WordSpec,
         extract_latents,
         join_words,
@@ -61,7 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "RunConfig", "StudyOptions", "WordSpec",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "RebaOptions", "RunConfig", "StudyOptions",
+    "WordSpec",
     "centres_of_gravity", "compare", "compare_at_layers", "compare_layers", "cosine_with_gold",
     "expected_validation", "extract_latents", "join_words", "layers_across", "load_decoder", "load_head",
     "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems",

@@ -100,7 +100,7 @@ class MeanCache(LatentCache):
         names = select_from(layers, self.layers)
         for name in names:
             self._array(name, pooling)  # one that is not there is refused by this cache's own names
-        total = torch.zeros(len(names), len(index), self.width)
+        total = torch.zeros(len(names), len(index), self.width_of(names))
         for part, places in zip(self.parts, self._places, strict=True):
             total += part.gather(places[index], pooling, layers=names)
         return total / len(self.parts)

@@ -234,7 +234,7 @@ class _Trial:
         """Fit a transform on the texts that the task has for it."""
         cache = self.setting.cache
         if name == "none":
-            return no_transform(len(channels.names), cache.width)
+            return no_transform(len(channels.names), cache.width_of(channels.layers))
         rows = rows_of(cache, self.setting.task.fit_texts())
         return fit_transform(name, cache, rows, channels=channels, options=self.options)
 
