@@ -13,6 +13,7 @@ from extract.inputs.roles import TEXT
 from extract.inputs.tokenised import EncodedText
 from extract.masks.plan import CAUSAL
 from extract.wiring.capture import pool_batch
+from extract.wiring.interface import wired
 from extract.wiring.probe_rows import probe_ids
 
 TOKENS = (512, 1024)  # of a row, both copies together
