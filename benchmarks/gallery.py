@@ -36,7 +36,8 @@ def _draw_section(section: str, runs: Path) -> str:
     if not command or not pictures:
         return section
     folder, words = runs / pictures[0]["run"], command["words"].split()
-    where = ["--caches", str(runs.parent / "caches"), "--runs", str(runs)] if words[0] in ("run", "sweep", "fit") else []
+    has_folders = words[0] in ("run", "sweep", "fit")
+    where = ["--caches", str(runs.parent / "caches"), "--runs", str(runs)] if has_folders else []
     here = [str(runs / word.removeprefix("runs/")) if word.startswith("runs/") else word for word in words]
     if main([*here, *where]):
         raise SystemExit(f"icecore {command['words']} failed")
