@@ -33,11 +33,11 @@ def compare_reba(decoder: Decoder, *, repeats: int) -> tuple[list[Comparison], d
             def once() -> None:
                 pool_batch(decoder, batch, poolings=poolings, layers=decoder.layers)
 
-            def wired() -> None:
+            def watched() -> None:
                 with wired(decoder.module, decoder.blocks, causal, family=decoder.description.family):
                     once()
 
-            return wired if poolings[0].startswith("reba") else once
+            return watched if poolings[0].startswith("reba") else once
 
         plain, reba = run(("mean", "last")), run(("reba-mean", "reba-last"))
         plain()

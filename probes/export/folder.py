@@ -116,8 +116,9 @@ def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
         return f"the plan is {spec.plan!r}, and a stock folder is causal"
     if replace(spec.template, max_tokens=None) != InputTemplate():
         return "its template is not that of the tokenizer alone"
-    if recipe.layer == decoder.layers[-2]:
-        return f"transformers hands out {recipe.layer} only after the final norm"
+    if recipe.layer not in decoder.layers or recipe.layer == decoder.layers[-2]:
+        where = "only after the final norm" if recipe.layer in decoder.layers else "not at all"
+        return f"transformers hands out {recipe.layer} {where}"
     if recipe.pooling not in STOCK_POOLINGS:
         return f"its pooling is {recipe.pooling!r}; stock ones are {', '.join(STOCK_POOLINGS)}"
     if recipe.pooling != "last" and any(tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]):
