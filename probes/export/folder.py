@@ -116,6 +116,8 @@ def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
         return f"the plan is {spec.plan!r}, and a stock folder is causal"
     if replace(spec.template, max_tokens=None) != InputTemplate():
         return "its template is not that of the tokenizer alone"
+    if recipe.layer not in decoder.layers:
+        return f"{recipe.layer} is inside a block"
     if recipe.layer == decoder.layers[-2]:
         return f"transformers hands out {recipe.layer} only after the final norm"
     if recipe.pooling not in STOCK_POOLINGS:
