@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         InputTemplate,
         JoinedText,
         LatentCache,
+        MeanCache,
         MergePart,
         WordSpec,
         compare_weights,
@@ -62,12 +63,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MergePart", "RunConfig", "StudyOptions", "WordSpec",
-    "centres_of_gravity", "compare", "compare_at_layers", "compare_layers", "compare_weights", "cosine_with_gold",
-    "expected_validation", "extract_latents", "join_words", "layers_across", "load_decoder", "load_head",
-    "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems",
-    "register_head", "register_mask", "register_pooling", "register_word_pooling", "results", "run",
-    "similarity_of_layers", "token_head", "write_report",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "MergePart", "RunConfig",
+    "StudyOptions", "WordSpec", "centres_of_gravity", "compare", "compare_at_layers", "compare_layers",
+    "compare_weights", "cosine_with_gold", "expected_validation", "extract_latents", "join_words", "layers_across",
+    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head",
+    "paired_tests", "rank_systems", "register_head", "register_mask", "register_pooling", "register_word_pooling",
+    "results", "run", "similarity_of_layers", "token_head", "write_report",
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from extract.run.spec import ExtractionSpec as ExtractionSpec
     from extract.run.spec import WordSpec as WordSpec
     from extract.store.cache import LatentCache as LatentCache
+    from extract.store.mean import MeanCache as MeanCache
 
 _HOMES = {
     "Decoder": "extract.decoders.decoder",
@@ -33,6 +34,7 @@ _HOMES = {
     "JoinedText": "extract.inputs.joined",
     "LatentCache": "extract.store.cache",
     "MergePart": "extract.decoders.spec",
+    "MeanCache": "extract.store.mean",
     "WordSpec": "extract.run.spec",
     "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",

@@ -74,13 +74,15 @@ class MeanCache(LatentCache):
     def n_tokens(self) -> NDArray[np.int32]:
         """`(N,)` tokens per text, over all parts."""
         found = [part.n_tokens[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
-        return np.sum(found, axis=0, dtype=np.int32)
+        counts: NDArray[np.int32] = np.stack(found).sum(0, dtype=np.int32)
+        return counts
 
     @property
     def is_truncated(self) -> NDArray[np.bool_]:
         """`(N,)` whether text tokens of the row were dropped in any part."""
         found = [part.is_truncated[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
-        return np.logical_or.reduce(found)
+        is_truncated: NDArray[np.bool_] = np.logical_or.reduce(found)
+        return is_truncated
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
@@ -116,7 +118,8 @@ class MeanCache(LatentCache):
     def word_flags(self) -> UInt8[np.ndarray, " W"]:
         """`(W,)` bits of every word in any part."""
         found = [part.word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
-        return np.bitwise_or.reduce(found)
+        flags: NDArray[np.uint8] = np.bitwise_or.reduce(found)
+        return flags
 
 
 def mean_parts(identity: dict[str, Any]) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
     template, own = _template_of(cache), config.extraction.template
     if own.to_dict()["spans"] == template["spans"]:
         template["spans"] = own.spans  # a file, which the cache holds a digest of
-    words = {} if cache.is_words else {"poolings": cache.poolings}
+    words: dict[str, Any] = {} if cache.is_words else {"poolings": cache.poolings}
     spec = ExtractionSpec(
         plan=identity["plan"], template=InputTemplate.from_dict(template), layers=tuple(cache.layers),
         storage_dtype=identity["storage_dtype"], batch_tokens=config.extraction.batch_tokens, **words,
