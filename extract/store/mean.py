@@ -51,6 +51,11 @@ class MeanCache(LatentCache):
         self._places = [_match(first.keys, part.keys, part) for part in parts]
 
     @property
+    def read_dtype(self) -> str:
+        """float32, whatever the parts are stored in."""
+        return "float32"
+
+    @property
     def n_done(self) -> int:
         """Rows that are done in every part."""
         return min(part.n_done for part in self.parts)
