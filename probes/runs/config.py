@@ -197,7 +197,10 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = _plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
-        return values | {"extraction": values["extraction"] | {"template": self.extraction.template.settings()}}
+        extraction = values["extraction"] | {"template": self.extraction.template.settings()}
+        if self.extraction.reba == ExtractionSpec().reba:  # records of old have no such field
+            del extraction["reba"]
+        return values | {"extraction": extraction}
 
 
 def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Any]) -> ExtractionSpec:

@@ -17,6 +17,7 @@ from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
 from extract.own.names import import_own, require_own, require_recorded
+from extract.poolings.reba_options import RebaOptions
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
@@ -156,7 +157,8 @@ def read_config(folder: Path) -> RunConfig:
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:
     """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
     parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
-    return ExtractionSpec(**{**_tuples(values), **parts})
+    reba = {"reba": RebaOptions(**values["reba"])} if "reba" in values else {}
+    return ExtractionSpec(**{**_tuples(values), **parts, **reba})
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
