@@ -41,14 +41,10 @@ def test_a_perfect_encoder_scores_one_at_its_layer(kind: str, tmp_path: Path) ->
         assert result.summary["test"][metric].mean == pytest.approx(1.0), metric
 
 
-@pytest.mark.parametrize("kind", ["retrieval", "clustering", "odd-one-out", "pair-classification"])
+@pytest.mark.parametrize("kind", ["retrieval", "odd-one-out"])
 def test_transforms_and_measures_are_chosen_on_validation_and_kept(kind: str, tmp_path: Path) -> None:
-    """An offset that all texts share hides the angle between them, until it is taken off."""
     task = KINDS[kind][0]()
     cache = plant_task(tmp_path, task)
-    if kind != "odd-one-out":
-        latents = cache.gather(torch.arange(len(cache)), "mean").numpy() + 200
-        cache = write_latents(tmp_path / "offset.h5", task.texts(), {"mean": latents.astype(np.float32)})
     setting = make_setting(cache, task, tmp_path / "heads", n_resamples=10)
     options = {"transform": "none+centre+abtt+whiten", "similarity": "cosine+euclidean", "components": 2}
     result = evaluate(HEAD_OF[kind], options, setting)
@@ -59,9 +55,6 @@ def test_transforms_and_measures_are_chosen_on_validation_and_kept(kind: str, tm
     assert result.chosen["score"] == result.selection_score == best
     again = evaluate(HEAD_OF[kind], options, setting)  # the transform is read back
     np.testing.assert_array_equal(again.predictions["test"], result.predictions["test"])
-    if kind == "retrieval":
-        curves = {curve.name: curve.values[LAYERS.index(PLANTED)] for curve in result.curves}
-        assert curves["centre cosine"] > curves["cosine"]
 
 
 @pytest.mark.parametrize("measure", similarity.MEASURES)
@@ -110,9 +103,8 @@ def test_bitexts_are_scored_as_by_scikit_learn_in_both_directions(tmp_path: Path
 
 def test_the_odd_one_has_the_largest_sum_of_distances() -> None:
     """By hand: three points on a line and one beside it; a question of three sentences is padded."""
-    points = torch.tensor(
-        [[[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [1.0, 9.0]], [[0.0, 0.0], [5.0, 0.0], [0.5, 0.0], [99, 99]]]
-    )
+    line, padded = [[0, 0], [1, 0], [2, 0], [1, 9.0]], [[0, 0], [5, 0], [0.5, 0], [99, 99]]
+    points = torch.tensor([line, padded])
     distances = torch.cdist(points, points)
     is_real = torch.tensor([[True] * 4, [True, True, True, False]])
     assert odd_one_out(-distances, is_real).tolist() == [3, 1]
@@ -174,7 +166,7 @@ def test_unknown_names_are_refused(options: dict[str, Any], message: str) -> Non
         resolve_head("layer-search", options)
 
 
-def test_a_transform_needs_texts_to_be_fitted_on(tmp_path: Path) -> None:
+def test_a_transform_needs_texts_to_be_fitted_on() -> None:
     sizes = {"validation": 30, "test": 30}
     task, resolved = make_bitext(sizes=sizes), resolve_head("layer-translate", {"transform": "whiten"})
     with pytest.raises(TaskError, match="has no split 'train', which a transform is fitted on"):

@@ -183,7 +183,7 @@ def test_sts_is_read_as_it_was_published_and_choices_come_from_elsewhere(tmp_pat
     assert task.rows("test")["sentence2"][0] == "other 0"
     assert "train and validation are those of sts-sample" in task.notes
     (tmp_path / "STS2016.gs.answers.txt").write_text("1\n2\n", encoding="utf-8")
-    with pytest.raises(TaskError, match="answers.txt has 10 lines, but STS2016.gs.answers.txt has 2: they must match"):
+    with pytest.raises(TaskError, match=r"answers.txt has 10 lines, but STS2016.gs.answers.txt has 2"):
         read_sts_files(tmp_path, choose_on="sts-sample")
     (tmp_path / "STS2016.gs.answers.txt").write_text("7\n" * 10, encoding="utf-8")
     with pytest.raises(TaskError, match=r"gs.answers.txt, line 1: the gold is '7', but 0 to 5 is needed"):
