@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from extract.decoders.decoder import Decoder as Decoder
     from extract.decoders.loading import load_decoder as load_decoder
+    from extract.decoders.merge import compare_weights as compare_weights
     from extract.decoders.spec import DecoderSpec as DecoderSpec
+    from extract.decoders.spec import MergePart as MergePart
     from extract.errors import IcecoreError as IcecoreError
     from extract.inputs.joined import JoinedText as JoinedText
     from extract.inputs.joined import join_words as join_words
@@ -32,9 +34,11 @@ _HOMES = {
     "InputTemplate": "extract.inputs.template",
     "JoinedText": "extract.inputs.joined",
     "LatentCache": "extract.store.cache",
+    "MergePart": "extract.decoders.spec",
     "MeanCache": "extract.store.mean",
     "RebaOptions": "extract.poolings.reba_options",
     "WordSpec": "extract.run.spec",
+    "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",
     "join_words": "extract.inputs.joined",
     "load_decoder": "extract.decoders.loading",

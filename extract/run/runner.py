@@ -76,7 +76,7 @@ def describe_extraction(
     Raises:
         UnknownNameError: A layer this decoder does not have.
         DecoderError: A tap that its family does not show, or not under this plan.
-        InputError: Windows are asked for, and the texts are plain or one cannot be read.
+        InputError: Windows are asked for, and a pooling cannot be joined from them or a text cannot be read.
     """
     plan = spec.mask_plan
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
@@ -129,7 +129,7 @@ def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[s
 
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
-    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation."""
+    """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
     if spec.template.on_long != "windows":
         return len(texts)
     return _count_encoded(decoder, texts, spec)

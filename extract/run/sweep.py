@@ -167,6 +167,7 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
             def emit(route: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
                 for branch in needed[route]:
                     own = latents[:, [poolings.index(name) for name in branch.extraction.poolings]]  # a copy
-                    sink.put((branch.extraction, batch, branch.extraction.to_storage(batch, own)))
+                    for rows in branch.extraction.storable(batch, own):
+                        sink.put((branch.extraction, *rows))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)

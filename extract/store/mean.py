@@ -51,6 +51,11 @@ class MeanCache(LatentCache):
         self._places = [_match(first.keys, part.keys, part) for part in parts]
 
     @property
+    def read_dtype(self) -> str:
+        """float32, whatever the parts are stored in."""
+        return "float32"
+
+    @property
     def n_done(self) -> int:
         """Rows that are done in every part."""
         return min(part.n_done for part in self.parts)
@@ -105,14 +110,8 @@ class MeanCache(LatentCache):
             total += part.gather(places[index], pooling, layers=names)
         return total / len(self.parts)
 
-    def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",
-        out: Float[Tensor, "L B D"] | None = None,
-    ) -> Float[Tensor, "L B D"]:  # fmt: skip
-        """Read the means of consecutive latents; arguments and errors as of `LatentCache.read`."""
-        self._check_range(start, stop)
-        found = self.gather(np.arange(start, stop), pooling, layers=layers)
-        return found if out is None else out.copy_(found)
+    def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
+        slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
 
     @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:

@@ -34,6 +34,7 @@ class Setting:
         calibration: A key of `CALIBRATIONS`; how predictions of pair heads become scores.
         anchor_identical: Whether a text paired with itself gets the highest score.
         autoencoders: Finds or fits the autoencoders of a pooling, for heads that start from them.
+        documents: The latents of documents, where they are read under another template than queries.
         has_details: Whether subsets of test and residuals are described too; sweeps leave them out.
     """
 
@@ -48,6 +49,7 @@ class Setting:
     anchor_identical: bool = False
     autoencoders: Callable[[str], SavedHead[LayerAutoencoder]] | None = None
     has_details: bool = True
+    documents: LatentCache | None = None
 
     def __post_init__(self) -> None:
         """Refuse unknown names before anything is fitted."""
@@ -60,6 +62,7 @@ class Setting:
         own = digest_own("head", [str(head[0])])
         task = self.task if reads_test else self.task.without_test()  # found again when test is read later
         seen = [self.cache.manifest.id, task.digest(), self.cache.identity["versions"]]
+        seen += [self.documents.manifest.id] if self.documents else []
         return digest_json([*head, *seen, *more, *([own] if own else [])])
 
     @property

@@ -184,3 +184,5 @@ def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 _KINDS = {"pairs": _pair_rows, "classes": _text_rows, "numbers": _text_rows, "words": _word_rows}
+FITTED_KINDS = tuple(_KINDS)
+"""Kinds whose heads are fitted on gold."""

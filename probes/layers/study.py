@@ -24,7 +24,7 @@ from probes.layers.findings import VIEWS, Agreement, HeadFindings, ViewCurve
 from probes.layers.information import measure_information
 from probes.layers.mix import learn_mix
 from probes.layers.readout import Readout
-from probes.layers.rows import LayerRows, rows_of
+from probes.layers.rows import FITTED_KINDS, LayerRows, rows_of
 from probes.layers.selectivity import selectivity
 from probes.layers.shapley import MOST_EXACT, Worth, group_layers, shapley_values, worth_of_groups
 from probes.layers.subsets import predict_sets
@@ -44,7 +44,7 @@ class StudyOptions:
     """How layers are studied.
 
     Attributes:
-        views: Names from `PARTS`.
+        views: Names from `PARTS`; of kinds without fitting, `alone` is all there is.
         controls: Names from `CONTROLS`: labels that mean nothing, on which the head is fitted again.
         split: The split that is scored; test where empty, or validation where there is no test.
         n_resamples: Bootstrap resamples.
@@ -102,6 +102,8 @@ def study_layers(
         HeadError: A head of one layer, or latents that are not finite.
     """
     split = options.split or ("test" if "test" in setting.task.splits else "validation")
+    if options.controls and setting.task.kind not in FITTED_KINDS:
+        raise TaskError(f"controls refit a head on other labels, but a head of {setting.task.kind} is fitted on none.")
     if split not in setting.task.splits or split == "train":
         allowed = ", ".join(each for each in setting.task.splits if each != "train")
         raise TaskError(f"split is {split!r}; allowed: {allowed}.")
@@ -117,7 +119,7 @@ def study_layers(
         )  # fmt: skip
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
-        if name in options.views:
+        if name in options.views and setting.task.kind in FITTED_KINDS:
             report(f"{resolved.name}: {name}")
             curves += compute()
     found = HeadFindings(

@@ -142,7 +142,7 @@ def read_config(folder: Path) -> RunConfig:
     try:
         values = yaml.safe_load(read_file(folder / CONFIG))
         parts = {
-            "decoder": DecoderSpec(**{**values["decoder"], "trust_remote_code": False}),
+            "decoder": read_plain_decoder({**values["decoder"], "trust_remote_code": False}),
             "extraction": read_spec(values["extraction"]),
             "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
         }  # fmt: skip

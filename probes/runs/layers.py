@@ -24,7 +24,7 @@ from probes.report.write import without_nan
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of, find_cache_of_run
 from probes.runs.finished import FinishedRun, read_config, read_finished
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, load_run_task, obtain_corpus
+from probes.runs.obtain import SILENT, EncoderShelf, Watcher, find_sides, load_run_task, obtain_corpus
 from probes.runs.paired_tests import read_rows, read_runs
 from probes.runs.run import make_setting
 
@@ -178,7 +178,11 @@ def _setting_of(run: FinishedRun, caches: str, watcher: Watcher) -> tuple[RunCon
     cache = find_cache_of_run(run.folder, caches)
     corpus = obtain_corpus(config)
     shelf = EncoderShelf(config, find_cache_of(config, corpus), watcher) if corpus else None
-    return config, make_setting(config, load_run_task(config), cache, run.folder / "heads", autoencoders=shelf)
+    task = load_run_task(config)
+    sides = find_sides(config, task)
+    documents = find_cache_of(sides.config, sides.documents) if sides else None
+    place = run.folder / "heads"
+    return config, make_setting(config, task, cache, place, autoencoders=shelf, documents=documents)
 
 
 def frame_rows(run: FinishedRun, found: HeadFindings) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.decoders.loading import choose_device, load_decoder, load_tokenizer
-from extract.errors import TaskError
+from extract.errors import ConfigError, TaskError
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.workers import Workers, join_workers
@@ -27,6 +27,7 @@ from probes.tasks.classes.look_both_ways import look_both_ways_split
 from probes.tasks.corpora import load_corpus
 from probes.tasks.corpus import Corpus
 from probes.tasks.words.every_token import label_every_token
+from probes.tasks.zero_shot.task import CorpusTask
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
     `chooses_plan` says that a mask plan is chosen by validation scores, as in a sweep or a search.
     """
     require_loggers(config.loggers)
+    if chooses_plan and find_sides(config, task):
+        raise ConfigError(
+            "template.document_instruction is set, but plans are chosen by one cache of queries and documents; leave "
+            "it out, or run each plan by itself."
+        )
     purpose = Purpose(config.protocol, chooses_plan, config.extraction.layers)
     for name, resolved in config.resolve_heads().items():
         HEADS[name].check(task, resolved, purpose)
@@ -88,6 +94,27 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
     )
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Queries and documents that are read under different templates, and the configuration of the documents."""
+
+    queries: Corpus
+    documents: Corpus
+    config: RunConfig
+
+
+def find_sides(config: RunConfig, task: Task) -> Sides | None:
+    """Tell queries and documents of a task apart, where the template does; None where one cache holds both."""
+    template = config.extraction.template
+    if not isinstance(task, CorpusTask) or template.for_documents() == template:
+        return None
+    other = replace(config, extraction=replace(config.extraction, template=template.for_documents()))
+    return Sides(
+        Corpus(f"queries of {task.name}", task.source, tuple(task.queries())),
+        Corpus(f"documents of {task.name}", task.source, tuple(dict.fromkeys(task.corpus))), other,
+    )  # fmt: skip
 
 
 class EncoderShelf:

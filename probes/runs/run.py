@@ -24,7 +24,16 @@ from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig
 from probes.runs.existing import config_of, show_as
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import SILENT, EncoderShelf, Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import (
+    SILENT,
+    EncoderShelf,
+    Watcher,
+    check_heads,
+    find_sides,
+    load_run_task,
+    obtain_cache,
+    obtain_corpus,
+)
 from probes.runs.record import CONFIG, describe_cache, describe_program, open_folder
 from probes.tasks.base import Task
 
@@ -80,7 +89,9 @@ def run(
     task = load_run_task(config)
     check_heads(config, task)  # before anything is extracted
     corpus = obtain_corpus(config)
-    cache = cache or obtain_cache(config, task, watcher=watcher)
+    sides = find_sides(config, task)
+    cache = cache or obtain_cache(config, sides.queries if sides else task, watcher=watcher)
+    documents = obtain_cache(sides.config, sides.documents, watcher=watcher) if sides else None
     if corpus is not None and corpus_cache is None:
         corpus_cache = obtain_cache(config, corpus, watcher=watcher)
     extracted = time.monotonic()
@@ -88,7 +99,9 @@ def run(
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
     folder = open_folder(config.runs, config.name, config.to_dict(), cache)
     pretrained = EncoderShelf(config, corpus_cache, watcher)
-    setting = make_setting(config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None)
+    setting = make_setting(
+        config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None, documents=documents
+    )
     heads = evaluate_heads(config, setting, watcher=watcher)
     kind = KINDS[config.task.kind]
     scores = RunScores(
@@ -107,13 +120,13 @@ def run(
 
 def make_setting(
     config: RunConfig, task: Task, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
-    has_details: bool = True,
+    has_details: bool = True, documents: LatentCache | None = None,
 ) -> Setting:  # fmt: skip
     """Collect what all heads of a run share; `has_details` says whether to describe residuals and subsets of test."""
     return Setting(
         cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), folder,
         protocol=config.protocol, calibration=config.calibration, anchor_identical=config.anchor_identical,
-        autoencoders=autoencoders, has_details=has_details,
+        autoencoders=autoencoders, has_details=has_details, documents=documents,
     )  # fmt: skip
 
 

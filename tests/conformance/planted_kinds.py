@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from probes.metrics.calibration import read_calibration
 from probes.tasks.base import Task
 from tests.probes import planted_latents as pairs
 from tests.probes.heads.words import planted_words as words
+from tests.probes.heads.zero_shot import planted_tasks as bare
 from tests.probes.tasks.classes import planted_classes as classes
 from tests.probes.tasks.numbers import planted_numbers as numbers
 
@@ -48,6 +50,8 @@ class PlantedKind:
     predict: Predict
     chance: tuple[float, float]
     n_predictions: Callable[[Any, str], int] = lambda task, split: len(task.splits[split])
+    predicts_scores: bool = False
+    """Whether what is predicted of a row is its score, which depends on gold."""
 
 
 def fingerprint(cache: LatentCache) -> str:
@@ -133,5 +137,12 @@ PLANTED: dict[str, PlantedKind] = {
          "pooling": "mean"},
         _predict_words, (0.0, 0.47), lambda task, split: sum(map(len, task.splits[split]["words"])),
     ),
+    **{
+        kind: PlantedKind(
+            partial(lambda make, shuffled: (make(shuffled=shuffled),), make), bare.plant_task, {"pooling": "mean"},
+            bare.predict, chance, predicts_scores=kind in ("retrieval", "reranking", "bitext"),
+        )
+        for kind, (make, chance) in bare.KINDS.items()
+    },
 }  # fmt: skip
 """Kind of task to how its heads are tried. A new kind needs a row here; a new head of a known kind needs none."""

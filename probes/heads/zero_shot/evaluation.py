@@ -232,7 +232,7 @@ class _Trial:
 
     def transform(self, name: str, channels: Channels) -> Transform:
         """Fit a transform on the texts that the task has for it."""
-        cache = self.setting.cache
+        cache = self.setting.documents or self.setting.cache
         if name == "none":
             return no_transform(len(channels.names), cache.width_of(channels.layers))
         rows = rows_of(cache, self.setting.task.fit_texts())
@@ -242,7 +242,8 @@ class _Trial:
         self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
     ) -> Judged:
         """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
-        task, reader = self.setting.task, LayerReader(self.setting.cache, channels, transform, measure)
+        setting, task = self.setting, self.setting.task
+        reader = LayerReader(setting.cache, channels, transform, measure, setting.documents)
         seeds = self.setting.seeds if task.kind == "clustering" else (0,)
         call = Call(task, split, reader, threshold=threshold)
         found = [JUDGES[task.kind](replace(call, seed=seed)) for seed in seeds]

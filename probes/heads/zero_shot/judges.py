@@ -37,10 +37,11 @@ class Call:
 def judge_retrieval(call: Call) -> Judged:
     """Rank the corpus for each query; a document of the query's own name is left out, as in BEIR."""
     task, rows = call.task, call.task.rows(call.split)
-    documents = rows_of(call.reader.cache, task.corpus)
+    reader = call.reader.of_documents()
+    documents = rows_of(reader.cache, task.corpus)
     places = {name: place for place, name in enumerate(task.corpus_ids)}
     own = torch.tensor([places.get(name, -1) for name in rows["id"]])
-    found = call.reader.nearest(call.reader.read(list(rows["query"])), documents, DEPTH + 1)
+    found = reader.nearest(call.reader.read(list(rows["query"])), documents, DEPTH + 1)
     is_own = found == own[:, None]
     found = found.gather(2, is_own.to(torch.uint8).argsort(dim=2, stable=True))[..., :DEPTH]
     grades, ideal, n_relevant = _grades(rows["documents"], rows["grades"], len(documents))
@@ -76,12 +77,13 @@ def judge_reranking(call: Call) -> Judged:
     rows = call.task.rows(call.split)
     queries = call.reader.read(list(rows["query"]))
     places, grades = _padded(rows["documents"], -1), _padded(rows["grades"], 0.0)
-    corpus = rows_of(call.reader.cache, call.task.corpus)
+    reader = call.reader.of_documents()
+    corpus = rows_of(reader.cache, call.task.corpus)
     parts = []
     step = max(1, BLOCK // places.shape[1])
     for start in range(0, len(places), step):
         block = torch.from_numpy(places[start : start + step])
-        latents = call.reader.gather(corpus[block.clamp(min=0).flatten()])
+        latents = reader.gather(corpus[block.clamp(min=0).flatten()])
         latents = latents.reshape(len(latents), *block.shape, -1)
         found = call.reader.paired(queries[:, start : start + step, None], latents)
         parts.append(found.masked_fill(block < 0, -torch.inf))  # padding comes last

@@ -1,7 +1,7 @@
 """How alike latents are, at every layer at once, in bounded memory."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,12 @@ class LayerReader:
     channels: Channels
     transform: Transform
     measure: str
+    documents: LatentCache | None = None
+    """Cache of documents, where they are read under another template than queries."""
+
+    def of_documents(self) -> "LayerReader":
+        """Return what reads documents."""
+        return replace(self, cache=self.documents or self.cache)
 
     def gather(self, rows: Tensor) -> Float[Tensor, "L N D"]:
         """Gather rows, ready to be compared; HeadError for a latent that is not finite."""
@@ -49,7 +55,7 @@ class LayerReader:
         """Compare every latent with every other."""
         return -torch.cdist(a, b) if self.measure == "euclidean" else a @ b.mT
 
-    def paired(self, a: Float[Tensor, "*L D"], b: Float[Tensor, "*L D"]) -> Float[Tensor, "*L"]:
+    def paired(self, a: Float[Tensor, "*#L D"], b: Float[Tensor, "*#L D"]) -> Float[Tensor, "*_"]:
         """Compare latents one by one."""
         return -(a - b).norm(dim=-1) if self.measure == "euclidean" else (a * b).sum(-1)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
+from numpy.typing import NDArray
 
 from extract.errors import TaskError
 from extract.inputs.joined import JoinedText
@@ -16,6 +17,7 @@ from probes.readers.checked_rows import CheckedRow, Fields, check_rows, find_spl
 from probes.readers.checks import BadRow, check_gold, check_group, check_label, check_text
 from probes.readers.local import need_local
 from probes.tasks.base import load_shipped
+from probes.tasks.splitting import draw_order
 from probes.tasks.zero_shot.task import Z, ZeroShotTask, build_task
 
 Files = Mapping[str, str | Path] | str | Path
@@ -33,6 +35,10 @@ class ClusteringTask(ZeroShotTask):
     def labels(self, split: str) -> Int[np.ndarray, " N"]:
         """Number the labels of a split from 0, by the alphabet."""
         return np.unique(np.array(self.rows(split)["label"], str), return_inverse=True)[1]
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.labels(split), seed=seed)
 
     def check_split(self, split: str) -> None:
         """Refuse fewer than two labels, and as many labels as rows."""
@@ -62,6 +68,10 @@ class PairClassTask(ZeroShotTask):
     def alike(self, split: str) -> Int[np.ndarray, " N"]:
         """Return 1 for each pair of a split that is alike, else 0."""
         return np.asarray(self.rows(split)["label"], np.int64)
+
+    def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
+        """Order the rows of a split so that every beginning of the order is a stratified draw."""
+        return draw_order(self.alike(split), seed=seed)
 
     def check_split(self, split: str) -> None:
         """Refuse labels other than 0 and 1, or only one of them."""
@@ -283,7 +293,7 @@ def read_odd_files(  # noqa: PLR0913  (flat, because these are the keys of a tas
     """
     fields: Fields = {
         "id": (question, check_group), "marked": (sentence, check_marked),
-        "odd": (odd, partial(check_gold, limits=(0, 1))),
+        "odd": (odd, partial(check_gold, limits=(0.0, 1.0))),
     }  # fmt: skip
     return _load(OddOneOutTask, files, fields, locals(), gather=_questions)
 

@@ -112,7 +112,11 @@ class CorpusTask(ZeroShotTask):
 
     def texts(self) -> list[str]:
         """List every document and query once."""
-        return list(dict.fromkeys((*self.corpus, *super().texts())))
+        return list(dict.fromkeys((*self.corpus, *self.queries())))
+
+    def queries(self) -> list[str]:
+        """List every query once."""
+        return unique_texts(self.splits, self.text_columns)
 
     def fit_texts(self) -> Sequence[str]:
         """List the texts that transforms are fitted on: the corpus."""

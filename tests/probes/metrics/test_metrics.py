@@ -10,6 +10,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from extract.errors import UnknownNameError
 from probes.metrics.class_metrics import CLASS_METRICS, count_classes, score_classes
 from probes.metrics.table import METRICS, find_metric
+from probes.metrics.zero_shot.scorers import ROW_METRICS
 
 
 def oracle(predicted: NDArray[np.int64], gold: NDArray[np.int64], metric: str) -> float:
@@ -63,12 +64,23 @@ def test_an_unknown_metric_is_named() -> None:
 
 
 def test_every_metric_is_found_by_its_name_with_its_direction() -> None:
-    assert list(METRICS) == ["pearson", "spearman", *CLASS_METRICS, "span-f1"]
+    assert list(METRICS) == [
+        "pearson",
+        "spearman",
+        *CLASS_METRICS,
+        "span-f1",
+        *ROW_METRICS,
+        "average-precision",
+        "v-measure",
+    ]
     gold = np.array([0.0, 1.0, 2.0])
     perfect: dict[str, tuple[object, ...]] = {
         "numbers": (gold, gold),
         "classes": (count_classes(np.arange(3), np.arange(3), n_classes=3),),
         "spans": (np.array([4.0, 4.0, 4.0]),),
+        "scores": (np.ones(3),),
+        "similarities": (gold, np.array([0, 0, 1])),
+        "clusters": (np.eye(3),),
     }
     for name, metric in METRICS.items():
         assert find_metric(name) is metric

@@ -13,13 +13,19 @@ from probes.tasks import SPLITS, TASKS, ClassTask, NumberTask, PairTask, Task, W
 from probes.tasks.corpora import CORPORA
 
 KINDS = {
-    "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "pair-files"],
+    "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "sts-files", "pair-files"],
     "classes": [
         "class-sample", "banking77", "pubmedqa", "chemprot", "mqp", "rct", "financial-phrasebank", "fiqa-sa", "scotus",
         "unfair-tos", "class-files", "class-hub",
     ],
     "numbers": ["number-sample", "number-files"],
     "words": ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub"],
+    "retrieval": ["retrieval-sample", "retrieval-files"],
+    "reranking": ["reranking-sample", "reranking-files"],
+    "clustering": ["clustering-sample", "banking77-clusters", "clustering-files"],
+    "pair-classification": ["pair-class-sample", "pair-class-files"],
+    "bitext": ["bitext-sample", "bitext-files"],
+    "odd-one-out": ["odd-sample", "odd-files"],
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Tests of probes/tasks/zero_shot."""
