@@ -60,7 +60,7 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     if len(spec.members) > 1:
         return torch.stack([embed_texts(decoder, texts, spec=each) for each in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
-    return embed_rows(decoder, encoder(texts), spec, spec.poolings)
+    return _embed(decoder, encoder(texts), spec, spec.poolings)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
@@ -73,13 +73,13 @@ def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: Extracti
     encoded = encoder(texts)
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
     return EmbeddedWords(
-        latents=embed_rows(decoder, encoded, spec, poolings),
+        latents=_embed(decoder, encoded, spec, poolings),
         offsets=np.cumsum([0, *(len(text.spans) for text in texts)], dtype=np.int64),
         flags=np.concatenate([item.words.flags for item in encoded if item.words is not None]),
     )
 
 
-def embed_rows(
+def _embed(
     decoder: Decoder, encoded: Sequence[EncodedText], spec: ExtractionSpec, poolings: Sequence[str]
 ) -> Float[Tensor, "L P N D"]:
     """Compute the latents of rows of tokens; each row brings one text, or the words that it holds."""

@@ -129,6 +129,11 @@ class LatentCache:
         return str(self.identity["storage_dtype"])
 
     @property
+    def read_dtype(self) -> str:
+        """The dtype that `layer` gives: that of the store, unless several caches are read as one."""
+        return self.storage_dtype
+
+    @property
     def n_done(self) -> int:
         """Rows that are done."""
         return int(np.count_nonzero(self._file.map("/rows/is_done")))

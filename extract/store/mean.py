@@ -51,8 +51,8 @@ class MeanCache(LatentCache):
         self._places = [_match(first.keys, part.keys, part) for part in parts]
 
     @property
-    def storage_dtype(self) -> str:
-        """`float32`, whatever the parts are stored in."""
+    def read_dtype(self) -> str:
+        """float32, whatever the parts are stored in."""
         return "float32"
 
     @property

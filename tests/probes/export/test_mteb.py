@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +12,7 @@ from scipy.stats import spearmanr
 
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError
+from extract.inputs.template import InputTemplate
 from extract.run import extraction
 from extract.run.spec import ExtractionSpec
 from probes.cli.main import main
@@ -117,6 +119,29 @@ def test_classification_is_evaluated_too(mteb: Any, decoder: Decoder, tmp_path: 
         run_mteb(decoder, ExtractionSpec(), ["STSBenchmrk"], out=tmp_path)
     with pytest.raises(ConfigError, match=r"data of task 'STSBenchmark' cannot be loaded .* fill it from local rows"):
         run_mteb(decoder, ExtractionSpec(), ["STSBenchmark"], out=tmp_path)
+
+
+def test_retrieval_reads_documents_as_the_template_says(mteb: Any, decoder: Decoder, tmp_path: Path) -> None:
+    words = ("Ice is cold.", "Snow fell on the harbour.", " ", "The mouse ran.")
+    corpus = [{"id": f"d{number}", "title": "", "text": text} for number, text in enumerate(words)]
+    queries = [{"id": "q0", "text": words[0]}, {"id": "q1", "text": words[3]}]
+    task = mteb.get_task("NFCorpus")
+    parts = {"corpus": datasets.Dataset.from_list(corpus), "queries": datasets.Dataset.from_list(queries)}
+    gold = {"q0": {"d0": 1}, "q1": {"d3": 1}}
+    task.dataset = {"default": {"test": {**parts, "relevant_docs": gold, "top_ranked": None}}}
+    task.data_loaded = True
+    scores = {}
+    for name, template in {
+        "same": InputTemplate(instruction="Find this: "),
+        "other": InputTemplate(instruction="Find this: ", document_instruction="A table: "),
+    }.items():
+        spec = ExtractionSpec(layers=("embedding",), poolings=("mean",), template=template)
+        frame = run_mteb(decoder, spec, [task], out=tmp_path / "mteb", caches=tmp_path / "caches")
+        assert frame["metric"].tolist() == ["ndcg_at_10"]
+        scores[name] = (frame["score"].item(), frame["revision"].item())
+    # A query that is a document of the corpus is found first, as the instruction is not in the mean.
+    assert scores["same"][0] == scores["other"][0] == 1
+    assert scores["same"][1] != scores["other"][1]
 
 
 def test_the_command_scores_local_rows_and_draws_the_curve(
