@@ -1,9 +1,10 @@
 # Every task of the repository; `make` alone lists them. Only the package index is contacted, through pip's own settings.
+# Beside .venv there may be others: make test PYTHON=python3.13 VENV=.venv-3.13
 PYTHON ?= python3
 # The torch release that `make constraints` pins; CPU and CUDA builds share this number.
 TORCH := 2.13.0
 
-VENV := .venv
+VENV ?= .venv
 # Processes of the default suite, one thread each.
 WORKERS ?= 2
 # Examples of each property of `make fuzz`.
@@ -54,7 +55,7 @@ demo: $(STAMP) ## on the shipped samples: every layer under two mask plans, a he
 	@$(BIN)/icecore compare runs/demo runs/demo-nosink-bidirectional-10 --out runs/demo-compared
 	@echo 'Look at runs/demo-compared/report.html, runs/demo/report.html and runs/demo-words/report.html.'
 
-test: $(STAMP) ## the default suite: no network, no GPU, a few minutes on two cores
+test: $(STAMP) ## the default suite: no network, no GPU; PYTHON=python3.13 VENV=.venv-3.13 for another Python
 	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 
 $(EXTRAS_STAMP): $(STAMP)
@@ -108,5 +109,5 @@ constraints: ## update the pins to today's releases, from an empty environment
 	@rm -rf .venv-constraints
 
 clean: ## remove .venv and the tools' leftovers; runs/ and caches/ stay
-	@rm -rf .venv .venv-constraints build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

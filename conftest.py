@@ -15,6 +15,8 @@ import pytest
 for _library in ("datasets", "lightning", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn", "transformers"):
     import_module(_library)
 
+collect_ignore = ["probes/export/latents_module.py", "probes/export/layer_encoder.py"]
+"""Modules that need an extra; they have no examples."""
 FIRST_CALLS, EVERY = 100, 20
 _jaxtyped: Any = jaxtyping.jaxtyped
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
         InputTemplate,
         JoinedText,
         LatentCache,
+        MeanCache,
+        MergePart,
+        RebaOptions,
         WordSpec,
+        compare_weights,
         extract_latents,
         join_words,
         load_decoder,
@@ -60,12 +64,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "WordSpec",
-    "centres_of_gravity", "compare", "compare_at_layers", "compare_layers", "cosine_with_gold",
-    "expected_validation", "extract_latents", "join_words", "layers_across", "load_decoder", "load_head",
-    "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head", "paired_tests", "rank_systems",
-    "register_head", "register_mask", "register_pooling", "register_word_pooling", "results", "run",
-    "similarity_of_layers", "token_head", "write_report",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "MergePart", "RebaOptions", "RunConfig",
+    "StudyOptions", "WordSpec", "centres_of_gravity", "compare", "compare_at_layers", "compare_layers",
+    "compare_weights", "cosine_with_gold", "expected_validation", "extract_latents", "join_words", "layers_across",
+    "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head",
+    "paired_tests", "rank_systems", "register_head", "register_mask", "register_pooling", "register_word_pooling",
+    "results", "run", "similarity_of_layers", "token_head", "write_report",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
 from benchmarks.probes import banking77_rows, compare_probes, why_skipped
+from benchmarks.reba import compare_reba
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
@@ -27,7 +28,7 @@ from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program
 
-SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums"]
+SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums", "reba"]
 N_CHECKED = 96
 """Sentences of the section `checksums`."""
 
@@ -94,7 +95,7 @@ def main() -> None:
 
 
 def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
-    """Measure the extraction of words, the heads that read them, and what checksums take of extractions.
+    """Measure ReBA, the extraction of words, the heads that read them, and what checksums take of extractions.
 
     Args:
         decoder: The decoder.
@@ -106,8 +107,11 @@ def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[l
     """
     comparisons: list[Comparison] = []
     results: dict[str, Any] = {}
+    if "reba" in only:
+        comparisons, results["reba"] = compare_reba(decoder, repeats=repeats)
     if "words" in only:
-        comparisons, results["words"] = compare_words(decoder, choose_word_texts()[1], repeats=repeats)
+        found, results["words"] = compare_words(decoder, choose_word_texts()[1], repeats=repeats)
+        comparisons += found
     if "tokens" in only:
         with tempfile.TemporaryDirectory() as name:
             each, facts = compare_layers(Path(name), Sizes(), device=decoder.device.type, repeats=repeats)

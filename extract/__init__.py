@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from extract.decoders.decoder import Decoder as Decoder
     from extract.decoders.loading import load_decoder as load_decoder
+    from extract.decoders.merge import compare_weights as compare_weights
     from extract.decoders.spec import DecoderSpec as DecoderSpec
+    from extract.decoders.spec import MergePart as MergePart
     from extract.errors import IcecoreError as IcecoreError
     from extract.inputs.joined import JoinedText as JoinedText
     from extract.inputs.joined import join_words as join_words
     from extract.inputs.template import InputTemplate as InputTemplate
     from extract.masks.kinds import register_mask as register_mask
+    from extract.poolings.reba_options import RebaOptions as RebaOptions
     from extract.poolings.table import register_pooling as register_pooling
     from extract.poolings.table import register_word_pooling as register_word_pooling
     from extract.run.runner import extract_latents as extract_latents
     from extract.run.spec import ExtractionSpec as ExtractionSpec
     from extract.run.spec import WordSpec as WordSpec
     from extract.store.cache import LatentCache as LatentCache
+    from extract.store.mean import MeanCache as MeanCache
 
 _HOMES = {
     "Decoder": "extract.decoders.decoder",
@@ -30,7 +34,11 @@ _HOMES = {
     "InputTemplate": "extract.inputs.template",
     "JoinedText": "extract.inputs.joined",
     "LatentCache": "extract.store.cache",
+    "MergePart": "extract.decoders.spec",
+    "MeanCache": "extract.store.mean",
+    "RebaOptions": "extract.poolings.reba_options",
     "WordSpec": "extract.run.spec",
+    "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",
     "join_words": "extract.inputs.joined",
     "load_decoder": "extract.decoders.loading",

@@ -81,7 +81,8 @@ def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> 
 
 def _merge(spec: DecoderSpec, device: torch.device, report: Callable[[str], None]) -> Any:
     """Merge checkpoints in memory; beside the sum, one of them is held at a time."""
-    summed, tokenizer, dtype = WeightSum(), None, _load_dtype(spec, device)
+    summed, tokenizer, asked = WeightSum(), None, _load_dtype(spec, device)
+    dtype = torch.float32
     for part in spec.merge:
         located = locate_decoder(part.name, revision=part.revision, report=report)
         own = DecoderSpec(part.name, part.revision, part.adapter, "float32", "cpu", spec.trust_remote_code)
@@ -89,7 +90,7 @@ def _merge(spec: DecoderSpec, device: torch.device, report: Callable[[str], None
             if tokenizer is None:
                 tokenizer = _read_tokenizer(located, own)
                 config = AutoConfig.from_pretrained(located.path, **_options(located, own))
-                dtype = (config.dtype or torch.float32) if dtype == "auto" else dtype
+                dtype = (config.dtype or torch.float32) if asked == "auto" else asked
             model = _read_adapted(located, own, torch.device("cpu"))
         summed.add(model, weight=part.weight, name=located.name)
         del model

@@ -145,7 +145,8 @@ def _same(key: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
 def _products(a: Tensor, b: Tensor) -> Tensor:
     """Return a.b, a.a, b.b and the number of values, in float64."""
     total = torch.zeros(4, dtype=torch.float64)
-    for x, y in zip(a.detach().flatten().split(CHUNK), b.detach().flatten().split(CHUNK), strict=True):
-        u, v = x.cpu().double(), y.cpu().double()
+    one, other = a.detach().flatten(), b.detach().flatten()
+    for start in range(0, len(one), CHUNK):
+        u, v = (each[start : start + CHUNK].cpu().double() for each in (one, other))
         total += torch.stack([u @ v, u @ u, v @ v, torch.tensor(float(len(u)), dtype=torch.float64)])
     return total

@@ -1,12 +1,12 @@
 """Batches by length: exact-length buckets under a token budget, so that almost no padding is computed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int, Int8
+from jaxtyping import Bool, Float, Int, Int8
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -29,10 +29,24 @@ class BatchWords:
 
 
 @dataclass(frozen=True)
+class BatchWindows:
+    """Which of the `W` windows of a text a batch holds; its latents are joined into one row of the cache."""
+
+    counts: NDArray[np.int64]  # `(W,)` tokens that each window of the text is pooled over
+    first: int  # position of the batch's first window
+    n_tokens: int  # tokens of the whole text, specials and instruction once
+
+    def before(self, n_rows: int) -> Float[Tensor, "B 1"]:
+        """Count the tokens that the windows before each row of the batch are pooled over."""
+        ends = torch.from_numpy(self.counts.cumsum() - self.counts)
+        return ends[self.first : self.first + n_rows].to(torch.float32).unsqueeze(1)
+
+
+@dataclass(frozen=True)
 class Batch:
     """`B` rows that go through the decoder together."""
 
-    rows: NDArray[np.int64]  # `(B,)` position of each row in the cache
+    rows: NDArray[np.int64]  # `(B,)` position of each row in the cache; the same for all windows of a text
     positions: NDArray[np.int64]  # `(B,)` position of each text in the caller's list
     ids: Int[Tensor, "B T"]  # padding holds an arbitrary valid id
     is_real: Bool[Tensor, "B T"]  # not padding
@@ -43,6 +57,8 @@ class Batch:
     is_truncated: NDArray[np.bool_]  # `(B,)`
     spans: Int[Tensor, "B T"] | None = None  # span numbers for the hybrid mask; None where no text has spans
     words: BatchWords | None = None  # the words to read; None where whole texts are pooled
+    windows: BatchWindows | None = None  # where all rows are windows of one text
+    placeholder: Int[Tensor, " B"] | None = None  # column of the placeholder that a plan prepends; None without one
 
     @property
     def is_text(self) -> Bool[Tensor, "B T"]:
@@ -101,6 +117,34 @@ def _fits(batch: list[int], lengths: Sequence[int], i: int, limits: tuple[int, i
     return n_real < min_tokens and 1 - (n_real + width) / n_padded <= max_padding
 
 
+def group_texts(
+    texts: Sequence[EncodedText], *, batch_tokens: int, min_tokens: int, split_length: int | None = None
+) -> list[list[int]]:
+    """Group texts as `group_by_length` does; one that is read in windows is a group by itself, ahead of the others."""
+    whole = [i for i, text in enumerate(texts) if not text.windows]
+    groups = group_by_length(
+        [len(texts[i].ids) for i in whole],
+        batch_tokens=batch_tokens, min_tokens=min_tokens, split_length=split_length,
+    )  # fmt: skip
+    return [[i] for i, text in enumerate(texts) if text.windows] + [[whole[k] for k in group] for group in groups]
+
+
+def collate_group(
+    texts: Sequence[EncodedText], rows: Sequence[int], *, batch_tokens: int, first_word: int = 0
+) -> Iterator[Batch]:
+    """Yield the batch of a group of texts; of one in windows, batches of as many windows as `batch_tokens` hold."""
+    positions, windows = [text.index for text in texts], texts[0].windows
+    if not windows:
+        yield collate(texts, rows, positions=positions, first_word=first_word)
+        return
+    counts = np.array([(window.roles == TEXT).sum() for window in windows], np.int64)
+    n_rows = max(1, batch_tokens // len(windows[0].ids))  # all are as long as a row may be
+    for first in range(0, len(windows), n_rows):
+        some = windows[first : first + n_rows]
+        batch = collate(some, [*rows] * len(some), positions=positions * len(some))
+        yield replace(batch, windows=BatchWindows(counts, first, len(texts[0].ids)))
+
+
 def collate(
     texts: Sequence[EncodedText],
     rows: Sequence[int],
@@ -150,8 +194,14 @@ def collate(
         n_tokens=np.asarray(lengths, np.int32),
         is_truncated=np.asarray([text.is_truncated for text in texts], np.bool_),
         spans=spans,
+        placeholder=_collate_placeholders(texts, begins),
         words=_collate_words(texts, begins, columns=columns, first_word=first_word),
     )
+
+
+def _collate_placeholders(texts: Sequence[EncodedText], begins: Sequence[int]) -> Int[Tensor, " B"] | None:
+    held = [text.placeholder + start for text, start in zip(texts, begins, strict=True) if text.placeholder is not None]
+    return torch.tensor(held) if len(held) == len(texts) else None
 
 
 def _collate_words(

@@ -17,7 +17,7 @@ LongPolicy = Literal["truncate", "error", "windows"]
 LONG_POLICIES = {
     "truncate": "drop text tokens from the end and flag the row",
     "error": "refuse the text by its position",
-    "windows": "read its words in overlapping windows, each where it has most context (texts with words only)",
+    "windows": "read it in overlapping windows, each token or word where it has most context",
 }
 EosPolicy = Literal["auto", "force", "none"]
 EOS_POLICIES = {
@@ -71,7 +71,7 @@ class InputTemplate:
     max_tokens: int | None = None
     """Longest row in tokens, specials and instruction included; the decoder's own window when absent."""
     on_long: LongPolicy = "truncate"
-    """What happens to a longer text: `truncate` (flagged in the cache), `error`, or `windows` (for words only)."""
+    """What happens to a longer text: `truncate` (flagged in the cache), `error`, or `windows` that overlap."""
 
     spans: str = ""
     """Spans for the hybrid mask: `random:SEED`, or a JSON Lines file with `text` and `spans`; empty for none."""

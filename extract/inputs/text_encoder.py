@@ -11,6 +11,7 @@ from extract.inputs.roles import TEXT
 from extract.inputs.spans import read_spans
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokenised import EncodedText, Tokeniser
+from extract.inputs.windows import split_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -20,22 +21,17 @@ class TextEncoder:
     """Turns plain texts into rows of tokens, none longer than `window`.
 
     Raises:
-        InputError: As `Tokeniser`, or the template asks for windows, which only words can be read in.
+        InputError: As `Tokeniser`.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", template: InputTemplate, *, window: int) -> None:
-        if template.on_long == "windows":
-            raise InputError(
-                "on_long is 'windows', but these are plain texts: a text has one latent and cannot be put together "
-                "from windows; allowed: 'truncate' or 'error', or texts with their words."
-            )
         self._tokenise = Tokeniser(tokenizer, template)
         self.template = template
         self.spans = read_spans(template.spans)
         self.max_tokens = min(window, template.max_tokens or window)
 
     def __call__(self, texts: Sequence[str], *, first_index: int = 0) -> list[EncodedText]:
-        """Encode texts, each into one row with at least one token of role `TEXT`.
+        """Encode texts, each into one row with at least one token of role `TEXT`, or into windows where it is too long.
 
         Raises:
             InputError: As by `Tokeniser`, its `fit` and its `row`, or a text without tokens. The message names the text
@@ -43,6 +39,10 @@ class TextEncoder:
         """
         encoded: list[EncodedText] = []
         for item in self._tokenise(texts, first_index=first_index):
+            if len(item.ids) > self.max_tokens and self.template.on_long == "windows":
+                windows = split_tokens(item, self._tokenise, max_tokens=self.max_tokens, spans=self.spans)
+                encoded.append(EncodedText(item.ids, item.roles, False, None, item.index, windows=windows))
+                continue
             fitted, kept = self._tokenise.fit(item, max_tokens=self.max_tokens)
             if TEXT not in fitted.roles[kept]:
                 raise InputError(

@@ -35,13 +35,20 @@ class EncodedText:
     """One row of `T` tokens: a text, or a piece of one."""
 
     ids: NDArray[np.int64]
-    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION`, `TEXT`, `SUFFIX`, `JOINER` or `CHAT` per token
+    roles: NDArray[np.int8]  # `SPECIAL`, `INSTRUCTION`, `TEXT`, `SUFFIX`, `JOINER`, `CHAT` or `ELSEWHERE`
     is_truncated: bool  # text tokens were dropped from the end
     spans: NDArray[np.int64] | None = None  # span number per token, `CONTEXT` outside spans; None without spans
     index: int = 0  # position of the text in the caller's list
     words: WordColumns | None = None  # the words read from this row; None for a plain text
     copy_of: NDArray[np.int8] | None = None  # copy of the text that each token is of, from 1; None where it has one
+    placeholder: int | None = None  # column of a placeholder that a plan prepends to the text
     last: int | None = None  # column that the pooling `last` reads; that of the last token when absent
+    windows: tuple["EncodedText", ...] = ()  # of a plain text longer than a row: what is read instead of `ids`
+
+    @property
+    def rows(self) -> tuple["EncodedText", ...]:
+        """What goes through the decoder: the windows of a text that has some, else the text itself."""
+        return self.windows or (self,)
 
     @property
     def copies(self) -> NDArray[np.int8]:
@@ -216,7 +223,7 @@ class Tokeniser:
             shorter = self._shorten(item, max_tokens)
             return shorter, np.arange(len(shorter.ids))
         if len(item.text_columns) <= n_excess:
-            raise _no_room(item, n_tokens - len(item.text_columns), max_tokens)
+            raise no_room(item, n_tokens - len(item.text_columns), max_tokens)
         return item, np.delete(np.arange(n_tokens), item.text_columns[-n_excess:])
 
     def _shorten(self, item: TokenisedText, max_tokens: int) -> TokenisedText:
@@ -232,7 +239,7 @@ class Tokeniser:
             else:
                 high = middle
         if found is None:
-            raise _no_room(item, int((item.roles != TEXT).sum()), max_tokens)
+            raise no_room(item, int((item.roles != TEXT).sum()), max_tokens)
         return found
 
     def row(
@@ -262,7 +269,8 @@ class Tokeniser:
         return int(np.flatnonzero(roles == TEXT)[-1]) if last == "text" else len(ids) - 1
 
 
-def _no_room(item: TokenisedText, n_taken: int, max_tokens: int) -> InputError:
+def no_room(item: TokenisedText, n_taken: int, max_tokens: int) -> InputError:
+    """Make the error of a text for which instruction and specials, `n_taken` tokens, leave no room."""
     return InputError(
         f"{item.label}: instruction and specials take {n_taken} of {max_tokens} tokens "
         "and leave no room for the text; shorten the instruction or raise max_tokens."

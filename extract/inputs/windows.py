@@ -1,10 +1,14 @@
-"""Long texts in overlapping windows of tokens, each word read where it has most context."""
+"""Long texts in overlapping windows of tokens, each word or token read where it has most context."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
+
+from extract.inputs.roles import ELSEWHERE, TEXT
+from extract.inputs.spans import SpanSource
+from extract.inputs.tokenised import EncodedText, TokenisedText, Tokeniser, no_room
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,49 @@ def place_words(starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, n
     opens = grid[used][window_of]
     is_whole = is_word & (opens <= starts) & (ends <= opens + room)
     return PlacedWords(grid[used], window_of, is_whole)
+
+
+def lay_windows(
+    item: TokenisedText, starts: Int[np.ndarray, " W"], ends: Int[np.ndarray, " W"], *, max_tokens: int
+) -> tuple[PlacedWords, list[NDArray[np.int64]]]:
+    """Place the words of a text that is longer than a row, as `place_words` does.
+
+    Returns:
+        The words, and the columns of each window: the instruction and all specials, and what fits beside them.
+
+    Raises:
+        InputError: Instruction and specials leave no room; names the text.
+    """
+    others, columns = np.flatnonzero(item.roles != TEXT), item.text_columns
+    room = max_tokens - len(others)
+    if room < 1:
+        raise no_room(item, len(others), max_tokens)
+    placed = place_words(starts, ends, n_tokens=len(columns), room=room)
+    return placed, [np.sort(np.append(others, columns[start : start + room])) for start in placed.starts]
+
+
+def split_tokens(
+    item: TokenisedText, tokenise: Tokeniser, *, max_tokens: int, spans: SpanSource | None
+) -> tuple[EncodedText, ...]:
+    """Split a text that is longer than a row into windows, each token of role `TEXT` in the one with most context.
+
+    In the other windows that hold it a token has the role `ELSEWHERE`: it is read, and not pooled over.
+
+    Raises:
+        InputError: As `lay_windows`, and as `Tokeniser.row`.
+    """
+    columns = item.text_columns
+    first = np.arange(len(columns))
+    placed, kept_columns = lay_windows(item, first, first + 1, max_tokens=max_tokens)
+    numbers = item.number_spans(spans, np.arange(len(item.ids)))
+    owner = np.full(len(item.ids), -1)
+    owner[columns] = placed.window_of
+    windows = []
+    for window, kept in enumerate(kept_columns):
+        is_away = (owner[kept] >= 0) & (owner[kept] != window)
+        row = tokenise.row(item, kept, is_truncated=False, spans=None if numbers is None else numbers[kept])
+        windows.append(replace(row, roles=np.where(is_away, ELSEWHERE, row.roles).astype(np.int8)))
+    return tuple(windows)
 
 
 def _candidates(

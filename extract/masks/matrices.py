@@ -42,7 +42,7 @@ def batch_mask(
     return (allowed & is_real.unsqueeze(-2) & is_real.unsqueeze(-1)) | (itself & ~is_real.unsqueeze(-1))
 
 
-def additive(mask: Bool[Tensor, "*B T T"], dtype: torch.dtype) -> Float[Tensor, "*B T T"]:
+def additive(mask: Bool[Tensor, "*B T S"], dtype: torch.dtype) -> Float[Tensor, "*B T S"]:
     """Turn a mask into what is added to attention scores: 0 where allowed, minus infinity elsewhere."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, float("-inf"))
 

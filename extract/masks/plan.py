@@ -11,12 +11,15 @@ The text form, blocks counted from the top down unless it says otherwise:
     [causal,causal,backward]                      every block, from the bottom up
     extend/backward:2                             another architecture than `inplace`, K blocks converted
     nosink-bidirectional:10~skip3@10              with LBW's extra skip: every 3 blocks from block 11 on
+    causal~tp1-6                                  a placeholder takes the last token's state after blocks 1 to 6
+    causal~kv12-15                                in blocks 12 to 15 every token also sees the last one's key and value
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import Any
 
 from extract.errors import UnknownNameError, unknown_name
 from extract.masks.kinds import KINDS, parse_kind
@@ -29,6 +32,7 @@ ARCHITECTURES = {
     "inter-stack": "the top K blocks run twice from one input, causal and converted, summed on top (LBW INTER, code)",
     "inter-block": "each of the top K blocks runs causal and converted, summed at each (LBW INTER, text)",
 }
+TAILS = {"skip": r"skip([1-9]\d*)@(\d+)", "prepend": r"tp(\d+)-(\d+)(?:@(\d+))?", "prefix": r"kv(\d+)-(\d+)"}
 FORMS = "'causal', 'KIND', 'KIND:K', 'KIND:K+KIND:K', 'KIND:K+KIND', 'KIND@A-B', '[KIND,KIND,...]'"
 PLANS = {
     "causal": "token i attends to j <= i at every block: the decoder as it was trained",
@@ -43,6 +47,9 @@ PLANS = {
     "KIND@A-B": "blocks A to B from the bottom, for reading below the top",
     "[KIND,KIND,...]": "every block by itself, from the bottom up",
     **{f"{name}/KIND:K": text for name, text in ARCHITECTURES.items() if name != "inplace"},
+    "PLAN~tpA-B": "a placeholder before the text takes the last token's state after blocks A to B (Token Prepending)",
+    "PLAN~tpA-B@SEED": "the same, the placeholder drawn with another seed than 0",
+    "PLAN~kvA-B": "in blocks A to B every token also sees the last token's key and value (KV-Embedding)",
     "PLAN~skipN@I": "any plan, an earlier hidden state re-added every N blocks after the first I (LBW, code)",
 }
 
@@ -79,18 +86,27 @@ class MaskPlan:
         is_list: Whether the plan names every block.
         architecture: A name from `ARCHITECTURES`.
         skip: Stride and number of blocks below the first addition of LBW's extra skip; None for none.
+        prepend: First and last block after which a placeholder takes the last token's state, from 1, and the seed that
+            the placeholder is drawn with; None for none.
+        prefix: First and last block, from 1, in which the last token's key and value are prepended; None for none.
     """
 
     segments: tuple[Segment, ...] = (Segment(CAUSAL),)
     is_list: bool = False
     architecture: str = "inplace"
     skip: tuple[int, int] | None = None
+    prepend: tuple[int, int, int] | None = None
+    prefix: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
         """The canonical text form: `parse_plan(plan.text) == plan`."""
         head = "" if self.architecture == "inplace" else f"{self.architecture}/"
         tail = "" if self.skip is None else f"~skip{self.skip[0]}@{self.skip[1]}"
+        if self.prepend is not None:
+            first, last, seed = self.prepend
+            tail += f"~tp{first}-{last}" + (f"@{seed}" if seed else "")
+        tail += "" if self.prefix is None else f"~kv{self.prefix[0]}-{self.prefix[1]}"
         if self.is_list:
             return f"[{','.join(segment.kind for segment in self.segments)}]{tail}"
         return head + "+".join(segment.text for segment in self.segments) + tail
@@ -99,7 +115,12 @@ class MaskPlan:
     def is_untouched(self) -> bool:
         """Whether the plan leaves the decoder as it was trained."""
         is_causal = all(segment.kind == CAUSAL for segment in self.segments)
-        return is_causal and self.architecture == "inplace" and self.skip is None
+        return is_causal and self.architecture == "inplace" and not self.has_tail
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether something beside masks and an architecture changes what blocks are given."""
+        return any(tail is not None for tail in (self.skip, self.prepend, self.prefix))
 
     @property
     def converted(self) -> tuple[str, int]:
@@ -130,6 +151,9 @@ class MaskPlan:
         """
         if self.skip is not None and self.skip[1] >= n_blocks:
             raise self._misfit(f"begins its skip after block {self.skip[1]}", n_blocks, n_blocks - 1)
+        highest = max((span[1] for span in (self.prepend, self.prefix) if span is not None), default=0)
+        if highest > n_blocks:
+            raise self._misfit(f"reaches up to block {highest}", n_blocks, n_blocks)
         if self.architecture != "inplace":
             if self.converted[1] > n_blocks:
                 raise self._misfit(f"converts {self.converted[1]} blocks", n_blocks, n_blocks)
@@ -183,18 +207,33 @@ def parse_plan(text: str) -> MaskPlan:
         >>> parse_plan("backward@2-3").kinds(4)
         ('causal', 'backward', 'backward', 'causal')
     """
-    bare, tilde, tail = re.sub(r"\s", "", text).partition("~")
-    skip = _skip(tail, text) if tilde else None
+    bare, *tails = re.sub(r"\s", "", text).split("~")
     architecture, slash, rest = bare.partition("/")
     plan = _converted(architecture, rest, text) if slash else _inplace(bare, text)
-    return replace(plan, skip=skip)
+    for tail in tails:
+        field, value = _tail(tail, text)
+        if getattr(plan, field) is not None:
+            raise _refuse(text, f"has the tail {tail!r} beside another one of its kind")
+        if field != "skip" and plan.architecture != "inplace":
+            raise _refuse(
+                text, f"has the tail {tail!r} and the architecture {plan.architecture!r}, which do not go together"
+            )
+        changed: dict[str, Any] = {field: value}
+        plan = replace(plan, **changed)
+    return plan
 
 
-def _skip(tail: str, text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"skip([1-9]\d*)@(\d+)", tail)
-    if not found:
-        raise _refuse(text, f"ends in {tail!r}, which is not a skip; write ~skip3@10")
-    return int(found[1]), int(found[2])
+def _tail(tail: str, text: str) -> tuple[str, tuple[int, ...]]:
+    """Read what follows a tilde: the field of the plan that it fills, and its value."""
+    for field, pattern in TAILS.items():
+        if found := re.fullmatch(pattern, tail):
+            value = tuple(int(number or 0) for number in found.groups())
+            if field != "skip" and not 1 <= value[0] <= value[1]:
+                raise _refuse(
+                    text, f"has the blocks {value[0]}-{value[1]}, which must run upwards from block 1 or higher"
+                )
+            return field, value
+    raise _refuse(text, f"ends in {tail!r}, which is no skip, tp or kv; write ~skip3@10, ~tp1-6 or ~kv12-15")
 
 
 def _converted(architecture: str, rest: str, text: str) -> MaskPlan:

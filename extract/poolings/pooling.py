@@ -23,6 +23,7 @@ class PoolingIndex:
         copies: `(B, T)` int8, the copy of the text that a token is of, from 1; 0 outside the text.
         roles: `(B, T)` int8, roles of `extract.inputs.tokenised`.
         spans: `(B, T)` int64, the span that a token is in, from 0, else -1; None where no text has spans.
+        before: `(B, 1)` float32, tokens of the text in the windows before this one; zero for a whole text.
         reba: `(B, T, T)` float32, weights of `extract.poolings.reba`; None before the attention of all blocks is known.
     """
 
@@ -34,15 +35,20 @@ class PoolingIndex:
     copies: Tensor
     roles: Tensor
     spans: Tensor | None = None
+    before: Tensor | float = 0.0
     reba: Tensor | None = None
 
 
 def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
     """Work out the pooling index of a batch, whatever the padding side; every row has at least one text token."""
     made = index_batch(batch.is_text.to(device), batch.is_real.to(device))
-    spans = None if batch.spans is None else batch.spans.to(device)
     return replace(
-        made, last=batch.last.to(device), copies=batch.copies.to(device), roles=batch.roles.to(device), spans=spans
+        made,
+        last=batch.last.to(device),
+        copies=batch.copies.to(device),
+        roles=batch.roles.to(device),
+        spans=None if batch.spans is None else batch.spans.to(device),
+        before=0.0 if batch.windows is None else batch.windows.before(len(batch.rows)).to(device),
     )
 
 
@@ -91,7 +97,7 @@ def pool_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tens
 
 def pool_weighted_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
     """Average the text tokens with weights 1, 2, 3 ... along the text (SGPT position weighting)."""
-    ranks = index.weights.cumsum(1) * index.weights
+    ranks = (index.weights.cumsum(1) + index.before) * index.weights
     return pool_weights(hidden, ranks / ranks.sum(1, keepdim=True))
 
 

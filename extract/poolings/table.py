@@ -131,8 +131,9 @@ def select_poolings(names: str | Iterable[str]) -> tuple[str, ...]:
     """Check names of poolings, or one name, and drop repeats; raises as `check_names`."""
     chosen = [names] if isinstance(names, str) else list(names)
     sets = [name for name in chosen if find_token_set(name)]
+    reserved = {known.partition(":")[0] + ":" for known in TOKEN_SETS}  # else MODULE:FUNCTION is imported
     for name in chosen:
-        if name not in sets:
+        if name not in sets and not name.startswith(tuple(reserved)):
             find_own("pooling", name, known=POOLINGS, add=register_pooling)
     return check_names("pooling", chosen, [*POOLINGS, *sets], shown=[*POOLINGS, *TOKEN_SETS])
 

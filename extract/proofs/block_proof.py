@@ -68,7 +68,8 @@ def _check_call(call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPla
     errors = [0.0]
     for attention in call.attention:
         allowed = expected_mask(kind, attention.query.shape[2], window=attention.options.get("sliding_window"))
-        error = _errors(attention.mixed, textbook_attention(attention, allowed))
+        wanted = textbook_attention(attention, allowed, is_prefixed=call.block in wiring.prefixed)
+        error = _errors(attention.mixed, wanted)
         if float(error.max()) > TOLERANCE["float32"]:
             head = int(error.argmax())
             moved = moved_tokens(attention.mixed, "float32")[:, :, head]
@@ -152,7 +153,8 @@ def _error_at(
             attention, query=sides[0][row : row + 1, :, at], key=sides[1][row : row + 1, :, :n],
             value=sides[2][row : row + 1, :, :n],
         )  # fmt: skip
-        worst = max(worst, float(_errors(mixed[row : row + 1, at], textbook_attention(one, allowed)).max()))
+        wanted = textbook_attention(one, allowed, is_prefixed=call.block in wiring.prefixed)
+        worst = max(worst, float(_errors(mixed[row : row + 1, at], wanted).max()))
     return worst
 
 
@@ -171,11 +173,19 @@ def expected_mask(kind: str, n_tokens: int, *, window: int | None) -> Bool[Tenso
     return allowed & ((order.unsqueeze(1) - order.unsqueeze(0)).abs() < window)
 
 
-def textbook_attention(call: AttentionCall, allowed: Bool[Tensor, "I T"]) -> Float[Tensor, "B I Q V"]:
-    """Compute attention by its formula in float32, from what a block passed and a mask; slow and plain."""
+def textbook_attention(
+    call: AttentionCall, allowed: Bool[Tensor, "I T"], *, is_prefixed: bool = False
+) -> Float[Tensor, "B I Q V"]:
+    """Compute attention by its formula in float32, from what a block passed and a mask; slow and plain.
+
+    Where it `is_prefixed`, every token also sees the key and the value of the last of these tokens once more.
+    """
     query, key, value = (side.float() for side in (call.query, call.key, call.value))
     n_groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(n_groups, 1), value.repeat_interleave(n_groups, 1)
+    if is_prefixed:
+        key, value = (torch.cat([side[:, :, -1:], side], dim=2) for side in (key, value))
+        allowed = torch.cat([torch.ones_like(allowed[:, :1]), allowed], dim=1)
     scaling, softcap, sinks = (call.options.get(name) for name in ("scaling", "softcap", "s_aux"))
     scores = torch.einsum("bqih,bqjh->bqij", query, key) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     if softcap is not None:

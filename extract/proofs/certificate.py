@@ -1,5 +1,6 @@
 """Certificates: proof, stored in every cache, that masks, batches and weights behaved as promised."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from extract.wiring.precision import has_experts, in_float32
 from extract.wiring.probe_rows import encode_ids, plain_batch, probe_ids, probe_spans, vocabulary_size
 from extract.wiring.untouched import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift
 
+PLACEHOLDER = 0  # its column in the rows of certificates
 PROBE_LENGTHS = (2, 5, 9)  # rows of the batch-invariance check, in tokens; the last one pads the others
 DRIFT_SHOWN = 1e6  # stands for what is not finite, which JSON cannot hold
 
@@ -44,8 +46,11 @@ def influence(decoder: Decoder, *, n_tokens: int = INFLUENCE_TOKENS) -> Bool[Ten
         change = (hidden[1:].float() - hidden[:1].float()).abs().amax(-1) / scale
         moved[position] = (change > 1e-6).cpu().T
 
+    batch = plain_batch(variants, spans=probe_spans(n_tokens))
+    if _prepends(decoder):
+        batch = replace(batch, placeholder=torch.full((len(variants),), PLACEHOLDER))
     with in_float32(decoder):
-        run_batch(decoder, plain_batch(variants, spans=probe_spans(n_tokens)), visit)
+        run_batch(decoder, batch, visit)
     return moved
 
 
@@ -76,10 +81,19 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
         prove = prove_scores if wiring.by_argument else prove_blocks
         blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
         windows = [wiring.windows.get(block) for block in range(n_blocks)]
-    expected = expected_reach(plan, n_blocks, n_probed, windows=windows, spans=probe_spans(n_probed))
+    expected = expected_reach(
+        plan, n_blocks, n_probed, windows=windows, spans=probe_spans(n_probed),
+        placeholder=PLACEHOLDER if plan.prepend else None,
+    )  # fmt: skip
     for position, layer in enumerate(decoder.layers):
         # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
         # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
+        is_copied = plan.prepend is not None and plan.prepend[0] <= position <= plan.prepend[1]
+        if is_copied and not torch.equal(moved[position, PLACEHOLDER], moved[position, -1]):
+            raise CertificateError(
+                f"the plan {plan.text!r} did not take effect: the placeholder of {layer} does not hold the last "
+                f"token's state. The family {decoder.description.family!r} cannot be extracted under this plan."
+            )
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
         if wiring is None or plan.is_untouched:  # its windows may be unknown: neighbours are required
@@ -109,7 +123,8 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
         with in_float32(decoder) as wide:
             return check_batch_invariance(wide)
     lengths = [min(n, decoder.description.window) for n in PROBE_LENGTHS]
-    encoded = [encode_ids(probe_ids(decoder, n, seed=n)) for n in lengths]
+    place = PLACEHOLDER if _prepends(decoder) else None
+    encoded = [replace(encode_ids(probe_ids(decoder, n, seed=n)), placeholder=place) for n in lengths]
     short, n_short = encoded[:-1], len(encoded) - 1
     alone = torch.cat([_latents(decoder, collate([text], [0])) for text in short], dim=2)
     # One batch pads every short row on either side: whatever each row's padding is, its latents must be its own.
@@ -133,9 +148,16 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
     return result
 
 
+def _prepends(decoder: Decoder) -> bool:
+    """Whether the plan in force has a placeholder before every text."""
+    wiring = wiring_of(decoder.blocks)
+    return wiring is not None and wiring.prepends
+
+
 def _joined(one: Batch, other: Batch) -> Batch:
     """Put two batches of one width into one."""
     rows = np.arange(len(one.rows) + len(other.rows))
+    places = [side.placeholder for side in (one, other) if side.placeholder is not None]
     return Batch(
         rows=rows, positions=rows,
         ids=torch.cat((one.ids, other.ids)),
@@ -143,6 +165,7 @@ def _joined(one: Batch, other: Batch) -> Batch:
         roles=torch.cat((one.roles, other.roles)),
         copies=torch.cat((one.copies, other.copies)),
         last=torch.cat((one.last, other.last)),
+        placeholder=torch.cat(places) if places else None,
         n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
         is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
     )  # fmt: skip

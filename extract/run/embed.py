@@ -12,9 +12,10 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.inputs.alignment import WORD_CUT, WORD_LOST
-from extract.inputs.batching import collate, group_by_length
+from extract.inputs.batching import collate_group, group_texts
 from extract.inputs.joined import JoinedText
 from extract.inputs.tokenised import EncodedText
+from extract.poolings.joining import Joiner
 from extract.poolings.table import select_word_poolings
 from extract.run.spec import ExtractionSpec, batch_limits
 from extract.run.word_encoder import make_encoder
@@ -59,7 +60,7 @@ def embed_texts(decoder: Decoder, texts: Sequence[str], *, spec: ExtractionSpec)
     if len(spec.members) > 1:
         return torch.stack([embed_texts(decoder, texts, spec=each) for each in spec.members]).mean(0)
     encoder = make_encoder(decoder, spec, has_words=False)
-    return embed_rows(decoder, encoder(texts), spec, spec.poolings)
+    return _embed(decoder, encoder(texts), spec, spec.poolings)
 
 
 def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: ExtractionSpec) -> EmbeddedWords:
@@ -72,13 +73,13 @@ def embed_words(decoder: Decoder, texts: Sequence[JoinedText], *, spec: Extracti
     encoded = encoder(texts)
     poolings = select_word_poolings(spec.words.poolings, spec.mask_plan, len(decoder.blocks))
     return EmbeddedWords(
-        latents=embed_rows(decoder, encoded, spec, poolings),
+        latents=_embed(decoder, encoded, spec, poolings),
         offsets=np.cumsum([0, *(len(text.spans) for text in texts)], dtype=np.int64),
         flags=np.concatenate([item.words.flags for item in encoded if item.words is not None]),
     )
 
 
-def embed_rows(
+def _embed(
     decoder: Decoder, encoded: Sequence[EncodedText], spec: ExtractionSpec, poolings: Sequence[str]
 ) -> Float[Tensor, "L P N D"]:
     """Compute the latents of rows of tokens; each row brings one text, or the words that it holds."""
@@ -89,14 +90,15 @@ def embed_rows(
     width = max([decoder.description.width, *layer_widths(decoder, spec.mask_plan, layers).values()])
     token_bytes = len(layers) * len(poolings) * width * 4 if has_words else 0
     most, fewest = batch_limits(spec, decoder.device, token_bytes=token_bytes)
-    groups = group_by_length(
-        [len(item.ids) for item in encoded],
-        batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length,
-    )  # fmt: skip
+    groups = group_texts(encoded, batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length)
+    joiner = Joiner(poolings)
     latents = torch.empty(len(layers), len(poolings), int(starts[-1]), width)
     with plan_in_force(decoder, spec.mask_plan, looks_inside=spec.looks_inside):
         for group in groups:
-            batch = collate([encoded[i] for i in group], group)
             places = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in group])
-            latents[:, :, places] = pool_batch(decoder, batch, poolings=poolings, layers=layers, reba=spec.reba).cpu()
+            for batch in collate_group([encoded[i] for i in group], group, batch_tokens=most):
+                found = pool_batch(decoder, batch, poolings=poolings, layers=layers, reba=spec.reba)
+                joined = joiner.add(batch, found)
+                if joined is not None:
+                    latents[:, :, places] = joined[1].cpu()
     return latents

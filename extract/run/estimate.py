@@ -29,8 +29,8 @@ class Estimate:
     """The cost of an extraction.
 
     Attributes:
-        n_rows: Rows of the store: unique texts, or pieces of them where long ones are read in windows.
-        n_tokens: Tokens, specials and instruction included.
+        n_rows: Rows of the store: unique texts, or windows of them where words are read in windows.
+        n_tokens: Tokens to compute, specials and instruction included, in each window again.
         n_truncated: Texts longer than the window.
         longest: Tokens of the longest text.
         bytes_by_array: Bytes on disk per array of the store.
@@ -75,23 +75,23 @@ def estimate_extraction(
     """
     encoder = make_encoder(decoder, spec, has_words=manifest.words is not None)
     lengths: list[int] = []
-    n_truncated = 0
+    n_rows = n_truncated = longest = 0
     rate, example = 0.0, ""
     for start in range(0, len(texts), WINDOW_TEXTS):
         encoded = encoder(texts[start : start + WINDOW_TEXTS], first_index=start)
-        lengths += [len(item.ids) for item in encoded]
+        n_rows += len(encoded)
+        longest = max(longest, *(len(item.ids) for item in encoded))
+        lengths += [len(row.ids) for item in encoded for row in item.rows]
         n_truncated += sum(item.is_truncated for item in encoded)
-        example = example or show_row(encoded[0], decoder.tokenizer)
-        rate = rate or _measure(decoder, encoded, spec=spec, manifest=manifest)
+        example = example or show_row(encoded[0].rows[0], decoder.tokenizer)
+        rate = rate or _measure(decoder, [item.rows[0] for item in encoded], spec=spec, manifest=manifest)
     sizes = {
         name: int(np.prod(shape)) * np.dtype(dtype).itemsize for name, (shape, dtype) in array_shapes(manifest).items()
     }
     n_tokens = sum(lengths)
     n_words = 0 if manifest.words is None else int(manifest.words["n_words"])
     seconds = _work(decoder, lengths) / rate
-    return Estimate(
-        len(lengths), n_tokens, n_truncated, max(lengths), sizes, n_tokens / seconds, seconds, n_words, example
-    )  # fmt: skip
+    return Estimate(n_rows, n_tokens, n_truncated, longest, sizes, n_tokens / seconds, seconds, n_words, example)
 
 
 def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: ExtractionSpec, manifest: Manifest) -> float:

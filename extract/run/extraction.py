@@ -17,9 +17,10 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.digest import digest_module
 from extract.errors import CertificateError
-from extract.inputs.batching import Batch, collate, group_by_length
+from extract.inputs.batching import Batch, collate_group, group_texts
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.poolings.guard import require_no_padding
+from extract.poolings.joining import Joiner
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.table import POOLINGS, SHIPPED
 from extract.proofs.certificate import check_batch_invariance, check_influence
@@ -86,6 +87,11 @@ class Extraction:
         """Turns the texts into rows of tokens."""
         return make_encoder(self.decoder, self.spec, has_words=isinstance(self.texts[0], JoinedText))
 
+    @cached_property
+    def joiner(self) -> Joiner:
+        """Joins the windows of texts."""
+        return Joiner(self.poolings)
+
     @property
     def poolings(self) -> tuple[str, ...]:
         """Poolings of the store."""
@@ -140,7 +146,7 @@ class Extraction:
         """Estimate rows and tokens of a batch of the longest texts."""
         lengths = [len(text.text if isinstance(text, JoinedText) else text) for text in self.texts]
         longest = [self.texts[i] for i in np.argsort(lengths, kind="stable")[-LONGEST:]]
-        n_tokens = max(len(item.ids) for item in self.encoder(longest))
+        n_tokens = max(len(row.ids) for item in self.encoder(longest) for row in item.rows)
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
     def check_frozen(self, was_done: NDArray[np.bool_]) -> dict[str, Any]:
@@ -165,7 +171,8 @@ class Extraction:
                 latents = pool_batch(
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
                 )
-                sink.put((batch, self.to_storage(batch, latents)))
+                for row in self.storable(batch, latents):
+                    sink.put(row)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -173,9 +180,8 @@ class Extraction:
         batching = self.batching
         for start in range(0, len(self.texts), batching["window_texts"]):
             encoded = self.encoder(self.texts[start : start + batching["window_texts"]], first_index=start)
-            groups = group_by_length(
-                [len(item.ids) for item in encoded],
-                batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"],
+            groups = group_texts(
+                encoded, batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"],
                 split_length=self.decoder.split_length,
             )  # fmt: skip
             for group in groups:
@@ -185,7 +191,13 @@ class Extraction:
                 word += sum(len(item.words.flags) for item in items if item.words is not None)
                 number += 1
                 if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
-                    yield collate(items, rows, positions=[item.index for item in items], first_word=first_word)
+                    yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
+
+    def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, Tensor]]:
+        """Yield a batch with its latents as they are stored; of windows, once, when all of a text are there."""
+        joined = self.joiner.add(batch, latents)
+        if joined is not None:
+            yield joined[0], self.to_storage(*joined)
 
     def to_storage(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Tensor:
         """Cast the latents of a batch to the storage dtype, on the CPU; `NonFiniteLatentError` if one does not fit."""

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from extract.store.disk import require_locks
 from extract.store.manifest import Manifest, build_identity
 from extract.store.mean import MeanCache
 from extract.store.reuse import cache_path, find_cache
+from extract.wiring.applied import draw_placeholder
 from extract.wiring.taps import layer_widths
 
 PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
@@ -74,7 +76,7 @@ def describe_extraction(
     Raises:
         UnknownNameError: A layer this decoder does not have.
         DecoderError: A tap that its family does not show, or not under this plan.
-        InputError: Windows are asked for, and the texts are plain or one cannot be read.
+        InputError: Windows are asked for, and a pooling cannot be joined from them or a text cannot be read.
     """
     plan = spec.mask_plan
     plan.kinds(len(decoder.blocks))  # a plan that does not fit is refused before anything is written
@@ -95,6 +97,7 @@ def describe_extraction(
         **({} if words is None else {"words": words}),
         **({"rules": plan.rules} if plan.rules else {}),
         **({"widths": widths} if widths else {}),
+        **({} if plan.prepend is None else {"placeholder": _describe_draw(decoder, plan.prepend[2])}),
         **({"reba": asdict(spec.reba)} if REBA & {*(spec.poolings if words is None else words["poolings"])} else {}),
         **({"own": {key: each["sha256"] for key, each in own.items()}} if own else {}),
         **({"chat": digest_chat(decoder.tokenizer)} if any(t.chat != "none" for t in spec.template.members) else {}),
@@ -126,7 +129,7 @@ def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[s
 
 
 def count_rows(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> int:
-    """Count the rows that texts take: one each, unless long ones are read in windows, which takes a tokenisation."""
+    """Count the rows that texts take: one each, unless words are read in windows, which takes a tokenisation."""
     if spec.template.on_long != "windows":
         return len(texts)
     return _count_encoded(decoder, texts, spec)
@@ -145,6 +148,12 @@ def _count_encoded(decoder: Decoder, texts: Sequence[str | JoinedText], spec: Ex
     encoder = make_encoder(decoder, spec, has_words=isinstance(texts[0], JoinedText))
     starts = range(0, len(texts), WINDOW_TEXTS)
     return sum(len(encoder(texts[start : start + WINDOW_TEXTS], first_index=start)) for start in starts)
+
+
+def _describe_draw(decoder: Decoder, seed: int) -> dict[str, Any]:
+    """Name the draw of a placeholder; the seed gives the very same one again."""
+    draw = draw_placeholder(decoder.description.width, seed).numpy()
+    return {"seed": seed, "sha256": sha256(draw.astype("<f4").tobytes()).hexdigest()}
 
 
 def _describe_words(decoder: Decoder, texts: Sequence[str | JoinedText], spec: ExtractionSpec) -> dict[str, Any] | None:

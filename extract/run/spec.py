@@ -112,6 +112,11 @@ class ExtractionSpec:
             )
         check_template(select_poolings(self.poolings), self.template)
         check_template(self.words.poolings, self.template)
+        if plan.prepend is not None and self.words.shift:
+            raise InputError(
+                f"the plan {plan.text!r} puts a placeholder before the text, so words.shift would read it; "
+                "set words.shift to false, or choose another plan."
+            )
         if self._reba and not plan.is_untouched:
             raise InputError(
                 f"the pooling {self._reba[0]!r} gathers states by causal attention, and the plan is {plan.text!r}; "

@@ -31,9 +31,9 @@ from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.mean import MeanCache
 from extract.store.reuse import cache_path, find_cache
-from extract.wiring.applied import masks_in_force
+from extract.wiring.applied import masks_in_force, rest_in_force
 from extract.wiring.interface import Wiring
-from extract.wiring.tree import Kinds, count_blocks, walk_plans
+from extract.wiring.tree import Kinds, count_blocks, route_of, walk_plans
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,22 @@ class SweepCost:
 
 
 def sweep_cost(plans: Sequence[MaskPlan], n_blocks: int) -> SweepCost:
-    """Predict the cost of a sweep from its tree; a plan that is more than masks cannot share blocks (`ConfigError`)."""
+    """Predict the cost of a sweep from its tree; a plan with a tail cannot share blocks (`ConfigError`)."""
     for plan in plans:
-        if plan.architecture != "inplace" or plan.skip is not None:
+        if plan.has_tail:
             raise ConfigError(
-                f"the plan {plan.text!r} cannot be part of a sweep; allowed: plans that swap masks only. "
-                "Extract it by itself with extraction.plan."
+                f"the plan {plan.text!r} cannot be part of a sweep; allowed: plans of masks and architectures, without "
+                "~skip, ~tp and ~kv. Extract it by itself with extraction.plan."
             )
-    kinds = [plan.kinds(n_blocks) for plan in plans]
-    return SweepCost(len(plans), count_blocks(kinds), n_blocks * len(plans))
+    routes = [route_of(plan, n_blocks) for plan in plans]
+    return SweepCost(len(plans), count_blocks(routes), sum(map(len, routes)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Branch:
     extraction: Extraction
-    kinds: Kinds
+    plan: MaskPlan
+    route: Kinds
     was_done: NDArray[np.bool_]
 
 
@@ -92,7 +93,8 @@ def sweep_latents(
     """
     if not plans:
         raise ConfigError("no plan was given to sweep over; give at least one.")
-    sweep_cost(plans, len(decoder.blocks))
+    n_blocks = len(decoder.blocks)
+    sweep_cost(plans, n_blocks)
     unique = unique_texts(texts)
     if len(spec.members) > 1:
         how: dict[str, Any] = {"folder": folder, "progress": progress}
@@ -113,11 +115,11 @@ def sweep_latents(
                 check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
             extraction = Extraction(decoder, unique, specs[plan], writer, progress or ExtractionProgress())
-            branches.append(_Branch(extraction, plan.kinds(len(decoder.blocks)), writer.done_rows()))
+            branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.
         branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
         if branches:
-            wiring = stack.enter_context(masks_in_force(decoder, branches[0].kinds))
+            wiring = stack.enter_context(masks_in_force(decoder, branches[0].plan.kinds(n_blocks)))
             _fill(decoder, wiring, branches)
     whole = ((plan, find_cache(Path(folder), manifests[plan].identity)) for plan in plans)
     caches = [
@@ -131,8 +133,9 @@ def sweep_latents(
 def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     certificates = []
     for branch in branches:
-        wiring.set_kinds(branch.kinds)
-        certificates.append(branch.extraction.certify())
+        wiring.set_kinds(branch.plan.kinds(len(decoder.blocks)))
+        with rest_in_force(decoder, wiring, branch.plan):
+            certificates.append(branch.extraction.certify())
     was_done = np.stack([branch.was_done for branch in branches])
     progress = branches[0].extraction.progress  # one for all
     progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
@@ -159,11 +162,12 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
             needed: dict[Kinds, list[_Branch]] = {}
             for branch in branches:
                 if not branch.was_done[batch.rows].all():
-                    needed.setdefault(branch.kinds, []).append(branch)
+                    needed.setdefault(branch.route, []).append(branch)
 
-            def emit(kinds: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
-                for branch in needed[kinds]:
+            def emit(route: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
+                for branch in needed[route]:
                     own = latents[:, [poolings.index(name) for name in branch.extraction.poolings]]  # a copy
-                    sink.put((branch.extraction, batch, branch.extraction.to_storage(batch, own)))
+                    for rows in branch.extraction.storable(batch, own):
+                        sink.put((branch.extraction, *rows))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)

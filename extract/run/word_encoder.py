@@ -12,14 +12,16 @@ from extract.decoders.decoder import Decoder
 from extract.errors import InputError
 from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED, AlignedWords, align_words
 from extract.inputs.joined import JoinedText
-from extract.inputs.roles import SPECIAL, TEXT
+from extract.inputs.roles import SPECIAL
 from extract.inputs.spans import read_spans
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import DroppedCharacters, EncodedText, TokenisedText, Tokeniser, WordColumns
-from extract.inputs.windows import place_words
-from extract.poolings.guard import require_tokens
+from extract.inputs.windows import lay_windows
+from extract.poolings.joining import require_joinable
+from extract.poolings.presence import require_tokens
 from extract.poolings.table import find_token_set
+from extract.run.placeholder import prepending
 from extract.run.spec import ExtractionSpec, WordSpec
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class WordEncoder:
         if not len(columns):
             yield self._without_text(item, aligned)
         elif len(item.ids) > self.max_tokens and self.template.on_long == "windows":
-            yield from self._windows(item, columns, aligned)
+            yield from self._windows(item, aligned)
         else:
             fitted, kept = self._tokenise.fit(item, max_tokens=self.max_tokens)
             is_cut, read = aligned.ends > len(columns) - (len(item.ids) - len(kept)), aligned
@@ -105,22 +107,18 @@ class WordEncoder:
         found[is_read] = np.stack([columns[starts], columns[ends - 1] + 1], axis=1) - int(self.words.shift)
         return found
 
-    def _windows(self, item: TokenisedText, columns: NDArray[np.int64], aligned: AlignedWords) -> Iterator[EncodedText]:
-        others = np.flatnonzero(item.roles != TEXT)
-        room = self.max_tokens - len(others)
-        if room < 1:
-            self._tokenise.fit(item, max_tokens=self.max_tokens)  # raises
+    def _windows(self, item: TokenisedText, aligned: AlignedWords) -> Iterator[EncodedText]:
         # A shifted word is read at the token before it too, which must then be in the window.
         needed = aligned.starts - (self.words.shift & (aligned.starts > 0) & ~aligned.is_lost)
-        placed = place_words(needed, aligned.ends, n_tokens=len(columns), room=room)
+        placed, kept_columns = lay_windows(item, needed, aligned.ends, max_tokens=self.max_tokens)
         flags = aligned.flags | (~aligned.is_lost & ~placed.is_whole) * np.uint8(WORD_CUT)
         spans = item.number_spans(self.spans, np.arange(len(item.ids)))
-        for window, start in enumerate(placed.starts.tolist()):
-            kept = np.sort(np.concatenate([others, columns[start : start + room]]))
+        for window, kept in enumerate(kept_columns):
             first, last = np.searchsorted(placed.window_of, [window, window + 1])
             words = _words(aligned, flags, slice(first, last))
             some = None if spans is None else spans[kept]
-            yield self._row(item, kept, words=words, first_token=start, spans=some, is_cut=False)
+            first_token = int(placed.starts[window])
+            yield self._row(item, kept, words=words, first_token=first_token, spans=some, is_cut=False)
 
     def _row(
         self, item: TokenisedText, kept: NDArray[np.int64], *, words: WordColumns, first_token: int,
@@ -151,10 +149,25 @@ Encoder = Callable[..., list[EncodedText]]
 
 
 def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> Encoder:
-    """Make the encoder of an extraction's texts; raises as the encoders do."""
+    """Make the encoder of an extraction's texts; raises as the encoders do, and as `require_joinable`."""
+    if not has_words and spec.template.on_long == "windows":
+        require_joinable(spec.poolings)
+        if spec.mask_plan.prepend is not None:
+            raise InputError(
+                f"on_long is 'windows', but the plan {spec.plan!r} puts a placeholder before the text, which has one; "
+                "allowed: 'truncate' or 'error'."
+            )
+    if spec.mask_plan.prepend is not None:
+        encode = _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window - 1)
+        made: Encoder = prepending(encode, decoder.tokenizer)
+        return made
+    return _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window)
+
+
+def _make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool, window: int) -> Encoder:
     if has_words:
-        return WordEncoder(decoder.tokenizer, spec.template, window=decoder.description.window, words=spec.words)
-    encode = TextEncoder(decoder.tokenizer, spec.template, window=decoder.description.window)
+        return WordEncoder(decoder.tokenizer, spec.template, window=window, words=spec.words)
+    encode = TextEncoder(decoder.tokenizer, spec.template, window=window)
     if not any(map(find_token_set, spec.poolings)):
         return encode
 

@@ -102,7 +102,7 @@ class Selection:
             found = self.cache.read(start, stop, pooling, layers=[layer])[0]
         else:
             found = self.cache.gather(self.places[start:stop], pooling, layers=[layer])[0]
-        return found.to(TORCH_STORAGE[self.cache.storage_dtype])
+        return found.to(TORCH_STORAGE[self.cache.read_dtype])
 
     def blocks(self, n_arrays: int) -> Iterator[tuple[int, int]]:
         """Divide the latents into ranges of at most `BLOCK_BYTES` over `n_arrays` arrays."""
@@ -126,7 +126,7 @@ def arrow_table(chosen: Selection) -> "pa.Table":
 
     cache, latents = chosen.cache, {}
     for pooling, layer in chosen.arrays:
-        is_mapped = chosen.places is None and cache.storage_dtype != "bfloat16"
+        is_mapped = chosen.places is None and cache.read_dtype != "bfloat16"
         whole = cache.layer(layer, pooling) if is_mapped else chosen.read(0, chosen.n_places, pooling, layer)
         latents[f"{pooling}/{layer}"] = _lists(whole)
     return pa.table({**chosen.columns(), **latents}).replace_schema_metadata(chosen.metadata)
@@ -176,7 +176,7 @@ def _write_safetensors(chosen: Selection, file: BinaryIO) -> None:
     """Write the format's header and one tensor after the other: its own library would hold all of them in memory."""
     columns = {name: np.asarray(values) for name, values in chosen.columns().items() if not isinstance(values, list)}
     columns = {name: values.astype(np.uint8) if values.dtype == bool else values for name, values in columns.items()}
-    storage = chosen.cache.storage_dtype
+    storage = chosen.cache.read_dtype
     shapes = {
         f"{pooling}/{layer}": (storage, [chosen.n_places, chosen.cache.width_of([layer])])
         for pooling, layer in chosen.arrays

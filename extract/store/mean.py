@@ -51,6 +51,11 @@ class MeanCache(LatentCache):
         self._places = [_match(first.keys, part.keys, part) for part in parts]
 
     @property
+    def read_dtype(self) -> str:
+        """float32, whatever the parts are stored in."""
+        return "float32"
+
+    @property
     def n_done(self) -> int:
         """Rows that are done in every part."""
         return min(part.n_done for part in self.parts)
@@ -74,13 +79,15 @@ class MeanCache(LatentCache):
     def n_tokens(self) -> NDArray[np.int32]:
         """`(N,)` tokens per text, over all parts."""
         found = [part.n_tokens[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
-        return np.sum(found, axis=0, dtype=np.int32)
+        counts: NDArray[np.int32] = np.stack(found).sum(0, dtype=np.int32)
+        return counts
 
     @property
     def is_truncated(self) -> NDArray[np.bool_]:
         """`(N,)` whether text tokens of the row were dropped in any part."""
         found = [part.is_truncated[rows] for part, rows in zip(self.parts, self._rows, strict=True)]
-        return np.logical_or.reduce(found)
+        is_truncated: NDArray[np.bool_] = np.logical_or.reduce(found)
+        return is_truncated
 
     def layer(self, layer: str, pooling: str) -> Float[Tensor, "N D"]:
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
@@ -98,25 +105,20 @@ class MeanCache(LatentCache):
         names = select_from(layers, self.layers)
         for name in names:
             self._array(name, pooling)  # one that is not there is refused by this cache's own names
-        total = torch.zeros(len(names), len(index), self.width)
+        total = torch.zeros(len(names), len(index), self.width_of(names))
         for part, places in zip(self.parts, self._places, strict=True):
             total += part.gather(places[index], pooling, layers=names)
         return total / len(self.parts)
 
-    def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",
-        out: Float[Tensor, "L B D"] | None = None,
-    ) -> Float[Tensor, "L B D"]:  # fmt: skip
-        """Read the means of consecutive latents; arguments and errors as of `LatentCache.read`."""
-        self._check_range(start, stop)
-        found = self.gather(np.arange(start, stop), pooling, layers=layers)
-        return found if out is None else out.copy_(found)
+    def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
+        slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
 
     @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:
         """`(W,)` bits of every word in any part."""
         found = [part.word_flags[places] for part, places in zip(self.parts, self._places, strict=True)]
-        return np.bitwise_or.reduce(found)
+        flags: NDArray[np.uint8] = np.bitwise_or.reduce(found)
+        return flags
 
 
 def mean_parts(identity: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,8 +7,11 @@ Sums are taken before the final norm, so `block_L` and `final_norm` are those of
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
@@ -137,6 +140,17 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
             yield
 
 
+def _given(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Make a hook that changes the hidden states a block is given."""
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+    return hook
+
+
 def _changing(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     def hook(_: nn.Module, __: Any, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -159,21 +173,50 @@ def skip_in_force(blocks: Blocks, plan: MaskPlan, skip: Skip | None) -> Iterator
     n_blocks, n_converted = len(blocks), plan.converted[1]
     n_own = {"extra": 0, "inter-stack": n_blocks - n_converted + 1}.get(plan.architecture, n_blocks)
 
-    def adding(index: int) -> Callable[..., Any]:
-        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if args:
-                return (skip.before(index, args[0]), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": skip.before(index, kwargs["hidden_states"])}
-
-        return hook
-
     with ExitStack() as hooks:
         for index in filter(skip.acts_at, range(n_own)):
             # In front of other hooks: a block that an architecture runs again starts from the same input.
-            hook = blocks[index].register_forward_pre_hook(adding(index), with_kwargs=True, prepend=True)
-            hooks.enter_context(hook)
+            hook = _given(partial(skip.before, index))
+            handle = blocks[index].register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+            hooks.enter_context(handle)
         if plan.architecture in ("inplace", "extend"):
             hooks.enter_context(blocks[-1].register_forward_hook(_changing(skip.on_top)))
+        yield
+
+
+def draw_placeholder(width: int, seed: int) -> Float[Tensor, " D"]:
+    """Draw the state that a placeholder enters the first block with, from a standard normal distribution."""
+    return torch.randn(width, generator=torch.Generator().manual_seed(seed))
+
+
+@contextmanager
+def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
+    """Let the placeholder of every row take the last token's state after some blocks (Token Prepending).
+
+    The state it enters the first block with is drawn. States of blocks that are seen hold the copy already; no pooling
+    reads the placeholder. Rows without one are left alone.
+    """
+    if plan.prepend is None:
+        yield
+        return
+    first, last, seed = plan.prepend
+    draw = draw_placeholder(decoder.description.width, seed)
+
+    def put(hidden: Tensor, *, is_drawn: bool) -> Tensor:
+        if wiring.placeholder is None or wiring.last is None:
+            return hidden
+        rows = torch.arange(len(hidden), device=hidden.device)
+        changed = hidden.clone()
+        changed[rows, wiring.placeholder] = draw.to(hidden) if is_drawn else hidden[rows, wiring.last]
+        return changed
+
+    with ExitStack() as hooks:
+        wiring.prepends = True
+        hooks.callback(setattr, wiring, "prepends", False)
+        hook = _given(lambda hidden: put(hidden, is_drawn=True))
+        hooks.enter_context(decoder.blocks[0].register_forward_pre_hook(hook, with_kwargs=True))
+        for block in decoder.blocks[first - 1 : last]:
+            hooks.enter_context(block.register_forward_hook(_changing(lambda hidden: put(hidden, is_drawn=False))))
         yield
 
 
@@ -228,8 +271,26 @@ def plan_in_force(decoder: Decoder, plan: MaskPlan, *, looks_inside: bool = Fals
     with ExitStack() as stack:
         wiring = stack.enter_context(masks_in_force(decoder, kinds))
         require_attention(wiring, plan, family=decoder.description.family)
-        skip = Skip.of(plan)
+        stack.enter_context(rest_in_force(decoder, wiring, plan))
+        yield wiring
+
+
+@contextmanager
+def rest_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Iterator[None]:
+    """Put what a plan is beside masks in force on a wired decoder, until the `with` block ends.
+
+    Raises:
+        DecoderError: Attention past the library's interface, where no key can be prepended.
+    """
+    skip = Skip.of(plan)
+    with ExitStack() as stack:
         if plan.architecture != "inplace":
             stack.enter_context(architecture_in_force(decoder.blocks, wiring, plan, skip))
         stack.enter_context(skip_in_force(decoder.blocks, plan, skip))
-        yield wiring
+        stack.enter_context(prepending_in_force(decoder, wiring, plan))
+        if plan.prefix is not None:
+            if wiring.by_argument:
+                raise only_causal(decoder.description.family, "computes attention where no key can be prepended")
+            wiring.prefixed = range(plan.prefix[0] - 1, plan.prefix[1])
+            stack.callback(setattr, wiring, "prefixed", ())
+        yield

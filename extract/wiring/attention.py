@@ -1,7 +1,7 @@
 """Attention under a given mask: one function for every family that goes through the library's attention interface."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -15,8 +15,8 @@ DECIDING = {
 
 def attend(
     query: Float[Tensor, "B Q T H"],
-    key: Float[Tensor, "B K T H"],
-    value: Float[Tensor, "B K T V"],
+    key: Float[Tensor, "B K S H"],
+    value: Float[Tensor, "B K S V"],
     *,
     mask: Tensor | str,
     scaling: float | None = None,
@@ -27,9 +27,9 @@ def attend(
 
     Args:
         query: `(B, heads, T, H)`.
-        key: `(B, key heads, T, H)`; a number of heads that divides the query's is repeated.
-        value: `(B, key heads, T, V)`.
-        mask: `(B or 1, 1, T, T)` bool, or `"none"`, `"causal"` or `"backward"` for an unpadded batch, which need no
+        key: `(B, key heads, S, H)`; a number of heads that divides the query's is repeated.
+        value: `(B, key heads, S, V)`.
+        mask: `(B or 1, 1, T, S)` bool, or `"none"`, `"causal"` or `"backward"` for an unpadded batch, which need no
             mask in memory.
         scaling: Factor of the scores; `H ** -0.5` when absent.
         softcap: Scores are capped smoothly at this value (Gemma 2).
@@ -45,6 +45,20 @@ def attend(
         weights = attention_weights(query, key, mask=mask, scaling=scaling, softcap=softcap, sinks=sinks)
         mixed = weights.to(value.dtype) @ value
     return mixed.transpose(1, 2).contiguous()
+
+
+def prefix_last(
+    key: Float[Tensor, "B K T H"], value: Float[Tensor, "B K T V"], mask: Tensor | str, last: Int[Tensor, " B"]
+) -> tuple[Float[Tensor, "B K S H"], Float[Tensor, "B K S V"], Bool[Tensor, "b 1 T S"]]:
+    """Prepend the key and the value of the `last` token of each row, which every query sees (KV-Embedding).
+
+    The key keeps the rotation of its own place, and no bias is added to its scores.
+    """
+    rows = torch.arange(len(last), device=last.device)
+    shown = written_out(mask, key.new_empty(1, 1, key.shape[2], key.shape[2]))
+    mask = torch.cat([torch.ones_like(shown[..., :1]), shown], dim=-1)
+    key, value = (torch.cat([side[rows, :, last].unsqueeze(2), side], dim=2) for side in (key, value))
+    return key, value, mask
 
 
 def _repeat_heads(x: Float[Tensor, "B K T H"], n_heads: int) -> Float[Tensor, "B Q T H"]:
@@ -64,13 +78,13 @@ def _fast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | str, scaling
 
 def attention_weights(
     query: Float[Tensor, "B Q T H"],
-    key: Float[Tensor, "B K T H"],
+    key: Float[Tensor, "B K S H"],
     *,
     mask: Tensor | str,
     scaling: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
-) -> Float[Tensor, "B Q T T"]:
+) -> Float[Tensor, "B Q T S"]:
     """Compute attention weights in float32, arguments as in `attend`; learned sinks take their share of each row."""
     factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = (query @ _repeat_heads(key, query.shape[1]).transpose(2, 3) * factor).float()
@@ -83,7 +97,7 @@ def attention_weights(
     return torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
 
 
-def written_out(mask: Tensor | str, like: Float[Tensor, "*B T T"]) -> Bool[Tensor, "*b T T"]:
+def written_out(mask: Tensor | str, like: Float[Tensor, "*B T S"]) -> Bool[Tensor, "*b T S"]:
     """Write a shortcut out as a mask for scores such as these."""
     if isinstance(mask, Tensor):
         return mask

@@ -49,17 +49,19 @@ def attention_maps(
 ) -> AttentionMaps:
     """Compute attention maps of a handful of texts of two tokens or more, one at a time.
 
+    Of a text that is read in windows it is the first window's.
+
     Raises:
-        ConfigError: No texts, or another architecture than `inplace`, whose blocks run twice.
+        ConfigError: No texts, or a plan that is more than masks and a skip.
         DecoderError: The family does not let its attention be chosen.
         InputError: A text without tokens.
     """
     if not texts:
         raise ConfigError("no text was given to draw attention for; give at least one.")
-    if plan.architecture != "inplace":
-        raise ConfigError(f"the plan {plan.text!r} runs blocks twice; allowed here: plans that swap masks only.")
+    if plan.architecture != "inplace" or plan.prepend or plan.prefix:
+        raise ConfigError(f"the plan {plan.text!r} is more than masks; allowed here: plans that swap masks only.")
     encoder = TextEncoder(decoder.tokenizer, template, window=decoder.description.window)
-    encoded = encoder(list(texts))
+    encoded = [item.rows[0] for item in encoder(list(texts))]  # of a text in windows, the first
     n_blocks, n_tokens = len(decoder.blocks), min(len(item.ids) for item in encoded)
     maps = torch.zeros(n_blocks, n_tokens, n_tokens)
     sink, n_queries = torch.zeros(n_blocks, SINK_POSITIONS), torch.zeros(SINK_POSITIONS)

@@ -40,8 +40,8 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     wanted = top if depth is None else depth
     wiring = wiring_of(decoder.blocks)
     if wiring is not None:
-        spans = None if batch.spans is None else batch.spans.to(decoder.device)
-        wiring.begin(batch.is_real.to(decoder.device), spans)
+        spans, places = (None if side is None else side.to(decoder.device) for side in (batch.spans, batch.placeholder))
+        wiring.begin(batch.is_real.to(decoder.device), spans, last=batch.last.to(decoder.device), placeholder=places)
     with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))

@@ -6,7 +6,7 @@ configuration and of the modules of the decoder's blocks until the `with` block 
 rebound, and other models of the process keep their attention. See docs/decisions/own-wiring.md.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import MaskKind, parse_kind
 from extract.masks.matrices import batch_mask
 from extract.masks.plan import MaskPlan, parse_plan
-from extract.wiring.attention import DECIDING, attend, attention_weights
+from extract.wiring.attention import DECIDING, attend, attention_weights, prefix_last
 
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
@@ -34,8 +34,8 @@ class AttentionCall:
     Attributes:
         module: The attention module.
         query: `(B, heads, T, H)`.
-        key: `(B, key heads, T, H)`.
-        value: `(B, key heads, T, V)`.
+        key: `(B, key heads, T, H)`, without what a plan prepends.
+        value: `(B, key heads, T, V)`, as the keys.
         options: What the module passed along, by transformers' names.
         mask: `(B or 1, 1, T, T)` bool, or the name of a shortcut.
         mixed: `(B, T, heads, V)`, the result.
@@ -56,9 +56,9 @@ class AttentionCall:
     def weights_by_key_head(self) -> Iterator[Float[Tensor, "B Q T T"]]:
         """Compute the weights of the heads that share a key head, one such group after the other."""
         scaling, softcap, sinks = (self.options.get(name) for name in ("scaling", "softcap", "s_aux"))
-        n_heads = self.query.shape[1] // self.key.shape[1]
-        for group, query in enumerate(self.query.split(n_heads, dim=1)):
-            own_sinks = None if sinks is None else sinks.split(n_heads)[group]
+        n_groups = self.key.shape[1]
+        for group, query in enumerate(self.query.chunk(n_groups, dim=1)):
+            own_sinks = None if sinks is None else sinks.chunk(n_groups)[group]
             key = self.key[:, group : group + 1]
             yield attention_weights(query, key, mask=self.mask, scaling=scaling, softcap=softcap, sinks=own_sinks)
 
@@ -78,6 +78,10 @@ class Wiring:
         attending: Position of the block whose attention module runs, where masks go into its argument.
         is_forced: Whether every run of a block attends under its kind from `kinds`, whatever the plan says.
         carriers: The attention module of each block that has asked for its mask.
+        prefixed: Blocks, from 0, in which the last token's key and value are prepended.
+        prepends: Whether rows have a placeholder that takes the last token's state.
+        last: `(B,)` column of the last token of each row of the current batch.
+        placeholder: `(B,)` column of its placeholder; None without one.
         proved: Calls whose attention has been proved at some shape: block, kind, whether run again, rows and tokens.
         around: Runs a block that an architecture runs again: receives its position, its input and the run.
     """
@@ -92,6 +96,10 @@ class Wiring:
     attending: int | None = None
     is_forced: bool = False
     carriers: dict[int, nn.Module] = field(default_factory=dict)
+    prefixed: Collection[int] = ()
+    prepends: bool = False
+    last: Tensor | None = None
+    placeholder: Tensor | None = None
     proved: set[tuple[int, str, bool, tuple[int, int]]] = field(default_factory=set)
     _is_real: Tensor | None = None
     _is_padded: bool = False
@@ -164,16 +172,24 @@ class Wiring:
         finally:
             self.windows, self.asked_windows = before
 
-    def begin(self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None) -> None:
-        """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans."""
-        self._is_real, self._spans = is_real, spans
+    def begin(
+        self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None, *,
+        last: Int[Tensor, " B"] | None = None, placeholder: Int[Tensor, " B"] | None = None,
+    ) -> None:  # fmt: skip
+        """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans.
+
+        The `last` tokens are the last real ones when absent.
+        """
+        self._is_real, self._spans, self.placeholder = is_real, spans, placeholder
+        columns = torch.arange(is_real.shape[1], device=is_real.device)
+        self.last = torch.where(is_real, columns, -1).amax(1) if last is None else last
         self._is_padded = not bool(is_real.all())
         self._masks = {}
         self.calls = [0] * len(self.kinds)
 
     def end(self) -> None:
         """End a batch: until the next one begins, a forward call is refused."""
-        self._is_real = self._spans = None
+        self._is_real = self._spans = self.last = self.placeholder = None
         self._masks = {}
 
     def mask(self, block: int, window: int | None) -> Tensor | str:
@@ -260,7 +276,11 @@ def wired_attention(
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
     }
-    mixed = attend(query, key, value, **how)
+    if mark.block in mark.wiring.prefixed and mark.wiring.last is not None:
+        seen_key, seen_value, mask = prefix_last(key, value, how["mask"], mark.wiring.last)
+        mixed = attend(query, seen_key, seen_value, **{**how, "mask": mask})
+    else:
+        mixed = attend(query, key, value, **how)
     if mark.wiring.watch is None:
         return mixed, None
     instead = mark.wiring.watch(mark.block, AttentionCall(module, query, key, value, options, how["mask"], mixed))

@@ -1,6 +1,6 @@
 """Plans as a tree: what they share at the bottom is computed once per batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import torch
@@ -11,12 +11,32 @@ from extract.decoders.decoder import Decoder
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
+from extract.masks.plan import CAUSAL, MaskPlan
 from extract.wiring.applied import Replay
 from extract.wiring.capture import Pooler
 from extract.wiring.forward import run_batch
 from extract.wiring.interface import Wiring
 
 Kinds = tuple[str, ...]
+
+
+def route_of(plan: MaskPlan, n_blocks: int) -> Kinds:
+    """Write down the block passes of a plan as labels, such that plans with equal beginnings share those passes.
+
+    An architecture follows the causal blocks that it builds on, so `extend` and `extra` of one kind share a stack.
+
+    Example:
+        >>> from extract.masks.plan import parse_plan
+        >>> route_of(parse_plan("extend/backward:1"), 2)
+        ('causal', 'causal', 'extend/backward')
+    """
+    kind, count = plan.converted
+    if plan.architecture == "inplace":
+        return plan.kinds(n_blocks)
+    name = plan.architecture if plan.architecture in ("extend", "extra") else f"{plan.architecture}:{count}"
+    # The causal run of the lowest block that runs twice at each is that of the trunk.
+    n_trunk, n_own = (n_blocks - count + 1, 2 * count - 1) if plan.architecture == "inter-block" else (n_blocks, count)
+    return (*plan.kinds(n_blocks)[:n_trunk], *[f"{name}/{kind}"] * n_own)
 
 
 def count_blocks(plans: Sequence[Kinds]) -> int:
@@ -35,15 +55,22 @@ def walk_plans(
 ) -> None:  # fmt: skip
     """Compute the latents of a batch under several plans, going through their tree depth first.
 
-    Poolings, layers and latents are those of `Pooler`; a plan is given as its kinds per block, bottom up. `emit` is
-    called with each plan, in sorted order, and its latents; the tensor is used again for the next plan, so what is
-    kept must be copied.
+    Poolings, layers and latents are those of `Pooler`; a plan is given as its kinds per block, bottom up, or by
+    `route_of`. `emit` is called with each plan and its latents, in sorted order, architectures first; the tensor is
+    used again for the next plan, so what is kept must be copied.
 
     Raises:
         DecoderError: The final norm of this family cannot be found.
     """
-    ordered = sorted(set(plans))
     n_blocks = len(decoder.blocks)
+    trunk = (CAUSAL,) * n_blocks
+    routes = [plan for plan in sorted(set(plans)) if len(plan) > n_blocks or "/" in plan[-1]]
+    # Causal blocks come first where architectures build on them.
+    ordered = sorted(
+        set(plans) - set(routes), key=lambda plan: [(bool(routes) and kind != CAUSAL, kind) for kind in plan]
+    )
+    if routes and trunk not in ordered:
+        ordered.insert(0, trunk)
     pool = Pooler(decoder, batch, poolings=poolings, layers=layers)
     path: list[Tensor] = []
 
@@ -51,21 +78,67 @@ def walk_plans(
         path.append(hidden)
         pool(position, hidden)
 
+    def show(states: Mapping[int, Tensor]) -> None:
+        for position, hidden in states.items():
+            pool(position, hidden)
+        pool(n_blocks + 1, states[n_blocks] if norm is None else norm(states[n_blocks]))
+
     replay = Replay(decoder.blocks, wiring)
     wiring.set_kinds(ordered[0])
-    with (
-        pool.watching(decoder), replay.noting(), torch.inference_mode(), QuickLinear(varied=True),
-    ):  # fmt: skip
+    with pool.watching(decoder), replay.noting(), torch.inference_mode(), QuickLinear(varied=True):
         run_batch(decoder, batch, visit)
         norm = _final_norm(decoder, path[n_blocks], path.pop())
-        emit(ordered[0], pool.latents)
+        if ordered[0] in plans:
+            emit(ordered[0], pool.latents)
+        climb = _Climb(replay, path)
+        for route in routes:
+            show(changed := climb.states(route))
+            emit(route, pool.latents)
+            show({position: path[position] for position in changed})
         for before, plan in pairwise(ordered):
             shared = next(depth for depth in range(n_blocks) if before[depth] != plan[depth])
             for block in range(shared, n_blocks):
                 path[block + 1] = replay.run(block, path[block], plan[block])
-                pool(block + 1, path[block + 1])
-            pool(n_blocks + 1, norm(path[n_blocks]) if norm is not None else path[n_blocks])
+            show({block + 1: path[block + 1] for block in range(shared, n_blocks)})
             emit(plan, pool.latents)
+
+
+class _Climb:
+    """Runs the blocks that an architecture adds to a causal trunk, as `applied.architecture_in_force` does.
+
+    The stack of the last architecture is kept, since the next may only go on with it.
+    """
+
+    def __init__(self, replay: Replay, path: Sequence[Tensor]) -> None:
+        self.replay, self.path = replay, path
+        self._stack: list[Tensor] = []
+        self._label = ""
+
+    def states(self, route: Kinds) -> dict[int, Tensor]:
+        """Compute what the outputs of blocks become, by their position from 1."""
+        label, top = route[-1], len(self.path) - 1
+        architecture, _, kind = label.partition("/")
+        name = architecture.partition(":")[0]
+        if name == "inter-block":
+            return self._summed(kind, route.count(label) // 2 + 1)
+        count = route.count(label)
+        blocks, first = {
+            "extend": ([top - 1] * count, self.path[top]),
+            "extra": (range(count), self.path[0]),
+            "inter-stack": (range(top - count, top), self.path[top - count]),
+        }[name]
+        self._stack, self._label = self._stack if label == self._label else [first], label
+        for block in blocks[len(self._stack) - 1 :]:
+            self._stack.append(self.replay.run(block, self._stack[-1], kind))
+        return {top: self._stack[count] if name == "extend" else self.path[top] + self._stack[count]}
+
+    def _summed(self, kind: str, count: int) -> dict[int, Tensor]:
+        first, states = len(self.path) - 1 - count, {}
+        hidden = self.path[first]
+        for block in range(first, len(self.path) - 1):
+            own = self.path[block + 1] if block == first else self.replay.run(block, hidden, CAUSAL)
+            hidden = states[block + 1] = own + self.replay.run(block, hidden, kind)
+        return states
 
 
 def _final_norm(decoder: Decoder, hidden: Tensor, final: Tensor) -> nn.Module | None:

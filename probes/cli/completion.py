@@ -14,8 +14,8 @@ KEYS = {
 """Keys whose values begin with a name of a table of `icecore list`."""
 HEADERS = {
     "bash": "# Completion of icecore for bash: icecore completion bash >> ~/.bashrc",
-    "zsh": "# Completion of icecore for zsh: icecore completion zsh >> ~/.zshrc\nautoload -U +X bashcompinit && "
-    "bashcompinit",
+    "zsh": "# Completion of icecore for zsh: icecore completion zsh >> ~/.zshrc\n"
+    "(( $+functions[compdef] )) || { autoload -U compinit && compinit; }\nautoload -U +X bashcompinit && bashcompinit",
 }
 
 

@@ -6,7 +6,19 @@ from extract.masks.plan import parse_plan
 from probes.cli.arguments import Argument, Command
 from probes.report.figures.formats import FORMATS, figure_formats
 
-LISTED = ("decoders", "plans", "masks", "poolings", "templates", "tasks", "corpora", "heads", "losses", "instructions")
+LISTED = (
+    "decoders",
+    "plans",
+    "masks",
+    "poolings",
+    "layers",
+    "templates",
+    "tasks",
+    "corpora",
+    "heads",
+    "losses",
+    "instructions",
+)
 """Tables of `icecore list`."""
 SHELLS = ("bash", "zsh")
 EXPORTS = ("parquet", "arrow", "safetensors", "sentence-transformers")
@@ -284,8 +296,8 @@ _COMMANDS = (
             _DECODER,
         ),
         examples=(
-            "export parquet runs/demo latents.parquet --texts task --layer 8,16",
-            "export sentence-transformers runs/demo encoder --layer 17 --poolings mean",
+            "export parquet runs/demo latents.parquet --layer 8,16",
+            "export sentence-transformers runs/demo encoder --layer 17",
         ),
     ),
     Command(
@@ -346,7 +358,7 @@ _COMMANDS = (
             Argument("--out", "folder for weights.csv and the figure", completes="files"),
             Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
         ),
-        examples=("weights smollm2-135m-instruct smollm2-135m-instruct@random-0 --out weights",),
+        examples=("weights smollm2-135m-instruct my-decoder --out weights",),
     ),
     Command(
         "completion", "completion", "print what completes commands in your shell",

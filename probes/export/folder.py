@@ -111,18 +111,17 @@ class Recipe:
 
 def why_not_stock(recipe: Recipe, decoder: Decoder) -> str:
     """Say why the modules of sentence-transformers cannot read what a recipe asks for; empty where they can."""
-    spec, tokenizer = recipe.spec, decoder.tokenizer
-    if not spec.mask_plan.is_untouched:
-        return f"the plan is {spec.plan!r}, and a stock folder is causal"
-    if replace(spec.template, max_tokens=None) != InputTemplate():
-        return "its template is not that of the tokenizer alone"
-    if recipe.layer == decoder.layers[-2]:
-        return f"transformers hands out {recipe.layer} only after the final norm"
-    if recipe.pooling not in STOCK_POOLINGS:
-        return f"its pooling is {recipe.pooling!r}; stock ones are {', '.join(STOCK_POOLINGS)}"
-    if recipe.pooling != "last" and any(tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]):
-        return f"the tokenizer adds special tokens, which a stock {recipe.pooling} would pool"
-    return ""
+    spec, pooling = recipe.spec, recipe.pooling
+    special = decoder.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    reasons = {
+        f"the plan is {spec.plan!r}, and a stock folder is causal": not spec.mask_plan.is_untouched,
+        "its template is not that of the tokenizer alone": replace(spec.template, max_tokens=None) != InputTemplate(),
+        f"{recipe.layer} is inside a block": recipe.layer not in decoder.layers,
+        f"transformers hands out {recipe.layer} only after the final norm": recipe.layer == decoder.layers[-2],
+        f"its pooling is {pooling!r}; stock ones are {', '.join(STOCK_POOLINGS)}": pooling not in STOCK_POOLINGS,
+        f"the tokenizer adds special tokens, which a stock {pooling} would pool": pooling != "last" and any(special),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def save_decoder_files(decoder: Decoder, folder: Path, *, max_tokens: int | None = None) -> None:

@@ -1,9 +1,10 @@
 """A finished run on the hub: heads, scores, report, cache and a card."""
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,15 +13,18 @@ import yaml
 
 from extract.decoders.known import KNOWN_DECODERS
 from extract.errors import ConfigError, first_line
+from probes.report.scores import seal_scores
 from probes.runs.existing import find_cache_of_run
 from probes.runs.finished import FinishedRun, read_finished
 
 TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
 """Suffixes of files that are searched for what nobody else should read."""
-PRIVATE = {
-    "an absolute path": re.compile(r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var)/\w[^\s\"'<>]*"),
-    "a token": re.compile(r"\bhf_[A-Za-z0-9]{16,}\b"),
-}
+PATH = re.compile(
+    r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var|data)/[^\s\"'<>;,)]*[^\s\"'<>;,).]"
+)
+TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
+SEALED = ("heads", "manifests", "config.yaml")
+"""Files of a run, or folders of them, that cannot be changed without breaking their digests."""
 REASONS = {
     401: "the hub does not know you; log in with: hf auth login",
     403: "your token may not write there; make one with write access",
@@ -32,7 +36,7 @@ REASONS = {
 def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", has_cache: bool = True) -> list[Path]:
     """Write to a folder what `push_run` uploads: the run folder, its cache under `caches/`, and a card, README.md.
 
-    Files are linked where the disk allows it, and copied otherwise.
+    Files are linked where the disk allows it, and copied otherwise. Absolute paths are shortened to their last part.
 
     Args:
         run: A finished run.
@@ -46,7 +50,7 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
     Raises:
         HeadError: No finished run there.
         CacheError: Its cache is gone; `has_cache=False` sends the rest.
-        ConfigError: The folder holds something, or a file has an absolute path or a token in it; names it.
+        ConfigError: The folder holds something, or a file has a token of the hub in it; names the file.
     """
     found, target = read_finished(Path(run)), Path(folder)
     if target.exists() and any(target.iterdir()):
@@ -55,17 +59,20 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
     if has_cache:
         cache = find_cache_of_run(found.folder)
         files[Path("caches", cache.path.name)] = cache.path
-    for name, path in files.items():
-        _require_nothing_private(name, path)
+    changed = _without_private(files)
     for name, path in files.items():
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
+        if name in changed:
+            place.write_text(changed[name], "utf-8")
+            continue
         try:
             os.link(path, place)
         except OSError:
             shutil.copyfile(path, place)
-    (target / "README.md").unlink(missing_ok=True)
-    (target / "README.md").write_text(write_card(found, repo, has_cache=has_cache), "utf-8")
+    card = target / "README.md"
+    card.unlink(missing_ok=True)  # it may be a link to a file of the run
+    card.write_text(PATH.sub(_last_part, write_card(found, repo, has_cache=has_cache)), "utf-8")
     return sorted({*files, Path("README.md")})
 
 
@@ -77,14 +84,33 @@ def _plain_files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _require_nothing_private(name: Path, path: Path) -> None:
-    if path.suffix not in TEXTS:
-        return
-    text = path.read_text("utf-8", errors="replace")
-    for what, pattern in PRIVATE.items():
-        if match := pattern.search(text):
-            shown = f" ({match[0][:60]!r})" if what != "a token" else ""
-            raise ConfigError(f"{str(name)!r} has {what} in it{shown}; take it out before the run is sent to others.")
+def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
+    """Return the texts of files that name absolute paths, shortened to their last parts; scores are sealed again."""
+    texts = {name: path.read_text("utf-8", errors="replace") for name, path in files.items() if path.suffix in TEXTS}
+    changed = {}
+    for name, text in texts.items():
+        if TOKEN.search(text):
+            raise ConfigError(
+                f"{str(name)!r} has a token of the hub in it; take it out before the run is sent to others."
+            )
+        if found := PATH.search(text):
+            if name.parts[0] in SEALED:
+                raise ConfigError(
+                    f"{str(name)!r} has the absolute path {found[0][:60]!r} in it, and a digest that forbids to change "
+                    "it; run again with a path relative to the working folder."
+                )
+            changed[name] = PATH.sub(_last_part, text)
+    scores = Path("scores.json")
+    if scores in changed:
+        values = json.loads(changed[scores])
+        seal = seal_scores(values)
+        changed = {name: changed.get(name, text).replace(values["sha256"], seal) for name, text in texts.items()
+                   if name in changed or values["sha256"] in text}  # fmt: skip
+    return changed
+
+
+def _last_part(found: re.Match[str]) -> str:
+    return Path(found[0]).name
 
 
 def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:

@@ -8,9 +8,7 @@ from typing import Any
 from sentence_transformers.base.modules import InputModule
 
 from extract.decoders.decoder import Decoder
-from extract.run.embed import embed_rows
-from extract.run.spec import ExtractionSpec
-from extract.run.word_encoder import make_encoder
+from extract.run.embed import embed_texts
 from probes.export.folder import Recipe, save_decoder_files
 
 
@@ -33,14 +31,13 @@ class DecoderLatents(InputModule):
         return min(window, self.recipe.spec.template.max_tokens or window)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
-        """Turn texts into rows of tokens; raises as an extraction does."""
+        """Keep the texts, and say how they are read."""
         spec = self.recipe.with_instruction(prompt) if prompt else self.recipe.spec
-        return {"rows": make_encoder(self.decoder, spec, has_words=False)([str(text) for text in inputs]), "spec": spec}
+        return {"texts": [str(text) for text in inputs], "spec": spec}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:  # noqa: ARG002
-        """Add `sentence_embedding`, `(B, D)` float32."""
-        spec: ExtractionSpec = features["spec"]
-        latents = embed_rows(self.decoder, features["rows"], spec, spec.poolings)
+        """Add `sentence_embedding`, `(B, D)` float32; raises as an extraction does."""
+        latents = embed_texts(self.decoder, features["texts"], spec=features["spec"])
         return {**features, "sentence_embedding": latents[0, 0].to(self.decoder.device)}
 
     def get_embedding_dimension(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from extract.errors import ConfigError
 from extract.masks.grid import k_and_k0
 from extract.masks.plan import MaskPlan
-from extract.wiring.tree import count_blocks
+from extract.wiring.tree import count_blocks, route_of
 from probes.runs.kinds import KINDS
 from probes.tasks.base import Task
 
@@ -56,7 +56,7 @@ class PlanSpace:
 
     def block_passes(self, plans: Iterable[MaskPlan]) -> int:
         """Count the block passes of some plans for one text, when what they share is computed once."""
-        return count_blocks([plan.kinds(self.n_blocks) for plan in plans])
+        return count_blocks([route_of(plan, self.n_blocks) for plan in plans])
 
     def rows_within(self, n_texts: float) -> int:
         """Return the most rows per split that need no more texts; 0 where even one row needs more."""

@@ -17,6 +17,7 @@ from extract.files import read_file
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
 from extract.own.names import import_own, require_own, require_recorded
+from extract.poolings.reba_options import RebaOptions
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
@@ -141,7 +142,7 @@ def read_config(folder: Path) -> RunConfig:
     try:
         values = yaml.safe_load(read_file(folder / CONFIG))
         parts = {
-            "decoder": DecoderSpec(**{**values["decoder"], "trust_remote_code": False}),
+            "decoder": read_plain_decoder({**values["decoder"], "trust_remote_code": False}),
             "extraction": read_spec(values["extraction"]),
             "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
         }  # fmt: skip
@@ -156,7 +157,7 @@ def read_config(folder: Path) -> RunConfig:
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:
     """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
     parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
-    return ExtractionSpec(**{**_tuples(values), **parts})
+    return ExtractionSpec(**{**_tuples(values), **parts, "reba": RebaOptions(**values.get("reba", {}))})
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Instructions that papers put before the texts of a task, to be copied into `extraction.template.instruction`.
 
-A template uses the text in its config as it is, and no name is looked up: copy `prompt`, with the blank at its end.
+A template uses the text in its config as it is, and no name is looked up: copy `prompt`, with the blank at its end, or
+give `text` as `extraction.template.task` of the template `instruct`.
 """
 
 from dataclasses import dataclass

@@ -125,9 +125,9 @@ def _dry_run_text(estimate: Estimate, n_layers: int) -> str:
     """Write an estimate out: rows, tokens, words if any, bytes per pooling and layer, time."""
     what = "unique texts, or windows of them" if estimate.n_words else "unique texts"
     lines = [
-        f"example   {estimate.example}",
         f"rows      {estimate.n_rows:,} {what}, the longest of {estimate.longest:,} tokens, "
         f"{estimate.n_truncated:,} truncated",
+        f"example   {estimate.example}",
         f"tokens    {estimate.n_tokens:,}",
         *([f"words     {estimate.n_words:,}"] if estimate.n_words else []),
     ]

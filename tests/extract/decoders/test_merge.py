@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from extract.decoders import loading
 from extract.decoders.decoder import Decoder
@@ -93,6 +94,27 @@ def test_a_merge_is_in_the_identity_and_another_decoder_has_no_such_field(folder
     assert one.description.tokenizer_digest == plain.description.tokenizer_digest
     spec = DecoderSpec(merge=(MergePart(folders[0], 1.0),))
     assert load_tokenizer(spec).get_vocab() == plain.tokenizer.get_vocab()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+def test_an_adapter_is_merged_into_its_part_first(folders: list[str], tmp_path: Path) -> None:
+    import peft
+
+    place = str(tmp_path / "lora")
+    config = peft.LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False)
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folders[1]), config).save_pretrained(place)
+    parts = (MergePart(folders[0], 0.5), MergePart(folders[1], 0.5, adapter=place))
+    found = load_decoder(DecoderSpec(device="cpu", merge=parts))
+    assert found.description.merge == ("0.5*tiny-0", "0.5*tiny-1+lora")
+    plain, adapted, bare = (
+        weights_of(load_decoder(DecoderSpec(name, adapter=adapter, device="cpu")))
+        for name, adapter in ((folders[0], None), (folders[1], place), (folders[1], None))
+    )
+    key = "layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(adapted[key], bare[key])
+    for name, tensor in weights_of(found).items():
+        torch.testing.assert_close(tensor, (plain[name] + adapted[name]) / 2, atol=1e-6, rtol=1e-6)
 
 
 def test_settings_are_read_back_as_they_were_written(folders: list[str]) -> None:

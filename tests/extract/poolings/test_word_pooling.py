@@ -29,7 +29,8 @@ ROWS: tuple[tuple[int, list[tuple[int, int]]], ...] = (  # tokens, and the colum
 def row(n_tokens: int, columns: list[tuple[int, int]]) -> EncodedText:
     """Make a row of tokens with words."""
     flags = np.array([WORD_CUT * (first == last) for first, last in columns], np.uint8)
-    words = WordColumns(np.array(columns, np.int64), flags)
+    mirrored = [(n_tokens - last, n_tokens - first) for first, last in columns]  # as if the last copy were there
+    words = WordColumns(np.array(columns, np.int64), flags, echo=np.array(mirrored, np.int64))
     return EncodedText(
         np.arange(n_tokens), np.full(n_tokens, TEXT, np.int8), is_truncated=False, spans=None, index=0, words=words
     )
@@ -39,7 +40,8 @@ def expected(name: str, tokens: Tensor) -> Tensor:
     """Pool one word's tokens `(T, D)` by the textbook; zeros without any."""
     if not len(tokens):
         return torch.zeros(WIDTH)
-    return {"first": tokens[0], "last": tokens[-1], "mean": tokens.mean(0)}[name]
+    of = {"first": tokens[0], "last": tokens[-1], "mean": tokens.mean(0)}
+    return of[name.removeprefix("echo-").replace("echo", "mean")]
 
 
 @pytest.mark.parametrize("fill", [0.0, 1e4, float("nan")])
@@ -55,7 +57,8 @@ def test_words_are_pooled_by_the_textbook(name: str, side: Literal["right", "lef
     for b, (_, columns) in enumerate(ROWS):
         real = hidden[b, batch.is_real[b]]
         for first, last in columns:
-            assert torch.allclose(pooled[place], expected(name, real[first:last]), atol=1e-6), (b, first, last)
+            read = slice(len(real) - last, len(real) - first) if name.startswith("echo") else slice(first, last)
+            assert torch.allclose(pooled[place], expected(name, real[read]), atol=1e-6), (b, first, last)
             place += 1
     assert place == len(pooled)
 
@@ -78,7 +81,7 @@ def test_word_latents_are_float32_and_share_no_memory(name: str, dtype: torch.dt
     pooled = WORD_POOLINGS[name][0](hidden, index_words(batch.words, torch.device("cpu")))
     assert pooled.dtype == torch.float32
     before = pooled.clone()
-    assert torch.allclose(before[1], torch.full((WIDTH,), float(hidden[0, 0, 0])))
+    assert torch.allclose(before[0], torch.full((WIDTH,), float(hidden[0, 0, 0])))
     hidden.fill_(7)
     assert torch.equal(pooled, before)
 

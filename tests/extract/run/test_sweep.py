@@ -12,9 +12,11 @@ from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.run.sweep import sweep_cost, sweep_latents
 from extract.store.cache import LatentCache
-from extract.wiring.tree import count_blocks
+from extract.wiring.applied import masks_in_force, plan_in_force
+from extract.wiring.capture import pool_batch
+from extract.wiring.tree import count_blocks, route_of, walk_plans
 from tests.extract.recorder import Recorder, interrupt_after
-from tests.extract.tiny_decoders import make_decoder
+from tests.extract.tiny_decoders import encode_batch, make_decoder
 
 PLANS = ("causal", "backward:1", "backward:2", "backward", "nosink-bidirectional:2+bidirectional:1", "backward@1-1")
 SPEC = ExtractionSpec(poolings=("mean", "last"))
@@ -126,8 +128,8 @@ def test_a_whole_sweep_is_found_again(
 
 
 def test_a_plan_that_cannot_share_blocks_is_refused(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'extend/backward:2' cannot be part of a sweep"):
-        sweep(decoder, texts, tmp_path, plans=("causal", "extend/backward:2"))
+    with pytest.raises(ConfigError, match=r"'causal~tp1-2' cannot be part of a sweep"):
+        sweep(decoder, texts, tmp_path, plans=("causal", "causal~tp1-2"))
     with pytest.raises(ConfigError, match="no plan was given"):
         sweep(decoder, texts, tmp_path, plans=())
     assert list(tmp_path.iterdir()) == []
@@ -146,3 +148,60 @@ def test_a_plan_in_hand_is_not_read_from_text_again(monkeypatch: pytest.MonkeyPa
     assert (SPEC.plan, SPEC.mask_plan) == ("causal", parse_plan("causal"))
     with pytest.raises(InputError, match="the plan 'hybrid:2' needs spans and none are given"):
         SPEC.with_plan(hybrid)
+
+
+ARCHITECTURES = (
+    "extend/backward:1", "extend/backward:3", "extra/bidirectional:1", "extra/bidirectional:2",
+    "inter-stack/backward:2", "inter-block/backward:2", "inter-block/backward:1", "bidirectional:1", "backward",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long)])
+def test_architectures_in_a_sweep_equal_separate_runs_and_share_their_trunk(family: str, texts: list[str]) -> None:
+    decoder, n_blocks = make_decoder(family), 3
+    batch = encode_batch(decoder, texts[:6])
+    how: dict[str, Any] = {"poolings": ("mean", "last"), "layers": decoder.layers}
+    plans = {route_of(parse_plan(plan), n_blocks): parse_plan(plan) for plan in ARCHITECTURES}
+    swept: dict[Any, Any] = {}
+    n_passes = []
+    handles = [part.register_forward_hook(lambda *_: n_passes.append(1)) for part in mlps(decoder)]
+    with masks_in_force(decoder, ("causal",) * n_blocks) as wiring:
+        n_passes.clear()
+        walk_plans(
+            decoder, wiring, batch, list(plans), emit=lambda r, latents: swept.update({r: latents.clone()}), **how
+        )
+        assert len(n_passes) == count_blocks([*plans, ("causal",) * n_blocks])
+    for handle in handles:
+        handle.remove()
+    assert swept.keys() == plans.keys()
+    for route, plan in plans.items():
+        with plan_in_force(decoder, plan):
+            torch.testing.assert_close(
+                swept[route], pool_batch(decoder, batch, **how), atol=1e-5, rtol=1e-5, msg=plan.text
+            )
+
+
+def mlps(decoder: Decoder) -> list[Any]:
+    return [block.get_submodule("mlp") for block in decoder.blocks]
+
+
+def test_passes_of_architectures_are_counted_by_what_they_share() -> None:
+    def cost(*plans: str) -> tuple[int, int]:
+        found = sweep_cost([parse_plan(plan) for plan in plans], 4)
+        return found.n_blocks, found.n_blocks_apart
+
+    assert cost("extend/backward:2", "extend/backward:3", "extra/backward:1") == (4 + 3 + 1, 6 + 7 + 5)
+    assert cost("inter-block/backward:2", "causal") == (4 + 3, 6 + 4)
+    assert cost("inter-stack/backward:1", "inter-stack/backward:2") == (4 + 1 + 2, 5 + 6)
+
+
+@pytest.mark.long
+def test_caches_of_a_sweep_with_architectures_are_those_of_extractions(texts: list[str], tmp_path: Path) -> None:
+    decoder, plans = make_decoder(), ("causal", *ARCHITECTURES[:6])
+    for plan, cache in zip(plans, sweep(decoder, texts, tmp_path / "together", plans), strict=True):
+        spec = ExtractionSpec(plan=plan, poolings=SPEC.poolings)
+        alone = extract_latents(decoder, texts, spec=spec, folder=tmp_path / "alone")
+        assert cache.identity == alone.identity
+        torch.testing.assert_close(
+            cache.gather(cache.rows_of(texts), "mean"), alone.gather(alone.rows_of(texts), "mean"), atol=1e-5, rtol=1e-5
+        )

@@ -226,5 +226,4 @@ def test_an_encoder_for_either_kind_of_text(decoder: Decoder) -> None:
     assert isinstance(make_encoder(decoder, spec, has_words=False), TextEncoder)
     windows = ExtractionSpec(template=InputTemplate(on_long="windows"))
     assert isinstance(make_encoder(decoder, windows, has_words=True), WordEncoder)
-    with pytest.raises(InputError, match="on_long is 'windows', but these are plain texts"):
-        make_encoder(decoder, windows, has_words=False)
+    assert isinstance(make_encoder(decoder, windows, has_words=False), TextEncoder)

@@ -1,7 +1,12 @@
-"""Shell completion: what bash offers once the script is read."""
+"""Shell completion: what bash and zsh offer once the script is read."""
 
+import os
+import pty
+import select
 import shutil
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +16,7 @@ from probes.cli.table import COMMANDS
 from probes.heads.registry import HEADS
 from probes.tasks.table import TASKS
 
-BASH = shutil.which("bash")
+BASH, ZSH = shutil.which("bash"), shutil.which("zsh")
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +58,43 @@ def test_bash_offers(script: str, line: str, expected: list[str]) -> None:
     assert offers(script, line) == expected
 
 
+def read_until(terminal: int, wanted: str) -> str:
+    """Read what a terminal shows until it shows something, for ten seconds at most."""
+    shown, last = "", time.monotonic() + 10
+    while wanted not in shown and select.select([terminal], [], [], max(0.0, last - time.monotonic()))[0]:
+        shown += os.read(terminal, 4096).decode(errors="replace")
+    return shown
+
+
+@pytest.mark.skipif(ZSH is None, reason="zsh is not there")
+def test_zsh_completes_what_is_typed_before_a_tab(tmp_path: Path) -> None:
+    """In a terminal, by a zsh whose only settings are the script."""
+    (tmp_path / ".zshrc").write_text(f"{write_script('zsh')}PS1='ready> '\nunsetopt zle_bracketed_paste\n")
+    (tmp_path / "some.h5").touch()
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [str(ZSH), "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, start_new_session=True,
+        env={**os.environ, "ZDOTDIR": str(tmp_path), "TERM": "dumb"},
+    ) as shell:  # fmt: skip
+        try:
+            assert "not found" not in read_until(ours, "ready> ")
+            for typed, expected in (
+                ("icecore pre", "icecore predict "),
+                ("icecore run --task.name wor", "words-sample"),
+                ("icecore sweep --extraction.plan nosink", "nosink-bidirectional"),
+                ("icecore inspect so", "icecore inspect some.h5"),  # a file
+            ):
+                os.write(ours, f"\x15{typed}\t\t".encode())  # the line before is taken away
+                assert expected in read_until(ours, expected)
+        finally:
+            shell.kill()
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_the_script_is_registered_and_may_be_read_by_zsh(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "zsh"]) == 0
     out = capsys.readouterr().out
-    assert "bashcompinit" in out.splitlines()[1]
+    assert "bashcompinit" in out.splitlines()[2]
     assert out.endswith("complete -o default -F _icecore icecore\n")
-    assert out.split("\n", 2)[2] == write_script("bash").split("\n", 1)[1]
+    assert out.split("\n", 3)[3] == write_script("bash").split("\n", 1)[1]

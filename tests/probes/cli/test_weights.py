@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from probes.cli.main import main
 from probes.cli.parsing import read_config
 from probes.runs.config import RunConfig
 from probes.runs.finished import _read_decoder
+from probes.runs.finished import read_config as read_run_config
 from tests.extract.tiny_decoders import save_decoder
 
 MERGE = "[{name: one, weight: 0.5}, {name: other, weight: 0.5, adapter: mine}]"
@@ -30,7 +32,7 @@ def test_weights_of_two_checkpoints_are_compared(
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_a_merge_is_read_and_written_only_where_there_is_one() -> None:
+def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> None:
     config = read_config([("decoder.merge", MERGE)])
     assert [(part.name, part.weight, part.adapter) for part in config.decoder.merge] == [
         ("one", 0.5, None), ("other", 0.5, "mine"),
@@ -39,6 +41,8 @@ def test_a_merge_is_read_and_written_only_where_there_is_one() -> None:
     assert written["name"] == "0.5*one+0.5*other+mine"
     assert _read_decoder(written) == config.decoder
     assert "merge" not in RunConfig().to_dict()["decoder"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.to_dict()))
+    assert read_run_config(tmp_path) == config
 
 
 @pytest.mark.parametrize(

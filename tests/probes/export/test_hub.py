@@ -15,6 +15,7 @@ from extract.errors import CacheError, ConfigError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
 from probes.export import PairScorer, push_run, stage_run
+from probes.export import hub as hub_module
 from probes.runs.loaded import load_run
 from tests.probes.finished_run import Finished
 
@@ -68,22 +69,43 @@ def test_the_card_has_metadata_and_shows_how_to_load(finished: Finished, tmp_pat
     assert metadata["library_name"] == "icecore"
     assert "pairs" in metadata["tags"]
     assert 'icecore.load_run(snapshot_download("me/tiny"))' in card
-    assert (finished.folder / "summary.md").read_text("utf-8").strip() in card
+    assert (tmp_path / "staged" / "summary.md").read_text("utf-8").strip() in card
     assert not (tmp_path / "staged" / "caches").exists()
 
 
+HOME = "/".join(["", "home", "me", "data.csv"])
+
+
 @pytest.mark.parametrize(
-    ("text", "what"), [("hf_" + "a1B2" * 8, "a token"), ("/".join(["", "home", "me", "data.csv"]), "an absolute path")]
+    ("file", "text", "message"),
+    [
+        ("notes.md", "hf_" + "a1B2" * 8, r"'notes\.md' has a token of the hub in it"),
+        ("heads/notes.md", HOME, r"'heads/notes\.md' has the absolute path .*data\.csv' in it, and a digest"),
+    ],
 )
-def test_what_is_private_is_not_sent(finished: Finished, tmp_path: Path, hub: Hub, text: str, what: str) -> None:
+def test_what_is_private_is_not_sent(
+    finished: Finished, tmp_path: Path, hub: Hub, file: str, text: str, message: str
+) -> None:
     run = tmp_path / "tiny"
     shutil.copytree(finished.folder, run)
-    (run / "notes.md").write_text(f"See {text}.")
-    with pytest.raises(ConfigError, match=rf"'notes\.md' has {what} in it") as caught:
+    (run / file).write_text(f"See {text}.")
+    with pytest.raises(ConfigError, match=message) as caught:
         push_run(run, "me/tiny", has_cache=False)
-    assert ("hf_" in str(caught.value)) is False
+    assert "a1B2" not in str(caught.value)
     assert not hub.calls
     assert not list(tmp_path.glob(".push-*"))
+
+
+def test_absolute_paths_are_shortened_and_scores_sealed_again(finished: Finished, tmp_path: Path) -> None:
+    whole = str(finished.base)
+    assert whole in (finished.folder / "scores.json").read_text("utf-8"), "the run names no absolute path"
+    stage_run(finished.folder, tmp_path / "staged", has_cache=False)
+    for path in (tmp_path / "staged").rglob("*"):
+        if path.is_file():
+            assert whole not in path.read_text("utf-8", errors="replace"), path
+    assert "pairs.tsv" in (tmp_path / "staged" / "scores.json").read_text("utf-8")
+    assert load_run(tmp_path / "staged").best == load_run(finished.folder).best
+    assert whole in (finished.folder / "scores.json").read_text("utf-8"), "the run itself was changed"
 
 
 def test_a_push_makes_a_private_repository_and_sends_everything(finished: Finished, hub: Hub, tmp_path: Path) -> None:
@@ -130,12 +152,16 @@ def test_nothing_is_sent_without_a_repository(
         stage_run(tmp_path, tmp_path / "other")
 
 
-def test_a_run_whose_cache_is_gone_can_be_sent_without_it(finished: Finished, tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "tiny"
-    shutil.copytree(finished.folder, run)
-    with pytest.raises(CacheError, match="is not in"):
-        stage_run(run, tmp_path / "staged")
-    assert stage_run(run, tmp_path / "staged", has_cache=False)
+def test_a_run_whose_cache_is_gone_can_be_sent_without_it(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: Path) -> LatentCache:
+        raise CacheError("it is not there")
+
+    monkeypatch.setattr(hub_module, "find_cache_of_run", gone)
+    with pytest.raises(CacheError, match="not there"):
+        stage_run(finished.folder, tmp_path / "staged")
+    assert stage_run(finished.folder, tmp_path / "staged", has_cache=False)
 
 
 def test_a_pair_scorer_predicts_and_ranks_as_a_cross_encoder(finished: Finished) -> None:

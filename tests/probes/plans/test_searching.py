@@ -169,8 +169,8 @@ def test_what_cannot_be_searched_is_told_before_anything_is_computed(folder: Pat
         run_search(config, plans, strategy="halving", budget=25.0)
     with pytest.raises(ConfigError, match=r"leaves \d+ rows per split .* at least 16 are needed"):
         run_search(config, plans, strategy="halving", budget=0.1)
-    with pytest.raises(ConfigError, match="the plan 'extend/backward:1' cannot be part of a sweep"):
-        run_search(config, [parse_plan("extend/backward:1")], strategy="halving")
+    with pytest.raises(ConfigError, match="the plan 'causal~kv1-1' cannot be part of a sweep"):
+        run_search(config, [parse_plan("causal~kv1-1")], strategy="halving")
 
 
 @pytest.mark.parametrize("name", ["class-sample", "sts-sample", "words-sample", "number-sample"])
