@@ -1,4 +1,7 @@
-"""A linear readout of any set of layers, refitted for each: ridge regression from sums that are taken once."""
+"""A linear readout of any set of layers, refitted for each: ridge regression from sums that are taken once.
+
+Classes are read by penalised discriminant analysis, which is ridge regression on their indicators and a rule.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +19,8 @@ from probes.layers.rows import LayerRows
 FOLDS = 5
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Penalties per row of train, on features of variance 1."""
+RANK = 1e-8
+"""Share of the largest variance below which a direction within classes has none."""
 AT_ONCE = 1 << 27
 """Outputs in memory at once."""
 
@@ -109,7 +114,8 @@ class Readout:
         weight = _solve(
             self.gram[np.ix_(index, index)], self.cross[index], self._times(penalty or self.penalty(layers))
         )
-        return np.asarray(self.centre + self.scored[:, index] @ weight)
+        turn, shift = self._discriminant(weight, index)
+        return np.asarray(self.scored[:, index] @ (weight @ turn) + shift)
 
     def growing(self, order: Sequence[int]) -> list[Float[np.ndarray, "M K"]]:
         """Fit on the first layer of an order, on the first two, and so on; gives the outputs of each.
@@ -134,8 +140,28 @@ class Readout:
             for k, end in enumerate(ends):
                 if picked[k] == p:
                     weight = cho_solve((lower[:end, :end], True), crossed[:end])
-                    found[k] = np.asarray(self.centre + self.scored[:, index[:end]] @ weight)
+                    turn, shift = self._discriminant(weight, index[:end])
+                    found[k] = np.asarray(self.scored[:, index[:end]] @ (weight @ turn) + shift)
         return [found[k] for k in range(len(ends))]
+
+    def _discriminant(
+        self, weight: Float[np.ndarray, "d K"], index: np.ndarray
+    ) -> tuple[Float[np.ndarray, "K K"], Float[np.ndarray, " K"]]:
+        """Return what turns fitted indicators into scores of classes: a matrix and an offset.
+
+        The largest fitted indicator would never be a rare class. Discriminant analysis of the fitted indicators gives
+        each class its log-posterior under normal features of one covariance, penalised as the regression is (Hastie,
+        Buja and Tibshirani 1995). Numbers are left as they are.
+        """
+        if not self.rows.n_classes:
+            return np.eye(weight.shape[1]), self.centre
+        counts = np.bincount(self.rows.gold, minlength=self.rows.n_classes).astype(np.float64)
+        share = counts / counts.sum()
+        means = (self.cross[index].T @ weight) / np.maximum(counts, 1)[:, None]  # of the fitted indicators, by class
+        within = means.T @ (share[:, None] * (np.eye(len(share)) - means))
+        turn = np.linalg.pinv((within + within.T) / 2, rcond=RANK, hermitian=True) @ means.T
+        with np.errstate(divide="ignore"):
+            return turn, np.log(share) - 0.5 * (means.T * turn).sum(0)
 
     def _times(self, penalty: float) -> float:
         return penalty * len(self.rows.gold)
@@ -144,8 +170,10 @@ class Readout:
         """Fit on all layers once; what each layer adds can then be left out."""
         every = range(len(self.places))
         weight = _solve(self.gram, self.cross, self._times(self.penalty(every)))
+        turn, shift = self._discriminant(weight, self.columns(every))
+        weight = weight @ turn
         added = np.stack([self.scored[:, place] @ weight[place] for place in self.places])
-        return Joint(self.rows, added, self.centre)
+        return Joint(self.rows, added, shift)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,11 +10,16 @@ from probes.metrics.unit_scorer import class_scorer, correlation_scorer
 
 def planted_rows(
     signals: Sequence[float], *, n: int = 300, width: int = 6, n_classes: int = 0, copies: Sequence[int] = (),
-    seed: int = 0,
+    seed: int = 0, shares: Sequence[float] = (),
 ) -> LayerRows:  # fmt: skip
-    """Plant gold in layers: `signals` is how strongly each holds it; layers of `copies` are the first of them again."""
+    """Plant gold in layers: `signals` is how strongly each holds it; layers of `copies` are the first of them again.
+
+    `shares` are those of the classes, which are equal when empty.
+    """
     rng = np.random.default_rng(seed)
     gold = rng.integers(0, n_classes, 2 * n) if n_classes else rng.normal(size=2 * n)
+    if shares:
+        gold = rng.choice(n_classes, 2 * n, p=shares)
     shown = np.eye(n_classes)[gold] if n_classes else gold[:, None]
     latents = rng.normal(size=(len(signals), 2 * n, width)).astype(np.float32)
     for layer, signal in zip(latents, signals, strict=True):

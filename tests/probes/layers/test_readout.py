@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from extract.errors import HeadError
@@ -18,6 +19,25 @@ def test_a_readout_is_ridge_regression_of_standardised_features() -> None:
     train, scored = (np.concatenate(side, axis=1) for side in zip(*features, strict=True))
     ridge = Ridge(alpha=0.01 * len(rows.gold)).fit(train, rows.gold)
     assert np.allclose(readout.outputs([1, 2], 0.01)[:, 0], ridge.predict(scored), atol=1e-4)
+
+
+def test_classes_are_read_by_discriminant_analysis_so_that_rare_ones_are_found() -> None:
+    rows = planted_rows([1.2, 1.0], n=2000, n_classes=3, shares=(0.9, 0.06, 0.04))
+    readout = Readout.of(rows, components=6)
+    features = [reduce_layer(rows.features(k, True), rows.features(k, False), 6) for k in (0, 1)]
+    train, scored = (np.concatenate(side, axis=1) for side in zip(*features, strict=True))
+    oracle = LinearDiscriminantAnalysis().fit(train, rows.gold)
+    found = readout.outputs([0, 1], 1e-9)
+    assert np.allclose(found - found[:, :1], _log_odds(oracle, scored), atol=0.05)
+    assert (found.argmax(1) == oracle.predict(scored)).mean() > 0.999
+    indicators = Ridge(alpha=1e-6).fit(train, np.eye(3)[rows.gold]).predict(scored)
+    assert set(indicators.argmax(1)) == {0}  # why regression on indicators alone will not do
+    assert set(found.argmax(1)) == {0, 1, 2}
+
+
+def _log_odds(oracle: LinearDiscriminantAnalysis, scored: np.ndarray) -> np.ndarray:
+    scores = oracle.predict_log_proba(scored)
+    return np.asarray(scores - scores[:, :1])
 
 
 def test_the_error_is_that_of_rows_left_out() -> None:
