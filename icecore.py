@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LatentCache,
         MeanCache,
         MergePart,
+        RebaOptions,
         WordSpec,
         compare_weights,
         extract_latents,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
-    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "MergePart", "RunConfig",
+    "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "MergePart", "RebaOptions", "RunConfig",
     "StudyOptions", "WordSpec", "centres_of_gravity", "compare", "compare_at_layers", "compare_layers",
     "compare_weights", "cosine_with_gold", "expected_validation", "extract_latents", "join_words", "layers_across",
     "load_decoder", "load_head", "load_run", "load_scorer", "load_task", "measure_geometry", "pair_head",

@@ -36,7 +36,8 @@ def _draw_section(section: str, runs: Path) -> str:
     if not command or not pictures:
         return section
     folder, words = runs / pictures[0]["run"], command["words"].split()
-    where = ["--caches", str(runs.parent / "caches"), "--runs", str(runs)] if words[0] in ("run", "sweep") else []
+    has_folders = words[0] in ("run", "sweep", "fit")
+    where = ["--caches", str(runs.parent / "caches"), "--runs", str(runs)] if has_folders else []
     here = [str(runs / word.removeprefix("runs/")) if word.startswith("runs/") else word for word in words]
     if main([*here, *where]):
         raise SystemExit(f"icecore {command['words']} failed")
@@ -46,6 +47,7 @@ def _draw_section(section: str, runs: Path) -> str:
         write_file(PAGE.parent / picture[1], _in_few_colours(drawn))
     summary = folder / "summary.md"
     lead = summary.read_text(encoding="utf-8").split("\n\n")[1] if summary.is_file() else ""
+    lead = "" if lead.startswith("Command: ") else lead  # autoencoders alone are no result that sentences could sum up
     return COMMAND.sub(lambda found: found[1] + f"> {lead}\n\n" * bool(lead), section)
 
 

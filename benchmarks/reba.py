@@ -13,6 +13,7 @@ from extract.inputs.roles import TEXT
 from extract.inputs.tokenised import EncodedText
 from extract.masks.plan import CAUSAL
 from extract.wiring.capture import pool_batch
+from extract.wiring.interface import wired
 from extract.wiring.probe_rows import probe_ids
 
 TOKENS = (512, 1024)  # of a row, both copies together
@@ -33,11 +34,11 @@ def compare_reba(decoder: Decoder, *, repeats: int) -> tuple[list[Comparison], d
             def once() -> None:
                 pool_batch(decoder, batch, poolings=poolings, layers=decoder.layers)
 
-            def wired() -> None:
+            def watched() -> None:
                 with wired(decoder.module, decoder.blocks, causal, family=decoder.description.family):
                     once()
 
-            return wired if poolings[0].startswith("reba") else once
+            return watched if poolings[0].startswith("reba") else once
 
         plain, reba = run(("mean", "last")), run(("reba-mean", "reba-last"))
         plain()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from extract.inputs.joined import join_words as join_words
     from extract.inputs.template import InputTemplate as InputTemplate
     from extract.masks.kinds import register_mask as register_mask
+    from extract.poolings.reba_options import RebaOptions as RebaOptions
     from extract.poolings.table import register_pooling as register_pooling
     from extract.poolings.table import register_word_pooling as register_word_pooling
     from extract.run.runner import extract_latents as extract_latents
@@ -35,6 +36,7 @@ _HOMES = {
     "LatentCache": "extract.store.cache",
     "MergePart": "extract.decoders.spec",
     "MeanCache": "extract.store.mean",
+    "RebaOptions": "extract.poolings.reba_options",
     "WordSpec": "extract.run.spec",
     "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",

@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from typing import Any
 
 from extract.errors import UnknownNameError, unknown_name
 from extract.masks.kinds import KINDS, parse_kind
@@ -217,7 +218,8 @@ def parse_plan(text: str) -> MaskPlan:
             raise _refuse(
                 text, f"has the tail {tail!r} and the architecture {plan.architecture!r}, which do not go together"
             )
-        plan = replace(plan, **{field: value})
+        changed: dict[str, Any] = {field: value}
+        plan = replace(plan, **changed)
     return plan
 
 

@@ -1,17 +1,13 @@
 """Poolings of users: guarded, so that a wrong one is one sentence, and tried for padding before an extraction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from extract.errors import InputError, first_line
-from extract.inputs.batching import collate
-from extract.inputs.tokenised import EncodedText, label_text
-from extract.poolings.pages import CPU
-from extract.poolings.pooling import index_batch, index_rows
-from extract.poolings.table import find_token_set
+from extract.poolings.pooling import index_batch
 
 
 def pool_guarded(noun: str, name: str, function: Callable[[Tensor, Any], Tensor], hidden: Tensor, index: Any) -> Tensor:
@@ -52,19 +48,4 @@ def require_no_padding(poolings: Mapping[str, Callable[[Tensor, Any], Tensor]], 
                 raise InputError(
                     f"your pooling {name!r} gives a text another vector beside a longer one: it reads padding; weigh "
                     "tokens by index.weights, which are zero there."
-                )
-
-
-def require_tokens(
-    rows: Sequence[EncodedText], texts: Sequence[str], poolings: Sequence[str], *, first_index: int = 0
-) -> None:
-    """Refuse rows in which a pooling of a set of tokens finds none: `InputError` names pooling and text."""
-    sets = {name: found for name in poolings if (found := find_token_set(name))}
-    for row in rows if sets else ():
-        index = index_rows(collate([row], [0]), CPU)
-        for name, (select, argument) in sets.items():
-            if not select(index, argument).any():
-                text = label_text(texts[row.index - first_index], row.index)
-                raise InputError(
-                    f"the pooling {name!r} finds no such token in {text}; choose another, or leave it out."
                 )

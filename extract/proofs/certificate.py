@@ -88,6 +88,12 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     for position, layer in enumerate(decoder.layers):
         # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
         # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
+        is_copied = plan.prepend is not None and plan.prepend[0] <= position <= plan.prepend[1]
+        if is_copied and not torch.equal(moved[position, PLACEHOLDER], moved[position, -1]):
+            raise CertificateError(
+                f"the plan {plan.text!r} did not take effect: the placeholder of {layer} does not hold the last "
+                f"token's state. The family {decoder.description.family!r} cannot be extracted under this plan."
+            )
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
         if wiring is None or plan.is_untouched:  # its windows may be unknown: neighbours are required

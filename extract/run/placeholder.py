@@ -31,7 +31,7 @@ def prepending(encode: Callable[..., list[EncodedText]], tokenizer: "PreTrainedT
 def _place(row: EncodedText, tokenizer: "PreTrainedTokenizerBase") -> int:
     text = np.flatnonzero(row.copies)
     place = int(text[0]) if len(text) else 0
-    is_quoted = place > 0 and tokenizer.decode([int(row.ids[place - 1])]).strip() in QUOTES
+    is_quoted = place > 0 and str(tokenizer.decode([int(row.ids[place - 1])])).strip() in QUOTES
     return place - is_quoted
 
 

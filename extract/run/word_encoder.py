@@ -18,8 +18,8 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import DroppedCharacters, EncodedText, TokenisedText, Tokeniser, WordColumns
 from extract.inputs.windows import lay_windows
-from extract.poolings.guard import require_tokens
 from extract.poolings.joining import require_joinable
+from extract.poolings.presence import require_tokens
 from extract.poolings.table import find_token_set
 from extract.run.placeholder import prepending
 from extract.run.spec import ExtractionSpec, WordSpec

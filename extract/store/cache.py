@@ -233,7 +233,8 @@ class LatentCache:
             UnknownNameError: A layer or pooling this cache does not have.
             CacheError: A range that is not inside the cache, or layers that differ in width.
         """
-        self._check_range(start, stop)
+        if not 0 <= start <= stop <= self._n_places:
+            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
         names = select_from(layers, self.layers)
         shape = (len(names), stop - start, self.width_of(names))
         found = torch.empty(shape, dtype=torch.float32) if out is None else out
@@ -243,13 +244,17 @@ class LatentCache:
                 "contiguous."
             )
         for slot, name in zip(found, names, strict=True):
-            if self.storage_dtype == "float32":
-                self._file.read_into(slot.numpy(), self._array(name, pooling), start)
-            else:
-                raw = np.empty(shape[1:], STORAGE_DTYPES[self.storage_dtype])
-                self._file.read_into(raw, self._array(name, pooling), start)
-                slot.copy_(self._torch(raw))
+            self._fill(slot, name, pooling, start)
         return found
+
+    def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
+        """Read the latents of one layer from `start` on into memory."""
+        if self.storage_dtype == "float32":
+            self._file.read_into(slot.numpy(), self._array(layer, pooling), start)
+        else:
+            raw = np.empty(tuple(slot.shape), STORAGE_DTYPES[self.storage_dtype])
+            self._file.read_into(raw, self._array(layer, pooling), start)
+            slot.copy_(self._torch(raw))
 
     def rows_of(self, texts: Sequence[str]) -> Int[Tensor, " B"]:
         """Find the rows of texts, which may repeat, by their digests.
@@ -392,10 +397,6 @@ class LatentCache:
     @cached_property
     def _lookup(self) -> RowLookup:
         return RowLookup(self._file)
-
-    def _check_range(self, start: int, stop: int) -> None:
-        if not 0 <= start <= stop <= self._n_places:
-            raise CacheError(f"range {start}-{stop} is outside this cache; allowed: within 0-{self._n_places}.")
 
     def _check_places(self, places: NDArray[Any]) -> Int[Tensor, " B"]:
         noun = "word" if self.is_words else "row"

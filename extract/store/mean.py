@@ -105,19 +105,13 @@ class MeanCache(LatentCache):
         names = select_from(layers, self.layers)
         for name in names:
             self._array(name, pooling)  # one that is not there is refused by this cache's own names
-        total = torch.zeros(len(names), len(index), self.width)
+        total = torch.zeros(len(names), len(index), self.width_of(names))
         for part, places in zip(self.parts, self._places, strict=True):
             total += part.gather(places[index], pooling, layers=names)
         return total / len(self.parts)
 
-    def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",
-        out: Float[Tensor, "L B D"] | None = None,
-    ) -> Float[Tensor, "L B D"]:  # fmt: skip
-        """Read the means of consecutive latents; arguments and errors as of `LatentCache.read`."""
-        self._check_range(start, stop)
-        found = self.gather(np.arange(start, stop), pooling, layers=layers)
-        return found if out is None else out.copy_(found)
+    def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:
+        slot.copy_(self.gather(np.arange(start, start + len(slot)), pooling, layers=[layer])[0])
 
     @property
     def word_flags(self) -> UInt8[np.ndarray, " W"]:

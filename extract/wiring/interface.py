@@ -56,9 +56,9 @@ class AttentionCall:
     def weights_by_key_head(self) -> Iterator[Float[Tensor, "B Q T T"]]:
         """Compute the weights of the heads that share a key head, one such group after the other."""
         scaling, softcap, sinks = (self.options.get(name) for name in ("scaling", "softcap", "s_aux"))
-        n_heads = self.query.shape[1] // self.key.shape[1]
-        for group, query in enumerate(self.query.split(n_heads, dim=1)):
-            own_sinks = None if sinks is None else sinks.split(n_heads)[group]
+        n_groups = self.key.shape[1]
+        for group, query in enumerate(self.query.chunk(n_groups, dim=1)):
+            own_sinks = None if sinks is None else sinks.chunk(n_groups)[group]
             key = self.key[:, group : group + 1]
             yield attention_weights(query, key, mask=self.mask, scaling=scaling, softcap=softcap, sinks=own_sinks)
 

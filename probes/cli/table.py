@@ -6,7 +6,19 @@ from extract.masks.plan import parse_plan
 from probes.cli.arguments import Argument, Command
 from probes.report.figures.formats import FORMATS, figure_formats
 
-LISTED = ("decoders", "plans", "masks", "poolings", "templates", "tasks", "corpora", "heads", "losses", "instructions")
+LISTED = (
+    "decoders",
+    "plans",
+    "masks",
+    "poolings",
+    "layers",
+    "templates",
+    "tasks",
+    "corpora",
+    "heads",
+    "losses",
+    "instructions",
+)
 """Tables of `icecore list`."""
 SHELLS = ("bash", "zsh")
 EXPORTS = ("parquet", "arrow", "safetensors", "sentence-transformers")

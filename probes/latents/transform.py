@@ -102,7 +102,7 @@ def fit_transform(
         HeadError: Fewer than two rows, a latent that is not finite, or more components than vary.
     """
     if name == "none":
-        return no_transform(len(channels.names), cache.width)
+        return no_transform(len(channels.names), cache.width_of(channels.layers))
     chunks = torch.unique(rows).split(CHUNK_ROWS)
     if sum(map(len, chunks)) < 2:
         raise HeadError(f"transform {name!r} is fitted on {sum(map(len, chunks))} texts; give at least 2.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from extract.decoders.spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
+from extract.poolings.reba_options import RebaOptions
 from extract.run.spec import ExtractionSpec
 from probes.fitting.loggers import check_loggers
 from probes.fitting.protocols import find_protocol
@@ -198,7 +199,7 @@ class RunConfig:
         """Return the whole configuration as plain values."""
         values: dict[str, Any] = _plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
-        if self.extraction.reba == ExtractionSpec().reba:  # records of old have no such field
+        if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]
         return values | {"extraction": extraction}
 

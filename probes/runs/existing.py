@@ -1,7 +1,7 @@
 """Caches that are there already: finding that of a configuration, and making a configuration say what one holds."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from extract.files import read_file
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
 from extract.own.names import describe_own
+from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import select_word_poolings
 from extract.run.runner import own_names
 from extract.run.spec import ExtractionSpec, WordSpec
@@ -117,6 +118,7 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
     words: dict[str, Any] = {} if cache.is_words else {"poolings": cache.poolings}
     spec = ExtractionSpec(
         plan=identity["plan"], template=InputTemplate.from_dict(template), layers=tuple(cache.layers),
+        reba=RebaOptions(**identity.get("reba", {})),
         storage_dtype=identity["storage_dtype"], batch_tokens=config.extraction.batch_tokens, **words,
         words=WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"])
         if cache.is_words else config.extraction.words,
@@ -156,14 +158,18 @@ def show_as(cache: LatentCache, spec: ExtractionSpec) -> LatentCache | None:
         key: each["sha256"]
         for key, each in describe_own(own_names(spec.mask_plan, poolings, poolings if cache.is_words else None)).items()
     }
-    found.append({key: digest for key, digest in identity.get("own", {}).items() if key in own})
-    wanted.append(own)
+    reba = asdict(spec.reba) if REBA & set(poolings) else {}
+    widths = {layer: width for layer, width in identity.get("widths", {}).items() if layer in layers}
+    found += [{key: digest for key, digest in identity.get("own", {}).items() if key in own}]
+    found += [identity.get("reba", {}) if reba else {}]
+    wanted += [own, reba]
     if found != wanted or not (set(layers) <= set(cache.layers) and set(poolings) <= set(cache.poolings)):
         return None
     part: dict[str, Any] = {"poolings": list(poolings)}
     words = {"words": {**identity["words"], **part}} if cache.is_words else part
-    rest = {key: value for key, value in identity.items() if key != "own"}
-    return cache.shown_as({**rest, "layers": list(layers), **words, **({"own": own} if own else {})})
+    rest = {key: value for key, value in identity.items() if key not in ("own", "reba", "widths")}
+    further = {key: value for key, value in {"own": own, "reba": reba, "widths": widths}.items() if value}
+    return cache.shown_as({**rest, "layers": list(layers), **words, **further})
 
 
 def _template_of(cache: LatentCache) -> dict[str, Any]:

@@ -157,8 +157,7 @@ def read_config(folder: Path) -> RunConfig:
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:
     """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
     parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
-    reba = {"reba": RebaOptions(**values["reba"])} if "reba" in values else {}
-    return ExtractionSpec(**{**_tuples(values), **parts, **reba})
+    return ExtractionSpec(**{**_tuples(values), **parts, "reba": RebaOptions(**values.get("reba", {}))})
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
 from extract.inputs.tokenised import EncodedText, WordColumns
 from extract.poolings.pooling import index_rows
+from extract.poolings.reba import backward_weights
+from extract.poolings.reba_options import REBA
 from extract.poolings.table import POOLINGS, WORD_POOLINGS, find_pooling
 from extract.poolings.word_pooling import index_words
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
@@ -52,7 +54,12 @@ def copy_of(name: str) -> int:
 def pool(name: str, rows: list[Tensor], items: list[EncodedText], *, side: Side = "right", width: int = 0) -> Tensor:
     """Pool rows as one batch."""
     batch = collate(items, range(len(items)), side=side, width=width)
-    pooled: Tensor = find_pooling(name)(lay(rows, batch), index_rows(batch, torch.device("cpu")))
+    index = index_rows(batch, torch.device("cpu"))
+    if name in REBA:  # every token attends to itself and earlier ones alike
+        rank = (batch.copies > 0).cumsum(1)
+        sees = (rank.unsqueeze(2) >= rank.unsqueeze(1)).float() / rank.clamp(min=1).unsqueeze(2)
+        index = replace(index, reba=backward_weights(sees, batch.copies))
+    pooled: Tensor = find_pooling(name)(lay(rows, batch), index)
     return pooled
 
 
@@ -61,7 +68,11 @@ def pool_words(name: str, rows: list[Tensor], items: list[EncodedText], *, side:
     batch = collate(items, range(len(items)), side=side, width=9)
     assert batch.words is not None
     hidden = lay(rows, batch).nan_to_num(nan=1e30)  # words never read padding; a sum that did would show
-    pooled: Tensor = WORD_POOLINGS[name][0](hidden, index_words(batch.words, torch.device("cpu")))
+    index = index_words(batch.words, torch.device("cpu"))
+    if name in REBA:  # every token attends to itself alone
+        alone = torch.eye(9).expand(len(rows), 9, 9)
+        index = replace(index, reba=backward_weights(alone, batch.copies))
+    pooled: Tensor = WORD_POOLINGS[name][0](hidden, index)
     return pooled
 
 

@@ -43,6 +43,12 @@ def _poolings() -> list[tuple[str, str]]:
     return [*rows, *((f"words: {name}", text) for name, text in words.items())]
 
 
+def _layers() -> list[tuple[str, str]]:
+    from extract.decoders.layers import GROUPS, TAPS
+
+    return [*GROUPS.items(), *((f"block_07.{tap}", f"of the seventh block {what}") for tap, what in TAPS.items())]
+
+
 def _templates() -> list[tuple[str, str]]:
     from extract.inputs.named_templates import SETS, TEMPLATES
 
@@ -102,6 +108,7 @@ TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "plans": _plans,
     "masks": _masks,
     "poolings": _poolings,
+    "layers": _layers,
     "templates": _templates,
     "tasks": _tasks,
     "corpora": _corpora,

@@ -223,7 +223,7 @@ class _Trial:
 
     def parts(self, split: str) -> Iterator[Channels]:
         """Cut the channels into stretches that fit in memory, bottom up."""
-        task, width = self.setting.task, self.setting.cache.width
+        task, width = self.setting.task, self.setting.cache.width_of(self.channels.layers)
         n_rows = sum(len(x) for x in task.marked(split)) if task.kind == "odd-one-out" else len(task.rows(split))
         n_others = min(max(n_rows, len(getattr(task, "corpus", ()))), BLOCK)
         for pooling in self.channels.poolings:
@@ -234,7 +234,7 @@ class _Trial:
         """Fit a transform on the texts that the task has for it."""
         cache = self.setting.documents or self.setting.cache
         if name == "none":
-            return no_transform(len(channels.names), cache.width)
+            return no_transform(len(channels.names), cache.width_of(channels.layers))
         rows = rows_of(cache, self.setting.task.fit_texts())
         return fit_transform(name, cache, rows, channels=channels, options=self.options)
 

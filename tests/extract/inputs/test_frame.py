@@ -91,6 +91,16 @@ def test_roles_and_copies_are_those_of_the_characters(
     assert set(numbers) >= set(range(1, n_copies + 1))
 
 
+def test_a_token_across_a_border_is_text_of_the_first_copy_it_touches() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([":T", "se!", "seT"])
+    row = encode("The mouse", tokenizer=tokenizer, instruction="Say:", joiner="", suffix="!", repeat=2)
+    found = {tokenizer.decode([i]): (r, c) for i, r, c in zip(row.ids, row.roles, row.copies, strict=True)}
+    assert found[":T"] == (TEXT, 1)
+    assert found["seT"] == (TEXT, 1)
+    assert found["se!"] == (TEXT, 2)
+
+
 def test_copies_may_tokenise_differently() -> None:
     row = encode("mouse under", repeat=2)
     first, second = (row.ids[row.copies == copy].tolist() for copy in (1, 2))

@@ -119,7 +119,9 @@ def test_rules_that_changed_are_versioned_and_no_others(text: str, rules: dict[s
 
 @pytest.mark.parametrize("form", PLANS)
 def test_every_form_of_the_table_is_a_plan(form: str) -> None:
-    names = {"K-K0": "3", "KIND": "backward", "K0": "2", "K": "4", "A-B": "1-2", "N@I": "3@1", "PLAN": "causal"}
+    names = {
+        "K-K0": "3", "KIND": "backward", "K0": "2", "K": "4", "A-B": "1-2", "N@I": "3@1", "PLAN": "causal", "SEED": "7",
+    }  # fmt: skip
     text = re.sub("|".join(names), lambda found: names[found[0]], form.replace("...", "causal"))
     assert parse_plan(text).text == text
 
@@ -147,9 +149,12 @@ def test_every_form_of_the_table_is_a_plan(form: str) -> None:
         ("extra/[causal]", "must give the architecture 'extra' one kind with a count"),
         ("extra/backward:1+causal:1", "must give the architecture 'extra' one kind with a count"),
         ("extra/bakward:1", "'bakward': did you mean 'backward'"),
-        ("causal~skip", "the mask plan 'causal~skip' ends in 'skip', which is not a skip; write ~skip3@10"),
-        ("causal~skip0@2", "ends in 'skip0@2', which is not a skip"),
-        ("causal~", "ends in '', which is not a skip"),
+        (
+            "causal~skip",
+            "the mask plan 'causal~skip' ends in 'skip', which is no skip, tp or kv; write ~skip3@10, ~tp1-6",
+        ),
+        ("causal~skip0@2", "ends in 'skip0@2', which is no skip, tp or kv"),
+        ("causal~", "ends in '', which is no skip, tp or kv"),
     ],
 )
 def test_a_text_that_is_no_plan_is_refused(text: str, message: str) -> None:

@@ -12,8 +12,8 @@ from extract.inputs.batching import collate
 from extract.inputs.roles import INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
 from extract.inputs.template import InputTemplate
 from extract.inputs.tokenised import EncodedText
-from extract.poolings.guard import require_tokens
 from extract.poolings.pooling import index_rows
+from extract.poolings.presence import require_tokens
 from extract.poolings.table import find_pooling, select_poolings
 from extract.run.spec import ExtractionSpec, WordSpec
 

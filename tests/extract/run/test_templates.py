@@ -198,6 +198,7 @@ def test_a_mean_is_that_of_its_parts_text_by_text(decoder: Decoder, meant: tuple
         torch.testing.assert_close(cache.read(0, len(cache), pooling), whole)
         out = torch.empty(1, 3, cache.width)
         assert cache.read(2, 5, pooling, layers="block_02", out=out) is out
+        assert cache.storage_dtype == "float32"
         torch.testing.assert_close(out[0], cache.layer("block_02", pooling)[2:5])
     spec = ExtractionSpec(template=MEANT, poolings=("last", "mean"))
     in_memory = embed_texts(decoder, SENTENCES, spec=spec)
@@ -235,6 +236,8 @@ def test_a_mean_refuses_what_it_does_not_hold(meant: tuple[MeanCache, Path]) -> 
         cache.gather([0], "first")
     with pytest.raises(CacheError, match="range 3-99 is outside this cache"):
         cache.read(3, 99, "last")
+    with pytest.raises(CacheError, match=r"the memory to fill is \(1, 2, 32\) torch.float32; needed: \(1, 3, 32\)"):
+        cache.read(0, 3, "last", layers="block_02", out=torch.empty(1, 2, 32))
     with pytest.raises(CacheError, match="row 99 is outside this cache"):
         cache.gather([99], "last")
     with pytest.raises(CacheError, match="there are no caches to take the mean of"):

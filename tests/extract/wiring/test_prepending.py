@@ -22,6 +22,7 @@ from extract.run.runner import describe_extraction
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.run.word_encoder import make_encoder
 from extract.wiring.applied import draw_placeholder, plan_in_force
+from extract.wiring.attention import prefix_last
 from extract.wiring.capture import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, make_decoder, make_model, make_tokenizer
 
@@ -144,16 +145,15 @@ def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.M
         assert wiring is not None
         begin = wiring.begin
         monkeypatch.setattr(wiring, "begin", lambda *a, **k: begin(*a, **{**k, "last": k.get("placeholder")}))
-        with pytest.raises(CertificateError, match="ignores input"):
+        with pytest.raises(CertificateError, match="the placeholder of block_01 does not hold the last token's state"):
             check_influence(decoder, plan, n_rows=2, n_tokens=6)
 
 
 def test_certificates_find_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    from extract.wiring import interface
-
-    decoder, plan, right = make_decoder("llama"), parse_plan(KEYS), interface.prefix_last
+    decoder, plan, right = make_decoder("llama"), parse_plan(KEYS), prefix_last
     with plan_in_force(decoder, plan):
-        monkeypatch.setattr(interface, "prefix_last", lambda k, v, mask, last: right(k, v, mask, last - 1))
+        wrong = "extract.wiring.interface.prefix_last"
+        monkeypatch.setattr(wrong, lambda k, v, mask, last: right(k, v, mask, last - 1))
         with pytest.raises(CertificateError, match="did not take effect in block 2"):
             check_influence(decoder, plan, n_rows=2, n_tokens=6)
 
@@ -164,7 +164,7 @@ def test_the_placeholder_stands_before_the_quotation_mark_and_is_a_special() -> 
     (plain,) = make_encoder(decoder, spec_of("causal"), has_words=False)(TEXTS[:1])
     place = row.placeholder
     assert place is not None and row.roles[place] == SPECIAL and row.copies[place] == 0
-    assert decoder.tokenizer.decode(row.ids[place + 1]).strip() == '"' and row.copies[place + 2] == 1
+    assert str(decoder.tokenizer.decode(row.ids[place + 1])).strip() == '"' and row.copies[place + 2] == 1
     np.testing.assert_array_equal(np.delete(row.ids, place), plain.ids)
     assert row.last_column == plain.last_column + 1
     (bare,) = make_encoder(decoder, spec_of(TOKENS, InputTemplate()), has_words=False)(["Ice " * 90])
