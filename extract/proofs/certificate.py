@@ -59,7 +59,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
 
     Args:
         decoder: The decoder.
-        plan: The plan; blocks of a causal one are left to transformers and not looked at by themselves.
+        plan: The plan; blocks of an unwired decoder are left to transformers and not looked at by themselves.
         n_rows: Rows of a large batch of the extraction.
         n_tokens: Tokens of its longest row.
 
@@ -76,7 +76,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     wiring = wiring_of(decoder.blocks)
     windows: list[int | None] = [None] * n_blocks
     blocks: dict[str, Any] = {}
-    if wiring is not None and not plan.is_untouched:
+    if wiring is not None:
         require_attention(wiring, plan, family=decoder.description.family)
         prove = prove_scores if wiring.by_argument else prove_blocks
         blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
@@ -96,7 +96,7 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
             )
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
-        if wiring is None or plan.is_untouched:  # its windows may be unknown: neighbours are required
+        if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
             deaf = deaf.triu(-1).tril(1)
         elif wiring.silent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
             deaf = deaf.triu().tril()
