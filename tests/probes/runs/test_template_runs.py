@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extract.errors import CacheError
 from extract.inputs.template import InputTemplate
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
@@ -57,13 +56,6 @@ def test_a_run_reads_the_mean_of_several_templates(finished: Finished, tmp_path:
     assert config_of(other_config, found).extraction.template == config.extraction.template
     again = run(config, cache=found)
     assert again.folder == result.folder
-    scores = {name: head.scores for name, head in result.record.heads.items()}
-    assert {name: head.scores for name, head in again.record.heads.items()} == scores
-    one.path.unlink()
-    with pytest.raises(CacheError, match="0 caches in"):
-        find_cache_of(config, load_run_task(config))
-    with pytest.raises(CacheError, match=r"the cache '\S+' of the run '\S+' is not in"):
-        find_cache_of_run(result.folder, str(tmp_path / "caches"))
 
 
 def test_old_settings_are_written_as_before(finished: Finished) -> None:
