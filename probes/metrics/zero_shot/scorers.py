@@ -93,7 +93,7 @@ def cluster_scorer(
 
 def v_measure(counts: Float[np.ndarray, "*S K C"]) -> Float[np.ndarray, "*S"]:
     """Give the harmonic mean of homogeneity and completeness, from how many rows of a label are in a cluster."""
-    total = counts.sum((-2, -1))
+    total = np.asarray(counts.sum((-2, -1)))
     labels, clusters = _entropy(counts.sum(-1), total), _entropy(counts.sum(-2), total)
     mutual = labels + clusters - _entropy(counts.reshape(*counts.shape[:-2], -1), total)
     both = labels + clusters
@@ -101,5 +101,5 @@ def v_measure(counts: Float[np.ndarray, "*S K C"]) -> Float[np.ndarray, "*S"]:
 
 
 def _entropy(counts: NDArray[np.float64], total: NDArray[np.float64]) -> NDArray[np.float64]:
-    share = counts / np.asarray(total)[..., None]
+    share = counts / total[..., None]
     return np.asarray(-(share * np.log(np.where(share > 0, share, 1.0))).sum(-1))

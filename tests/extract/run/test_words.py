@@ -40,7 +40,7 @@ from tests.extract.tiny_decoders import (
 from tests.extract.word_tokenizers import word_tokenizer
 
 TOLERANCE = 1e-4
-ALL = tuple(name for name in WORD_POOLINGS if not name.startswith("echo"))  # others are in test_templates
+ALL = tuple(name for name in WORD_POOLINGS if not name.startswith(("echo", "reba")))  # see test_templates, test_fused
 SPEC = ExtractionSpec(words=WordSpec(poolings=ALL), batch_tokens=64)
 LONG = ExtractionSpec(
     words=WordSpec(poolings=ALL), batch_tokens=64, template=InputTemplate(max_tokens=9, on_long="windows")

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from extract.decoders.known import KNOWN_DECODERS
+from extract.decoders.layers import GROUPS
+from extract.inputs.named_templates import TEMPLATES
 from extract.masks.kinds import KINDS as MASK_KINDS
 from extract.masks.plan import PLANS
 from extract.poolings.table import POOLINGS, WORD_POOLINGS
@@ -32,7 +34,7 @@ NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS, "plans": PLANS, "masks": MASK_KINDS,
     "poolings": [*POOLINGS, *(f"words: {name}" for name in WORD_POOLINGS)],
     "tasks": TASKS, "corpora": [*CORPORA, "any task"], "heads": HEADS, "losses": LOSSES,
-    "instructions": INSTRUCTIONS,
+    "instructions": INSTRUCTIONS, "layers": GROUPS, "templates": TEMPLATES,
 }  # fmt: skip
 
 
@@ -291,7 +293,7 @@ def test_heads_and_corpora_are_listed_with_their_options(capsys: pytest.CaptureF
     out = " ".join(capsys.readouterr().out.split())
     for part in (
         "layer-cosine pairs: raw and standardised cosine of each layer; the best on validation is the score; options: "
-        "pooling, layers cosine-mlp",
+        "transform, components, shrinkage, pooling, layers cosine-mlp",
         "encoder_learning_rate, weight_decay, batch_size, max_epochs, patience, every, keep, pooling, layers",
         "logistic-probe classes:", "options: Cs, oversampling", "token-classifier words:",
         "autoencoder pretraining.autoencoder: layer-wise",

@@ -22,7 +22,7 @@ KEYS = (
     (r"^chosen\.[^.]+", "chosen.HEAD"),
     (r"versions\..+", "versions.PACKAGE"),
     (r"products\..+", "products.WHAT"),
-    (r"subsets\.[^.]+", "subsets.SUBSET"),
+    (r"(?<!_)subsets\.[^.]+", "subsets.SUBSET"),
     (r"baselines\.[^.]+", "baselines.BASELINE"),
     (r"autoencoders\.[^.]+", "autoencoders.POOLING"),
     (r"(size_against|quarters)\.[a-z_]+", r"\1.SIDE"),
@@ -87,7 +87,8 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     pairs = made_runs["pairs"]
     result = pairs.scores.heads["cosine-mlp"]
     subsets = {**result.extras["subsets"], "leaked": {"n": 30, "pearson": make_summary(0.5).to_dict()}}
-    scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets})
+    named = {"subsets": {"headlines": subsets["leaked"]}, "mean": {"pearson": 0.5}}
+    scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets, "named_subsets": named})
     runs = [each.scores for each in (scored, made_runs["classes"], made_runs["numbers"], made_runs["words"])]
     plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost={})]
     everything: list[Any] = [*runs, *plans, make_pretraining()]

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
@@ -49,7 +50,7 @@ def test_figures_show_something(finished: Finished) -> None:
 
 def test_scores_say_where_they_come_from(finished: Finished) -> None:
     scores = finished.scores
-    assert scores["command"] == f"icecore run {finished.config}"
+    assert scores["command"] == f"icecore run {os.path.relpath(finished.config)}"
     assert scores["versions"]["icecore"] == version("icecore")
     assert {"torch", "transformers", "lightning", "scipy", "numpy"} <= set(scores["versions"])
     assert scores["device"] == "cpu"
