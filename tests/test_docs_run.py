@@ -48,8 +48,8 @@ from tests.pages import (
 OWN_TEST = {"docs/cache_format.md"}
 """Pages with a test of their own."""
 REAL = ("README.md", "docs/cookbook/serving.md")
-LONG = ("docs/getting_started.md", *(f"docs/cookbook/{page}.md" for page in ("decoder", "own_parts", "texts", "words")))
-"""Pages whose code runs in the slower half of the suite."""
+OFTEN = ("README.md", "docs/concepts.md", "docs/exports.md")
+"""Pages whose code runs in the default suite; that of the others is `long`."""
 TRAINED = ("cosine-mlp", "siamese-cosine", "token-classifier")
 N_BLOCKS = 12  # of the stand-in; pages convert up to ten of them
 N_ROWS = 20  # of each split of a sample
@@ -62,9 +62,10 @@ def has_code(page: Path) -> bool:
 
 def pages_with_code() -> list[Any]:
     """Give the pages to run, as test parameters."""
-    marks = {name: [pytest.mark.long] for name in LONG}
     return [
-        pytest.param(page, id=name_of(page), marks=marks.get(name_of(page), [])) for page in PAGES if has_code(page)
+        pytest.param(page, id=name, marks=() if name in OFTEN else pytest.mark.long)
+        for page in PAGES
+        if has_code(page) and (name := name_of(page))
     ]
 
 

@@ -8,6 +8,8 @@ from benchmarks import memory
 from benchmarks.run import show
 from tests.extract.tiny_decoders import save_decoder
 
+pytestmark = pytest.mark.long
+
 
 def test_the_peak_counts_every_byte_an_extraction_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = str(save_decoder(tmp_path / "tiny-llama", max_position_embeddings=64))

@@ -73,7 +73,7 @@ class Trial:
         return [load_head(path.parent) for path in sorted((self.setting.folder / self.name).rglob("head.json"))]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=[*HEADS, *(pytest.param(case, marks=pytest.mark.long) for case in VARIANTS)])
 def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

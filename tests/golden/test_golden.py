@@ -39,7 +39,7 @@ from tests.golden.record import (
     write_golden,
 )
 
-OFTEN = ("pairs-mse", "classes", "words-pos", "sweep-pairs-all")
+OFTEN = ("classes", "sweep-pairs-all")
 """Cases of the default suite; the others are `long`."""
 MODES = ("", "exact", "write")
 SHOWN = 20

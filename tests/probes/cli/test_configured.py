@@ -56,6 +56,7 @@ def test_another_configuration_of_the_same_name_gets_its_own_folder(finished: Fi
     assert (other / "scores.json").is_file()
 
 
+@pytest.mark.long
 def test_figures_are_written_as_asked_for(
     finished: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,6 +224,7 @@ def test_a_signal_ends_a_command_with_130_and_a_sentence(
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_imports_shows_no_traceback(number: signal.Signals) -> None:
     code = (

@@ -24,6 +24,8 @@ from probes.report.scores import SCORES_SCHEMA
 from probes.runs.scorer import load_scorer
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
 
+pytestmark = pytest.mark.long
+
 TEXTS = [f"Snow of winter number {i} fell on the quiet harbour." for i in range(24)]
 AUTOENCODER = "{bottleneck: '4, upper half 6', max_epochs: 2, batch_size: 8}"
 HEADS = """{

@@ -15,6 +15,8 @@ from probes.fitting import loggers
 from probes.fitting.loggers import require_loggers, with_loggers
 from tests.probes.finished_run import Finished
 
+pytestmark = pytest.mark.long
+
 
 def log_epochs(folder: Path, names: tuple[str, ...], n_epochs: int = 3) -> list[tuple[int, int]]:
     """Report some epochs of two seeds; returns what the report behind the logs received."""

@@ -18,6 +18,8 @@ from tests.probes.heads.evaluating import make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
 
+pytestmark = pytest.mark.long
+
 
 def measure(cache: LatentCache, task: ClassTask, folder: Path, **more: Any) -> tuple[ViewCurve, ViewCurve]:
     setting = make_setting(cache, task, folder)

@@ -32,6 +32,7 @@ WEIGHTED = (
 REFUSED = dict.fromkeys(WEIGHTED, "SMOTE has no weighted form, so sample_weight is refused")
 
 
+@pytest.mark.long
 def test_scikit_learns_checks_of_an_oversampling_probe() -> None:
     """All but those of sample_weight, each of which meets the sentence that refuses it."""
     found = check_estimator(

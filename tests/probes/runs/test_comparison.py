@@ -19,6 +19,8 @@ from probes.metrics.spans import count_tag_spans, score_spans
 from probes.runs.comparison import compare
 from tests.probes.finished_run import Finished
 
+pytestmark = pytest.mark.long
+
 RNG = np.random.default_rng(0)
 
 

@@ -22,6 +22,8 @@ from tests.extract.tiny_decoders import make_decoder
 from tests.probes.finished_run import Finished, edit_scores
 from tests.probes.scored_runs import QUICK, by_sentence, predicted, run_class_pairs, run_classes, run_words
 
+pytestmark = pytest.mark.long
+
 LAYERS = ("embedding", "block_01", "block_02", "block_03", "final_norm")
 
 

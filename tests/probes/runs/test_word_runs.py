@@ -34,6 +34,8 @@ from probes.tasks.words.known import load_words_sample
 from probes.tasks.words.task import WordTask
 from tests.probes.finished_run import opening, require_opening
 
+pytestmark = pytest.mark.long
+
 QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 1, "learning_rate": 1e-2}
 LAYERS = ["embedding", "block_01", "block_02", "block_03", "final_norm"]
 SPLITS = ("train", "validation", "test")
