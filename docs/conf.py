@@ -48,11 +48,14 @@ default_role = "code"
 nitpicky = True
 nitpick_ignore_regex = [
     # Types of Python and of other libraries, known only where their inventories are fetched.
-    ("py:.*", r"(torch|numpy|np|pandas|pd|lightning|jaxtyping|collections|pathlib|typing|transformers)(\..*)?"),
+    (
+        "py:.*",
+        r"(torch|numpy|np|pandas|pd|lightning|datasets|jaxtyping|collections|pathlib|typing|transformers)(\..*)?",
+    ),
     (
         "py:.*",
         r"(Tensor|Float|Bool|Int|ndarray|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal"
-        r"|Table|ScreenTable)",
+        r"|Table|ScreenTable|SentenceTransformer|AbsEncoder)",
     ),
     ("py:.*", r"(tuple|dict|list)\[.*"),
     # Types inside the library that no page lists.

@@ -101,7 +101,7 @@ def run_mteb(
         report: Receives a line per score.
 
     Returns:
-        A row per task, split, pooling and layer: `task`, `type`, `split`, `plan`, `pooling`, `layer`, `metric`,
+        A row per task, split, pooling and layer, with the columns `task`, `type`, `split`, `plan`, `pooling`, `layer`, `metric`,
         `score` (mteb's main score), `revision`.
 
     Raises:
