@@ -50,8 +50,9 @@ nitpick_ignore_regex = [
     # Types of Python and of other libraries, known only where their inventories are fetched.
     (
         "py:.*",
-        r"(torch|numpy|np|pandas|pd|lightning|datasets|jaxtyping|collections|pathlib|typing|transformers)(\..*)?",
+        r"(torch|numpy|np|pandas|pd|lightning|jaxtyping|collections|pathlib|typing|transformers)(\..*)?",
     ),
+    ("py:.*", r"datasets\..*"),
     (
         "py:.*",
         r"(Tensor|Float|Bool|Int|ndarray|NDArray|Path|Sequence|Mapping|Iterable|Iterator|Callable|Any|Literal"

@@ -101,8 +101,8 @@ def run_mteb(
         report: Receives a line per score.
 
     Returns:
-        A row per task, split, pooling and layer, with the columns `task`, `type`, `split`, `plan`, `pooling`, `layer`, `metric`,
-        `score` (mteb's main score), `revision`.
+        A row per task, split, pooling and layer, with the columns `task`, `type`, `split`, `plan`, `pooling`,
+        `layer`, `metric`, `score` (mteb's main score) and `revision`.
 
     Raises:
         ConfigError: The extra is missing, or a task is unknown, cannot be loaded or fails.
