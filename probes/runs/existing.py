@@ -10,14 +10,15 @@ import yaml
 from extract.decoders.known import DECODER_ALIASES
 from extract.decoders.layers import select_layers
 from extract.decoders.spec import DecoderSpec
+from extract.digest import digest_rows
 from extract.errors import CacheError, ConfigError, HeadError, first_line
 from extract.files import read_file
-from extract.inputs.joined import JoinedText
+from extract.inputs.joined import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
 from extract.own.names import describe_own
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import select_word_poolings
-from extract.run.runner import own_names
+from extract.run.runner import own_names, unique_texts
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
@@ -47,6 +48,9 @@ def find_cache_of(config: RunConfig, source: Task | Corpus) -> LatentCache:
             with passing_over(cache.path):
                 shown.verify()
                 found.append(shown)
+    if len(found) > 1:  # of several that hold these texts, the one that holds no others
+        wanted = digest_rows(digest_texts(unique_texts(texts)))
+        found = [cache for cache in found if cache.identity["text_digest"] == wanted] or found
     if len(found) != 1:
         names = ", ".join(cache.path.name for cache in found) or "none"
         raise CacheError(
