@@ -139,7 +139,7 @@ def choose_device(name: str) -> torch.device:
         DecoderError: A device torch does not know or does not have, or one that is not supported (MPS).
     """
     if name == "auto":
-        found = torch.accelerator.current_accelerator()
+        found = torch.accelerator.current_accelerator(check_available=True)
         return torch.device("cpu") if found is None or found.type in UNTESTED else found
     try:
         device = _require_supported(torch.device(name))

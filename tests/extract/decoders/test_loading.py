@@ -103,7 +103,15 @@ def test_a_device_that_is_not_there_is_refused(name: str) -> None:
 def test_apple_devices_are_refused_by_name_and_never_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DecoderError, match=r"device 'mps' is not supported: .* allowed: auto, cpu, cuda"):
         choose_device("mps")
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("mps"))
+    assert choose_device("auto") == torch.device("cpu")
+
+
+def test_a_build_for_an_accelerator_that_is_not_there_computes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def current(check_available: bool = False) -> torch.device | None:
+        return None if check_available else torch.device("cuda")  # as PyTorch for CUDA without a driver
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", current)
     assert choose_device("auto") == torch.device("cpu")
 
 
