@@ -1,5 +1,6 @@
 """The tables of docs/results.md and of the README show the numbers of the committed JSON."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,6 +135,24 @@ def test_answers_about_layers_are_those_committed() -> None:
     [plain] = [each for each in results["stsb_cosine_mlp"]["curves"] if each["view"] == "baseline"]
     words = dict(zip(plain["layers"], plain["values"], strict=True))["bag-of-words"]
     assert f"a bag of words ({100 * words:.1f})" in _unwrapped("README.md")
+
+
+@pytest.mark.parametrize(
+    ("task", "run"),
+    [
+        ("STS-B, pairs", "stsb{}_cosine_mlp"), ("Banking77, intents", "banking77{}_logistic_probe"),
+        ("WNUT-17, entities", "wnut17_ner{}_token_logistic"),
+        ("English EWT, parts of speech", "ud_ewt_pos{}_token_logistic"),
+    ],
+)  # fmt: skip
+def test_sets_of_layers_are_those_committed(task: str, run: str) -> None:
+    results = read_results("layer_answers")
+    [line] = [each for each in read_page("README.md").splitlines() if each.startswith(f"| {task} | block")]
+    for cell, plan in zip(line.strip("| ").split(" | ")[1:], ("", "_nosink_bidirectional_10"), strict=True):
+        told: set[str] = {"final_norm"} if "final norm" in cell else set()
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", cell):
+            told |= {f"block_{k:02}" for k in range(int(first), int(last or first) + 1)}
+        assert told == set(results[run.format(plan)]["best_set"])
 
 
 def test_speed_is_that_of_the_benchmarks() -> None:
