@@ -31,7 +31,6 @@ from probes.heads.zero_shot.similarity import BLOCK, MEASURES, LayerReader, laye
 from probes.latents.channels import Channels
 from probes.latents.transform import Transform, TransformOptions, fit_transform, no_transform, split_names
 from probes.metrics.bootstrap import Resampling, SeedSummary, score_counts, summarise
-from probes.tasks.zero_shot.rows import answer_names
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,8 @@ def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     check_zero_shot(task, resolved, Purpose(setting.protocol))
     trial = _Trial(setting, channels_read(resolved, setting), options)
     channels = trial.channels
-    seeds = [list(setting.seeds)] if task.kind == "clustering" else []
+    judge = JUDGES[task.kind]
+    seeds = [list(setting.seeds)] if judge.has_seeds else []
     kept = fit_or_load(
         setting.folder / resolved.name,
         setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), more=seeds),
@@ -164,8 +164,7 @@ def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     found = {split: trial.judge_chosen(head, split, place[0]) for split in task.splits}
     metric, how = task.metrics[0], Resampling(setting.n_resamples)
     predictions = {split: judged[metric][0] for split, judged in found.items()}
-    is_name = metric in ("accuracy", "v-measure")
-    extra = {"threshold": head.threshold} if task.kind == "pair-classification" else {}
+    extra = {"threshold": head.threshold} if judge.has_threshold else {}
     return HeadResult(
         name=resolved.name,
         options=asdict(options),
@@ -174,10 +173,10 @@ def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) ->
             split: {name: _summarise(setting.task, split, name, rows, how) for name, rows in judged.items()}
             for split, judged in found.items()
         },
-        baselines=_baselines(task),
+        baselines=judge.baselines(task),
         predictions=predictions,
-        names={split: _names(task, split, predictions[split]) for split in task.splits} if is_name else {},
-        row_scores={split: _row_scores(task, split, rows) for split, rows in predictions.items()},
+        names={split: judge.names(task, split, rows) for split, rows in predictions.items()} if judge.names else {},
+        row_scores={split: judge.row_scores(task, split, rows) for split, rows in predictions.items()},
         selection_score=float(kept.record["score"]),
         **describe_choice(
             channels, kept.record["surface"], place, metric=metric, selection="validation", option="kind",
@@ -192,28 +191,6 @@ def _summarise(task: Any, split: str, metric: str, rows: NDArray[Any], how: Resa
     return summarise(scorer.score(rows), score, n_units=scorer.n_units, resampling=how)
 
 
-def _baselines(task: Any) -> dict[str, dict[str, float]]:
-    if task.kind != "odd-one-out":
-        return {}
-    return {"chance": {s: float(np.mean([1 / len(x) for x in rows["sentences"]])) for s, rows in task.splits.items()}}
-
-
-def _names(task: Any, split: str, codes: NDArray[Any]) -> tuple[str, ...]:
-    if task.kind == "odd-one-out":
-        return tuple(answer_names(max(map(len, task.rows(split)["sentences"]))))
-    clusters = (f"cluster {k + 1}" for k in range(int(codes.max()) + 1))
-    return (*clusters, *sorted(set(task.rows(split)["label"])))  # labels, which are not predicted, for figures
-
-
-def _row_scores(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
-    """Score single rows, higher is better; NaN where a row has no score of its own."""
-    if task.kind == "odd-one-out":
-        return np.asarray(predicted == task.answers(split), np.float64)
-    if task.kind == "pair-classification":
-        return np.asarray(np.where(task.alike(split) == 1, predicted, -predicted), np.float64)
-    return np.full(len(predicted), np.nan) if task.kind == "clustering" else predicted.astype(np.float64)
-
-
 @dataclass(frozen=True, eq=False)
 class _Trial:
     """Everything that decides what is chosen."""
@@ -225,7 +202,7 @@ class _Trial:
     def parts(self, split: str) -> Iterator[Channels]:
         """Cut the channels into stretches that fit in memory, bottom up."""
         task, width = self.setting.task, self.setting.cache.width_of(self.channels.layers)
-        n_rows = sum(len(x) for x in task.marked(split)) if task.kind == "odd-one-out" else len(task.rows(split))
+        n_rows = task.n_compared(split)
         n_others = min(max(n_rows, len(getattr(task, "corpus", ()))), BLOCK)
         for pooling in self.channels.poolings:
             for part in layer_steps(len(self.channels.layers), 2 * (n_rows + n_others) * width + n_rows * n_others):
@@ -243,11 +220,11 @@ class _Trial:
         self, split: str, channels: Channels, transform: Transform, measure: str, *, threshold: float = 0.0
     ) -> Judged:
         """Judge a split at some layers: metric to `(S, l, N)`, for the seeds of clusters or one."""
-        setting, task = self.setting, self.setting.task
+        setting, task, judge = self.setting, self.setting.task, JUDGES[self.setting.task.kind]
         reader = LayerReader(setting.cache, channels, transform, measure, setting.documents)
-        seeds = self.setting.seeds if task.kind == "clustering" else (0,)
+        seeds = setting.seeds if judge.has_seeds else (0,)
         call = Call(task, split, reader, threshold=threshold)
-        found = [JUDGES[task.kind](replace(call, seed=seed)) for seed in seeds]
+        found = [judge.judge(replace(call, seed=seed)) for seed in seeds]
         return {metric: np.stack([each[metric] for each in found]) for metric in task.metrics}
 
     def judge_chosen(self, head: ZeroShotHead, split: str, layer: int) -> Judged:
@@ -280,11 +257,11 @@ class _Trial:
         layer, column = best_place(surface)
         one, (kind, measure) = only_channel(self.channels, layer), self.options.variants[column]
         transform, threshold = self.transform(kind, one), 0.0
-        if task.kind == "pair-classification":
+        if JUDGES[task.kind].has_threshold:
             [[similarities]] = self.judge("validation", one, transform, measure)[metric]
             threshold = best_threshold(similarities, task.alike("validation") == 1)
         return ZeroShotHead.of(transform, measure, threshold), record_layer(
-            name, self.channels, task, layer=layer, is_pairs=task.kind == "pair-classification", place=[layer, column],
+            name, self.channels, task, layer=layer, is_pairs=JUDGES[task.kind].has_threshold, place=[layer, column],
             surface=record_surface(surface), score=float(surface[layer, column]),
         )  # fmt: skip
 

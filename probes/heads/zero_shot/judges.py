@@ -15,6 +15,7 @@ from probes.metrics.bootstrap import number_units
 from probes.metrics.unit_scorer import UnitScorer, class_scorer, mean_scorer
 from probes.metrics.zero_shot.ranking import average_precision, ndcg, recall, reciprocal_rank
 from probes.metrics.zero_shot.scorers import ROW_METRICS, cluster_scorer, precision_scorer
+from probes.tasks.zero_shot.rows import answer_names
 
 Judged = dict[str, NDArray[Any]]
 """Metric to what it is computed from, `(l, N)`: scores of rows, or what is predicted of them."""
@@ -155,13 +156,63 @@ def odd_one_out(similarities: Float[Tensor, "*L N m m"], is_real: Bool[Tensor, "
     return sums.masked_fill(~is_real, torch.inf).argmin(-1)
 
 
-JUDGES: dict[str, Callable[[Call], Judged]] = {
-    "retrieval": judge_retrieval,
-    "reranking": judge_reranking,
-    "clustering": judge_clusters,
-    "pair-classification": judge_pairs,
-    "bitext": judge_bitext,
-    "odd-one-out": judge_odd,
+def _as_predicted(_: Any, __: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return predicted.astype(np.float64)
+
+
+def _no_scores(_: Any, __: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.full(len(predicted), np.nan)
+
+
+def _on_its_side(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(np.where(task.alike(split) == 1, predicted, -predicted), np.float64)
+
+
+def _is_answer(task: Any, split: str, predicted: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(predicted == task.answers(split), np.float64)
+
+
+def _cluster_names(task: Any, split: str, codes: NDArray[Any]) -> tuple[str, ...]:
+    clusters = (f"cluster {k + 1}" for k in range(int(codes.max()) + 1))
+    return (*clusters, *sorted(set(task.rows(split)["label"])))  # labels, which are not predicted, for figures
+
+
+def _answer_names(task: Any, split: str, _: NDArray[Any]) -> tuple[str, ...]:
+    return tuple(answer_names(max(map(len, task.rows(split)["sentences"]))))
+
+
+def _chance_of_answers(task: Any) -> dict[str, dict[str, float]]:
+    return {"chance": {s: float(np.mean([1 / len(x) for x in rows["sentences"]])) for s, rows in task.splits.items()}}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What one kind of task makes of latents, and what is kept of it.
+
+    Attributes:
+        judge: Judges a split.
+        row_scores: Scores single rows from what is predicted of them, higher is better; NaN where a row has none.
+        names: Names the codes that are predicted; none where numbers are.
+        baselines: Scores without a decoder, by name and split.
+        has_seeds: Whether a seed decides what is found.
+        has_threshold: Whether a similarity is chosen on validation, above which a pair is alike.
+    """
+
+    judge: Callable[[Call], Judged]
+    row_scores: Callable[[Any, str, NDArray[Any]], NDArray[np.float64]] = _as_predicted
+    names: Callable[[Any, str, NDArray[Any]], tuple[str, ...]] | None = None
+    baselines: Callable[[Any], dict[str, dict[str, float]]] = lambda _: {}
+    has_seeds: bool = False
+    has_threshold: bool = False
+
+
+JUDGES = {
+    "retrieval": Judge(judge_retrieval),
+    "reranking": Judge(judge_reranking),
+    "clustering": Judge(judge_clusters, _no_scores, _cluster_names, has_seeds=True),
+    "pair-classification": Judge(judge_pairs, _on_its_side, has_threshold=True),
+    "bitext": Judge(judge_bitext),
+    "odd-one-out": Judge(judge_odd, _is_answer, _answer_names, _chance_of_answers),
 }
 """Kind of task to its judge."""
 

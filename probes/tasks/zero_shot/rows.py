@@ -32,6 +32,10 @@ class ClusteringTask(ZeroShotTask):
     text_columns: ClassVar[tuple[str, ...]] = ("text",)
     columns: ClassVar[Mapping[str, str]] = {"text": "text", "label": "text"}
 
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return the label of each row."""
+        return list(self.rows(split)["label"])
+
     def labels(self, split: str) -> Int[np.ndarray, " N"]:
         """Number the labels of a split from 0, by the alphabet."""
         return np.unique(np.array(self.rows(split)["label"], str), return_inverse=True)[1]
@@ -68,6 +72,10 @@ class PairClassTask(ZeroShotTask):
     def alike(self, split: str) -> Int[np.ndarray, " N"]:
         """Return 1 for each pair of a split that is alike, else 0."""
         return np.asarray(self.rows(split)["label"], np.int64)
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return the label of each row."""
+        return list(self.rows(split)["label"])
 
     def draw_order(self, split: str, *, seed: int) -> NDArray[np.int64]:
         """Order the rows of a split so that every beginning of the order is a stratified draw."""
@@ -126,6 +134,22 @@ class OddOneOutTask(ZeroShotTask):
             [JoinedText(text, ((a, b),)) for text, a, b in zip(*question, strict=True)]
             for question in zip(rows["sentences"], rows["starts"], rows["ends"], strict=True)
         ]
+
+    def n_compared(self, split: str) -> int:
+        """Count the sentences of a split."""
+        return sum(map(len, self.rows(split)["sentences"]))
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return the name of each answer."""
+        return [answer_names(answer + 1)[-1] for answer in self.answers(split).tolist()]
+
+    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+        """Return the sentences of each question, the marked word in brackets."""
+        marked = (
+            " | ".join(f"{one.text[:a]}[{one.text[a:b]}]{one.text[b:]}" for one in question for a, b in one.spans)
+            for question in self.marked(split)
+        )
+        return {**super().inputs_shown(split), "sentences": list(marked)}
 
     def texts(self) -> list[JoinedText]:
         """List every sentence with its marked word once."""

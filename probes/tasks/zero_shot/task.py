@@ -76,6 +76,20 @@ class ZeroShotTask(Task):
             for split, other, n in overlaps(keys)
         )
 
+    def n_compared(self, split: str) -> int:
+        """Count the latents of a split that are compared, of one side."""
+        return len(self.rows(split))
+
+    def gold_shown(self, split: str) -> list[Any]:
+        """Return what a perfect head predicts of each row: here, a score of 1."""
+        return [1.0] * len(self.rows(split))
+
+    def inputs_shown(self, split: str) -> dict[str, Sequence[Any]]:
+        """Return the texts of each row, as predictions show them."""
+        rows = self.rows(split)
+        columns = ("id", *self.text_columns) if "id" in self.columns else self.text_columns
+        return {"row": range(len(rows)), **{column: list(rows[column]) for column in columns}}
+
     def keys(self, split: str) -> list[Hashable]:
         """Name each row by what may not be in two splits."""
         rows = self.rows(split)
