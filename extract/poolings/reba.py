@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
-from extract.poolings.pooling import PoolingIndex
+from extract.poolings.pooling import PoolingIndex, pool_weights
 from extract.poolings.word_pooling import WordIndex, pool_mean_of_tokens
 
 
@@ -42,13 +42,13 @@ def pool_reba_last(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float
     """Take the embedding of the last token of the first copy (ReBA, Algorithm 3)."""
     columns = torch.arange(hidden.shape[1], device=hidden.device)
     last = torch.where(index.copies == 1, columns, -1).amax(1)
-    return _gather(hidden, _weights(index)[torch.arange(len(last), device=last.device), last])
+    return pool_weights(hidden, _weights(index)[torch.arange(len(last), device=last.device), last])
 
 
 def pool_reba_mean(hidden: Float[Tensor, "B T D"], index: PoolingIndex) -> Float[Tensor, "B D"]:
     """Average the embeddings of the tokens of the first copy (ReBA, equation 7, sums exchanged)."""
     n_tokens = (index.copies == 1).sum(1, keepdim=True)
-    return _gather(hidden, _weights(index).sum(1) / n_tokens)
+    return pool_weights(hidden, _weights(index).sum(1) / n_tokens)
 
 
 def pool_reba_words(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Float[Tensor, "W D"]:
@@ -56,12 +56,6 @@ def pool_reba_words(hidden: Float[Tensor, "B T D"], index: WordIndex) -> Float[T
     weights = _weights(index)
     is_used = (weights != 0).any(1).unsqueeze(-1)
     return pool_mean_of_tokens(torch.bmm(weights, hidden.to(torch.float32).masked_fill(~is_used, 0.0)), index)
-
-
-def _gather(hidden: Float[Tensor, "B T D"], weights: Float[Tensor, "B T"]) -> Float[Tensor, "B D"]:
-    # A pad column may hold NaN, and 0 * NaN is NaN.
-    kept = hidden.to(torch.float32).masked_fill(weights.unsqueeze(-1) == 0, 0.0)
-    return torch.bmm(weights.unsqueeze(1), kept).squeeze(1)
 
 
 def _weights(index: PoolingIndex | WordIndex) -> Tensor:
