@@ -21,7 +21,9 @@ from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "training_free.json"
 FORCE = ("--extraction.template.bos", "force")
-LAST = ("--extraction.poolings", "last")
+POOLINGS = "--extraction.poolings"
+LAST = (POOLINGS, "last")
+WORD_TASKS = ("odd-sample",)
 
 
 def _named(name: str, *more: str) -> tuple[str, ...]:
@@ -33,28 +35,26 @@ def _plan(plan: str, *more: str) -> tuple[str, ...]:
 
 
 def _taps(tap: str, pooling: str = "mean") -> tuple[str, ...]:
-    return ("--extraction.layers", f"taps:{tap}", "--extraction.poolings", pooling)
+    return ("--extraction.layers", f"taps:{tap}", POOLINGS, pooling)
 
 
 ENCODERS: dict[str, tuple[str, ...]] = {
     "mean": (),
     "last": LAST,
-    "PromptEOL": _named("prompt-eol"),
-    "pretended CoT": _named("pretended-cot"),
-    "knowledge": _named("knowledge"),
-    "echo, mean": _named("echo", "--extraction.poolings", "echo-mean"),
-    "echo, last": _named("echo", "--extraction.poolings", "echo-last"),
-    "ReBA-2, mean": ("--extraction.template.repeat", "2", "--extraction.poolings", "reba-mean"),
-    "ReBA-2, last": ("--extraction.template.repeat", "2", "--extraction.poolings", "reba-last"),
-    "Token Prepending": _plan("causal~tp1-6", *_named("prompt-eol")),
-    "KV prefix": _plan("causal~kv12-15", *_named("kv-embedding")),
+    "PromptEOL, one word": _named("prompt-eol"),
+    "pretended CoT, one word": _named("pretended-cot"),
+    "knowledge, one word": _named("knowledge"),
+    "echo, mean": _named("echo", POOLINGS, "echo-mean"),
+    "echo, last": _named("echo", POOLINGS, "echo-last"),
+    "ReBA-2, mean": ("--extraction.template.repeat", "2", POOLINGS, "reba-mean"),
+    "ReBA-2, last": ("--extraction.template.repeat", "2", POOLINGS, "reba-last"),
+    "Token Prepending, one word": _plan("causal~tp1-6", *_named("prompt-eol")),
+    "KV prefix, one word": _plan("causal~kv12-15", *_named("kv-embedding")),
     "attention tap, mean": _taps("attention"),
     "value tap, mean": _taps("value"),
     **{f"no sink, top {k}": _plan(f"nosink-bidirectional:{k}") for k in (5, 10, 15, 20)},
     **{f"no sink, {a} to {b}": _plan(f"nosink-bidirectional@{a}-{b}") for a, b in ((17, 20), (21, 26))},
-    "no sink, top 10, echo, mean": _plan(
-        "nosink-bidirectional:10", *_named("echo", "--extraction.poolings", "echo-mean")
-    ),
+    "no sink, top 10, echo, mean": _plan("nosink-bidirectional:10", *_named("echo", POOLINGS, "echo-mean")),
 }
 """Encoder to the options of `icecore run` that make it."""
 TASKS: dict[str, tuple[str, ...]] = {
@@ -66,10 +66,29 @@ TASKS: dict[str, tuple[str, ...]] = {
 """Task to the options that score it without training, or on a few rows."""
 
 
+OF_WORDS = {"mean": "mean", "last": "last", "echo-mean": "echo", "echo-last": "echo-last", "reba-mean": "reba"}
+"""Pooling of a text to that of a word, for tasks of words."""
+
+
+def has_encoder(task: str, encoder: str) -> bool:
+    """Whether an encoder reads what a task compares: prompts and `reba-last` read texts, not words."""
+    return task not in WORD_TASKS or (pooling_of(encoder) in OF_WORDS and "one word" not in encoder)
+
+
+def pooling_of(encoder: str) -> str:
+    """Return the pooling of texts that an encoder reads."""
+    options = ENCODERS[encoder]
+    return options[options.index(POOLINGS) + 1] if POOLINGS in options else "mean"
+
+
 def options_of(task: str, encoder: str, decoder: str, rows: int) -> tuple[str, ...]:
     """Return the options of `icecore run` for one cell of the table."""
+    own = ENCODERS[encoder]
+    if task in WORD_TASKS:
+        place = own.index(POOLINGS) if POOLINGS in own else len(own)
+        own = (*own[:place], *own[place + 2 :], "--extraction.words.poolings", OF_WORDS[pooling_of(encoder)])
     few = ("--task.pairs", str(rows)) if rows and not task.endswith("sample") else ()
-    return ("--decoder.name", decoder, *FORCE, *TASKS[task], *few, *ENCODERS[encoder])
+    return ("--decoder.name", decoder, *FORCE, *TASKS[task], *few, *own)
 
 
 def run_one(folder: Path, task: str, encoder: str, *, decoder: str, rows: int) -> Path:
@@ -113,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for task in chosen.tasks.split(","):
             found = {
                 encoder: run_one(chosen.folder, task, encoder, decoder=decoder, rows=chosen.rows)
-                for encoder in ("mean", *(name for name in chosen.encoders.split("; ") if name != "mean"))
+                for encoder in dict.fromkeys(("mean", *chosen.encoders.split("; ")))
+                if has_encoder(task, encoder)
             }
             gaps = compare_encoders(found)
             rows = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from extract.decoders.spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
 from extract.poolings.reba_options import RebaOptions
+from extract.poolings.table import AUTO, WORD_POOLINGS
 from extract.run.spec import ExtractionSpec
 from probes.fitting.loggers import check_loggers
 from probes.fitting.protocols import find_protocol
@@ -176,7 +177,8 @@ class RunConfig:
         if kind.reads_words and self.extraction.poolings != ExtractionSpec().poolings:
             raise ConfigError(
                 f"extraction.poolings is [{', '.join(self.extraction.poolings)}], which pools whole texts, but task "
-                f"{self.task.name!r} is one of words; set extraction.words.poolings (auto, first, last, mean)."
+                f"{self.task.name!r} is one of words; set extraction.words.poolings "
+                f"({', '.join((AUTO, *WORD_POOLINGS))})."
             )
         key, extracted = "extraction.poolings", self.extraction.poolings
         if kind.reads_words:
