@@ -87,7 +87,8 @@ def _embed(
     has_words = any(item.words is not None for item in encoded)
     counts = [1 if item.words is None else len(item.words.flags) for item in encoded]
     starts = np.cumsum([0, *counts])
-    width = max([decoder.description.width, *layer_widths(decoder, spec.mask_plan, layers).values()])
+    own = layer_widths(decoder, spec.mask_plan, layers)
+    width = max(own.get(layer, decoder.description.width) for layer in layers)
     token_bytes = len(layers) * len(poolings) * width * 4 if has_words else 0
     most, fewest = batch_limits(spec, decoder.device, token_bytes=token_bytes)
     groups = group_texts(encoded, batch_tokens=most, min_tokens=fewest, split_length=decoder.split_length)
@@ -100,5 +101,5 @@ def _embed(
                 found = pool_batch(decoder, batch, poolings=poolings, layers=layers, reba=spec.reba)
                 joined = joiner.add(batch, found)
                 if joined is not None:
-                    latents[:, :, places] = joined[1].cpu()
+                    latents[:, :, places] = joined[1][..., :width].cpu()
     return latents

@@ -19,9 +19,10 @@ from probes.runs.finished import FinishedRun, read_finished
 
 TEXTS = {".json", ".yaml", ".md", ".html", ".csv", ".svg", ".txt"}
 """Suffixes of files that are searched for what nobody else should read."""
-PATH = re.compile(
-    r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var|data)/[^\s\"'<>;,)]*[^\s\"'<>;,).]"
-)
+REST = r"/[^\s\"'<>;,)]*[^\s\"'<>;,).]"
+PATH = re.compile(r"(?<![\w.~:/-])/(?:root|home|Users|work|workspace|mnt|opt|tmp|var|data)" + REST)
+CLIMBING = re.compile(r"(?<![\w.~:/-])(?:\.\./)+(?:root|home|Users|tmp|var)" + REST)
+"""Relative paths that pass the root of the disk."""
 TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{16,}\b")
 SEALED = ("heads", "manifests", "config.yaml")
 """Files of a run, or folders of them, that cannot be changed without breaking their digests."""
@@ -72,7 +73,7 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
             shutil.copyfile(path, place)
     card = target / "README.md"
     card.unlink(missing_ok=True)  # it may be a link to a file of the run
-    card.write_text(PATH.sub(_last_part, write_card(found, repo, has_cache=has_cache)), "utf-8")
+    card.write_text(_shortened(write_card(found, repo, has_cache=has_cache)), "utf-8")
     return sorted({*files, Path("README.md")})
 
 
@@ -93,13 +94,15 @@ def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
             raise ConfigError(
                 f"{str(name)!r} has a token of the hub in it; take it out before the run is sent to others."
             )
-        if found := PATH.search(text):
-            if name.parts[0] in SEALED:
-                raise ConfigError(
-                    f"{str(name)!r} has the absolute path {found[0][:60]!r} in it, and a digest that forbids to change "
-                    "it; run again with a path relative to the working folder."
-                )
-            changed[name] = PATH.sub(_last_part, text)
+        is_sealed = name.parts[0] in SEALED
+        if is_sealed and (found := PATH.search(text)):
+            raise ConfigError(
+                f"{str(name)!r} has the absolute path {found[0][:60]!r} in it, and a digest that forbids to change "
+                "it; run again with a path relative to the working folder."
+            )
+        shortened = _shortened(text)
+        if shortened != text and not is_sealed:  # a config keeps its relative paths
+            changed[name] = shortened
     scores = Path("scores.json")
     if scores in changed:
         values = json.loads(changed[scores])
@@ -109,8 +112,11 @@ def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
     return changed
 
 
-def _last_part(found: re.Match[str]) -> str:
-    return Path(found[0]).name
+def _shortened(text: str) -> str:
+    """Return a text with the last parts of its absolute paths, and of those that pass the root of the disk."""
+    for pattern in (PATH, CLIMBING):
+        text = pattern.sub(lambda found: Path(found[0]).name, text)
+    return text
 
 
 def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:

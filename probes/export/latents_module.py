@@ -9,6 +9,7 @@ from sentence_transformers.base.modules import InputModule
 
 from extract.decoders.decoder import Decoder
 from extract.run.embed import embed_texts
+from extract.wiring.taps import layer_widths
 from probes.export.folder import Recipe, save_decoder_files
 
 
@@ -41,8 +42,9 @@ class DecoderLatents(InputModule):
         return {**features, "sentence_embedding": latents[0, 0].to(self.decoder.device)}
 
     def get_embedding_dimension(self) -> int:
-        """Return the width of the decoder."""
-        return self.decoder.description.width
+        """Return the width of the layer: that of the decoder, or of a tap."""
+        spec, layer = self.recipe.spec, self.recipe.layer
+        return layer_widths(self.decoder, spec.mask_plan, [layer]).get(layer, self.decoder.description.width)
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ARG002
         """Write decoder, tokenizer and recipe to a folder; always as safetensors."""

@@ -19,6 +19,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.runner import describe_extraction, extract_latents, unique_texts
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
+from extract.wiring.taps import layer_widths
 
 BLANK = "."
 """Read in place of a text without a visible character, of which some corpora of mteb have a few."""
@@ -68,11 +69,12 @@ class LayerEncoder(AbsEncoder):
         self.model, self.caches, self.layer, self.pooling = None, caches, layer, pooling
         self.instructions = dict(instructions or {})
         described = caches.decoder.description
+        widths = layer_widths(caches.decoder, caches.spec.mask_plan, [layer])
         self.mteb_model_meta = ModelMeta.create_empty(
             overwrites={
                 "name": f"icecore/{described.name.replace('/', '--')}",
                 "revision": caches.revision(layer, pooling, self.instructions),
-                "similarity_fn_name": ScoringFunction.COSINE, "embed_dim": described.width,
+                "similarity_fn_name": ScoringFunction.COSINE, "embed_dim": widths.get(layer, described.width),
                 "n_parameters": described.n_parameters, "max_tokens": described.window,
             }
         )  # fmt: skip

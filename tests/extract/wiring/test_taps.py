@@ -103,6 +103,8 @@ def test_a_cache_holds_taps_beside_layers_and_all_asks_for_none(tmp_path: Path) 
         found = find_cache(tmp_path, describe_extraction(decoder, TEXTS, wanted).identity)
         assert found is not None and found.path == cache.path
     assert found is not None and found.width == 16
+    values = embed_texts(decoder, TEXTS, spec=ExtractionSpec(layers=("taps:value",)))  # as a head of them is served
+    torch.testing.assert_close(values[:, 0], cache.gather(rows, "mean", layers="taps:value"))
 
 
 @pytest.mark.long

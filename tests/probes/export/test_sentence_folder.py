@@ -108,6 +108,13 @@ def test_our_module_needs_no_flag_and_a_plain_load_asks_for_one(tmp_path: Path) 
     np.testing.assert_array_equal(encoded(tmp_path / "again"), encoded(folder))
 
 
+def test_a_tap_is_exported_at_its_own_width(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    export_sentence_transformer(make_decoder(), ExtractionSpec(), folder, layer="block_02.value")
+    model = load_sentence_transformer(folder)
+    assert model.get_embedding_dimension() == encoded(folder).shape[1] == 16  # two key heads of four
+
+
 def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     export_sentence_transformer(make_decoder(), ExtractionSpec(plan="backward"), folder, layer="1")
