@@ -7,6 +7,7 @@ read once. Writes benchmarks/results/training_free.json; encoders that are there
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,84 +21,99 @@ from probes.runs.paired_tests import paired_tests
 from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "training_free.json"
-FORCE = ("--extraction.template.bos", "force")
-POOLINGS = "--extraction.poolings"
-LAST = (POOLINGS, "last")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder: the pooling that is read, all those of its extraction, which others share, and further options."""
+
+    reads: str
+    poolings: str
+    options: tuple[str, ...] = ()
+
+
+def _both(reads: str, first: str, *options: str) -> Encoder:
+    """Read the mean or the last token, of a cache that holds both."""
+    return Encoder(f"{first}{reads}", f"[{first}last,{first}mean]", options)
+
+
+def _plan(plan: str) -> tuple[str, ...]:
+    return "--extraction.plan", plan
+
+
+def _named(name: str) -> tuple[str, ...]:
+    return "--extraction.template.name", name
+
+
+def _taps(tap: str) -> tuple[str, ...]:
+    return "--extraction.layers", f"taps:{tap}"
+
+
+TWICE = ("--extraction.template.repeat", "2")
+ENCODERS: dict[str, Encoder] = {
+    "mean": _both("mean", ""),
+    "last": _both("last", ""),
+    "PromptEOL, one word": Encoder("last", "last", _named("prompt-eol")),
+    "pretended CoT, one word": Encoder("last", "last", _named("pretended-cot")),
+    "knowledge, one word": Encoder("last", "last", _named("knowledge")),
+    "echo, mean": _both("mean", "echo-", *_named("echo")),
+    "echo, last": _both("last", "echo-", *_named("echo")),
+    "ReBA-2, mean": _both("mean", "reba-", *TWICE),
+    "ReBA-2, last": _both("last", "reba-", *TWICE),
+    "Token Prepending, one word": Encoder("last", "last", (*_plan("causal~tp1-{fifth}"), *_named("prompt-eol"))),
+    "KV prefix, one word": Encoder("last", "last", (*_plan("causal~kv{two fifths}-{half}"), *_named("kv-embedding"))),
+    "attention tap, mean": Encoder("mean", "mean", _taps("attention")),
+    "value tap, mean": Encoder("mean", "mean", _taps("value")),
+    **{
+        f"no sink, top {k}, mean": _both("mean", "", *_plan(f"nosink-bidirectional:{{{k}}}"))
+        for k in ("sixth", "third", "half")
+    },
+    "no sink, top third, last": _both("last", "", *_plan("nosink-bidirectional:{third}")),
+    "no sink, middle third, mean": _both("mean", "", *_plan("nosink-bidirectional@{third}-{two thirds}")),
+    "no sink, top third, echo, mean": _both("mean", "echo-", *_plan("nosink-bidirectional:{third}"), *_named("echo")),
+}
+"""Encoder to what `icecore run` is told to make it; blocks are shares of the depth."""
+SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
+TASKS: dict[str, tuple[str, str]] = {
+    "stsb": ("layer-cosine", "transform: none, "),
+    "banking77": ("few-shot-probe", ""),
+    "banking77-clusters": ("layer-clusters", ""),
+    "odd-sample": ("layer-odd", ""),
+}
+"""Task to the head that scores it without training, or on a few rows, and the start of its options."""
 WORD_TASKS = ("odd-sample",)
-
-
-def _named(name: str, *more: str) -> tuple[str, ...]:
-    return ("--extraction.template.name", name, *(more or LAST))
-
-
-def _plan(plan: str, *more: str) -> tuple[str, ...]:
-    return ("--extraction.plan", plan, *more)
-
-
-def _taps(tap: str, pooling: str = "mean") -> tuple[str, ...]:
-    return ("--extraction.layers", f"taps:{tap}", POOLINGS, pooling)
-
-
-ENCODERS: dict[str, tuple[str, ...]] = {
-    "mean": (),
-    "last": LAST,
-    "PromptEOL, one word": _named("prompt-eol"),
-    "pretended CoT, one word": _named("pretended-cot"),
-    "knowledge, one word": _named("knowledge"),
-    "echo, mean": _named("echo", POOLINGS, "echo-mean"),
-    "echo, last": _named("echo", POOLINGS, "echo-last"),
-    "ReBA-2, mean": ("--extraction.template.repeat", "2", POOLINGS, "reba-mean"),
-    "ReBA-2, last": ("--extraction.template.repeat", "2", POOLINGS, "reba-last"),
-    "Token Prepending, one word": _plan("causal~tp1-6", *_named("prompt-eol")),
-    "KV prefix, one word": _plan("causal~kv12-15", *_named("kv-embedding")),
-    "attention tap, mean": _taps("attention"),
-    "value tap, mean": _taps("value"),
-    **{f"no sink, top {k}": _plan(f"nosink-bidirectional:{k}") for k in (5, 10, 15, 20)},
-    **{f"no sink, {a} to {b}": _plan(f"nosink-bidirectional@{a}-{b}") for a, b in ((17, 20), (21, 26))},
-    "no sink, top 10, echo, mean": _plan("nosink-bidirectional:10", *_named("echo", POOLINGS, "echo-mean")),
-}
-"""Encoder to the options of `icecore run` that make it."""
-TASKS: dict[str, tuple[str, ...]] = {
-    "stsb": ("--task.name", "stsb", "--heads", "{layer-cosine: {transform: none}}"),
-    "banking77": ("--task.name", "banking77", "--heads", "{few-shot-probe: {}}"),
-    "banking77-clusters": ("--task.name", "banking77-clusters", "--heads", "{layer-clusters: {}}"),
-    "odd-sample": ("--task.name", "odd-sample", "--heads", "{layer-odd: {}}"),
-}
-"""Task to the options that score it without training, or on a few rows."""
-
-
 OF_WORDS = {"mean": "mean", "last": "last", "echo-mean": "echo", "echo-last": "echo-last", "reba-mean": "reba"}
 """Pooling of a text to that of a word, for tasks of words."""
 
 
 def has_encoder(task: str, encoder: str) -> bool:
     """Whether an encoder reads what a task compares: prompts and `reba-last` read texts, not words."""
-    return task not in WORD_TASKS or (pooling_of(encoder) in OF_WORDS and "one word" not in encoder)
+    return task not in WORD_TASKS or (ENCODERS[encoder].reads in OF_WORDS and "one word" not in encoder)
 
 
-def pooling_of(encoder: str) -> str:
-    """Return the pooling of texts that an encoder reads."""
-    options = ENCODERS[encoder]
-    return options[options.index(POOLINGS) + 1] if POOLINGS in options else "mean"
-
-
-def options_of(task: str, encoder: str, decoder: str, rows: int) -> tuple[str, ...]:
+def options_of(task: str, encoder: str, decoder: str, *, rows: int, depth: int) -> tuple[str, ...]:
     """Return the options of `icecore run` for one cell of the table."""
     own = ENCODERS[encoder]
+    reads, poolings = own.reads, ("--extraction.poolings", own.poolings)
     if task in WORD_TASKS:
-        place = own.index(POOLINGS) if POOLINGS in own else len(own)
-        own = (*own[:place], *own[place + 2 :], "--extraction.words.poolings", OF_WORDS[pooling_of(encoder)])
+        reads = OF_WORDS[own.reads]
+        poolings = ("--extraction.words.poolings", reads)
+    head, start = TASKS[task]
+    heads = ("--heads", f"{{{head}: {{{start}pooling: {reads}}}}}")
     few = ("--task.pairs", str(rows)) if rows and not task.endswith("sample") else ()
-    return ("--decoder.name", decoder, *FORCE, *TASKS[task], *few, *own)
+    forced = ("--extraction.template.bos", "force")
+    blocks = {share: round(part * depth) for share, part in SHARES.items()}
+    options = [option.format(**blocks) for option in own.options]
+    return ("--decoder.name", decoder, "--task.name", task, *few, *heads, *forced, *poolings, *options)
 
 
-def run_one(folder: Path, task: str, encoder: str, *, decoder: str, rows: int) -> Path:
-    """Run an encoder on a task, unless it was, and return its folder."""
-    name = f"{task}-{encoder}-{decoder}-{rows}".replace(", ", "-").replace(" ", "-").lower()
+def run_one(folder: Path, encoder: str, options: Sequence[str]) -> Path:
+    """Run an encoder, unless it was, and return its folder."""
+    name = encoder.replace(", ", "-").replace(" ", "-").lower()
     if not (folder / name / "scores.json").exists():
         where = ("--name", name, "--runs", str(folder), "--caches", str(folder.parent / "caches"))
-        if icecore(["run", *options_of(task, encoder, decoder, rows), *where, "--quiet"]):
-            raise SystemExit(f"{encoder} failed on {task}")
+        if icecore(["run", *options, *where, "--quiet"]):
+            raise SystemExit(f"{encoder} failed: icecore run {' '.join(options)}")
     return folder / name
 
 
@@ -125,23 +141,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", default="stsb,odd-sample")
     parser.add_argument("--encoders", default="; ".join(ENCODERS))
     parser.add_argument("--rows", type=int, default=0, help="rows per split; all when 0")
+    parser.add_argument("--depth", type=int, default=30, help="blocks of the decoders")
     parser.add_argument("--folder", type=Path, default=Path("runs/training-free"))
     chosen = parser.parse_args(arguments)
     results: dict[str, Any] = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
     for decoder in chosen.decoders.split(","):
         for task in chosen.tasks.split(","):
-            found = {
-                encoder: run_one(chosen.folder, task, encoder, decoder=decoder, rows=chosen.rows)
+            options = {
+                encoder: options_of(task, encoder, decoder, rows=chosen.rows, depth=chosen.depth)
                 for encoder in dict.fromkeys(("mean", *chosen.encoders.split("; ")))
                 if has_encoder(task, encoder)
             }
+            folder = chosen.folder / f"{task}-{Path(decoder).stem}-{chosen.rows}"
+            found = {encoder: run_one(folder, encoder, own) for encoder, own in options.items()}
             gaps = compare_encoders(found)
             rows = {
-                encoder: {**describe(path), **gaps.get(encoder, {}),
-                          "options": " ".join(options_of(task, encoder, decoder, chosen.rows))}
+                encoder: {**describe(path), **gaps.get(encoder, {}), "options": " ".join(options[encoder])}
                 for encoder, path in found.items()
-            }  # fmt: skip
-            results[f"{decoder} {task}"] = {"rows_per_split": chosen.rows, "encoders": rows, **describe_program()}
+            }
+            results[f"{Path(decoder).stem} {task}"] = {
+                "rows_per_split": chosen.rows,
+                "encoders": rows,
+                **describe_program(),
+            }
             OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             print(f"{decoder} {task}")
             for encoder, row in rows.items():
