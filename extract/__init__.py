@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from extract.errors import IcecoreError as IcecoreError
     from extract.inputs.joined import JoinedText as JoinedText
     from extract.inputs.joined import join_words as join_words
+    from extract.inputs.streams import stream_texts as stream_texts
     from extract.inputs.template import InputTemplate as InputTemplate
     from extract.masks.kinds import register_mask as register_mask
     from extract.poolings.reba_options import RebaOptions as RebaOptions
     from extract.poolings.table import register_pooling as register_pooling
     from extract.poolings.table import register_word_pooling as register_word_pooling
     from extract.run.runner import extract_latents as extract_latents
+    from extract.run.shards import extract_shards as extract_shards
     from extract.run.spec import ExtractionSpec as ExtractionSpec
     from extract.run.spec import WordSpec as WordSpec
     from extract.store.cache import LatentCache as LatentCache
     from extract.store.mean import MeanCache as MeanCache
+    from extract.store.shards.cache import ShardedCache as ShardedCache
+    from extract.store.shards.cache import open_cache as open_cache
 
 _HOMES = {
     "Decoder": "extract.decoders.decoder",
@@ -37,14 +41,18 @@ _HOMES = {
     "MergePart": "extract.decoders.spec",
     "MeanCache": "extract.store.mean",
     "RebaOptions": "extract.poolings.reba_options",
+    "ShardedCache": "extract.store.shards.cache",
     "WordSpec": "extract.run.spec",
     "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",
+    "extract_shards": "extract.run.shards",
     "join_words": "extract.inputs.joined",
     "load_decoder": "extract.decoders.loading",
+    "open_cache": "extract.store.shards.cache",
     "register_mask": "extract.masks.kinds",
     "register_pooling": "extract.poolings.table",
     "register_word_pooling": "extract.poolings.table",
+    "stream_texts": "extract.inputs.streams",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604

@@ -10,7 +10,7 @@ class ExtractionProgress:
     """Receives progress from an extraction; this one is silent."""
 
     def start(self, *, n_rows: int, n_done: int) -> None:
-        """An extraction of `n_rows` rows begins, of which `n_done` are already there."""
+        """An extraction of `n_rows` rows (0 where nobody knows) begins, of which `n_done` are already there."""
 
     def advance(self, *, n_rows: int, n_tokens: int) -> None:
         """A batch has been written."""
@@ -38,7 +38,7 @@ class BarProgress(ExtractionProgress):
         self._total = n_rows
         self._rows = self._n_before = n_done
         self._started = self._said = time.monotonic()
-        self._bar.update(self._task, total=n_rows, completed=n_done)
+        self._bar.update(self._task, total=n_rows or None, completed=n_done)
         self._bar.start()
 
     def advance(self, *, n_rows: int, n_tokens: int) -> None:
@@ -50,7 +50,8 @@ class BarProgress(ExtractionProgress):
         self._bar.update(self._task, completed=self._rows, rates=rates)
         if not self._console.is_terminal and time.monotonic() - self._said > 30:
             self._said = time.monotonic()
-            self._console.print(f"{self._title}: {self._rows:,} of {self._total:,} rows, {rates}")
+            of = f" of {self._total:,}" if self._total else ""
+            self._console.print(f"{self._title}: {self._rows:,}{of} rows, {rates}")
 
     def finish(self) -> None:
         """Leave the bar as it stands."""

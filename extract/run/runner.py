@@ -37,10 +37,11 @@ PACKAGES = ("icecore", "torch", "transformers", "tokenizers")
 Text = TypeVar("Text", bound=str | JoinedText)
 
 
-def unique_texts(texts: Iterable[Text]) -> list[Text]:
+def unique_texts(texts: Iterable[Text], *, first_index: int = 0) -> list[Text]:
     """Drop repeated texts, keeping the first of each.
 
-    Texts are all plain or all with their words; equal texts with other words are different.
+    Texts are all plain or all with their words; equal texts with other words are different. `first_index` is the
+    position of the first in the caller's list, for messages.
 
     Raises:
         InputError: No texts, one that is empty or no text, one with words that are not in it, or plain texts among
@@ -49,7 +50,7 @@ def unique_texts(texts: Iterable[Text]) -> list[Text]:
     if isinstance(texts, str):
         raise InputError(f"texts is the single string {texts[:40]!r}; give a list of texts.")
     unique: dict[Text, None] = {}
-    for i, text in enumerate(texts):
+    for i, text in enumerate(texts, first_index):
         if isinstance(text, JoinedText):
             require_words(text, i)
         elif not isinstance(text, str) or not text.strip():
@@ -218,9 +219,9 @@ def extract_latents(
     return cache
 
 
-def warn_truncated(cache: LatentCache) -> None:
-    """Warn, with counts, where texts of a cache were longer than the longest row."""
-    n_cut, template = int(cache.is_truncated.sum()), cache.identity["template"]
+def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
+    """Warn, with counts, where texts of a cache were longer than the longest row; `n_cut`, if known, saves a count."""
+    n_cut, template = int(cache.is_truncated.sum()) if n_cut is None else n_cut, cache.identity["template"]
     if not n_cut:
         return
     most, window = template["max_tokens"] or template["window"], template["window"]

@@ -14,13 +14,11 @@ from extract.errors import CacheError
 from extract.inputs.joined import digest_texts
 from extract.store.cache import LatentCache
 from extract.store.create import create_store
-from extract.store.manifest import Manifest, require_same
+from extract.store.manifest import Manifest, of_all_texts, require_same
 from extract.store.reuse import cache_path
 from extract.store.writer import StoreWriter
 
 ROWS_AT_A_TIME = 1024
-OF_TEXTS = ("n_rows", "text_digest")
-"""What differs between a cache and a part of it."""
 OPEN = ("poolings", "layers")
 """Of what a part may hold more."""
 
@@ -43,9 +41,9 @@ def compose_cache(parts: Sequence[CachePart], *, manifest: Manifest, folder: Pat
         CacheIdentityError: A part was extracted otherwise; names the differing fields.
         CacheError: The parts do not hold as many texts as the manifest says, or a part lacks one of its texts.
     """
-    wanted = {key: value for key, value in manifest.identity.items() if key not in OF_TEXTS}
+    wanted = of_all_texts(manifest.identity)
     for part in parts:
-        found = {key: value for key, value in part.cache.identity.items() if key not in OF_TEXTS}
+        found = of_all_texts(part.cache.identity)
         covered = {key: wanted[key] for key in OPEN if set(found[key]) >= set(wanted[key])}
         if "widths" in found:
             covered["widths"] = {layer: width for layer, width in found["widths"].items() if layer in wanted["layers"]}

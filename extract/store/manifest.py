@@ -11,6 +11,8 @@ SCHEMA = 1
 DECODER_IDENTITY = (
     "revision", "adapter", "family", "n_layers", "width", "dtype", "attention", "weight_digest", "tokenizer_digest",
 )  # fmt: skip
+OF_TEXTS = ("n_rows", "text_digest")
+"""What differs between caches of other texts; of words also `words.n_words`."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ def build_identity(
         **contents,
         "versions": versions,
     }
+
+
+def of_all_texts(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return an identity without what differs between caches of other texts."""
+    return {key: value for key, value in identity.items() if key not in OF_TEXTS}
 
 
 def flatten(identity: dict[str, Any], prefix: str = "") -> dict[str, Any]:

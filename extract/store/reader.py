@@ -36,6 +36,11 @@ class StoreReader:
         """Whether the store was written with checksums, as those of early versions were not."""
         return f"{CHECKSUMS}/blocks" in self._places
 
+    @property
+    def shard_of_row(self) -> Int[np.ndarray, " N"]:
+        """Which file each row is in, where there are several."""
+        return np.zeros(self.n_rows_of("/rows/digest"), np.int32)
+
     def n_rows_of(self, name: str) -> int:
         """Length of the first axis of an array."""
         return self._places[name].shape[0]
@@ -120,10 +125,18 @@ class RowLookup:
         self._file = file
         keys = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64)
         pieces = np.zeros(len(keys), np.int32) if file.manifest.words is None else file.map("/rows/word_start")
-        self._order = np.lexsort((pieces, keys[:, 1], keys[:, 0]))
+        shards = file.shard_of_row
+        self._order = np.lexsort((pieces, shards, keys[:, 1], keys[:, 0]))
+        self._group(keys)
+        # Of a text that is in several shards, the rows of the first count.
+        self._order = self._order[shards[self._order] == np.repeat(shards[self._order[self._begins]], self._counts)]
+        self._group(keys)
+
+    def _group(self, keys: UInt64[np.ndarray, "N 2"]) -> None:
+        """Find where the rows of each text begin in the order, and how many they are."""
         ordered = keys[self._order]
         self._begins = np.flatnonzero(np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1)))
-        self._counts = np.diff(np.append(self._begins, len(keys)))
+        self._counts = np.diff(np.append(self._begins, len(ordered)))
         self._keys = ordered[self._begins]
 
     @property

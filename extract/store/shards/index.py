@@ -1,0 +1,147 @@
+"""The index of shards: what all of them hold, and where every array of each is; docs/cache_format.md is the contract."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extract.digest import digest_json, digest_text
+from extract.errors import CacheError
+from extract.files import write_file
+from extract.store.layout import ArrayPlace
+from extract.store.manifest import Manifest, of_all_texts
+
+INDEX = "index.json"
+INDEX_SCHEMA = 1
+Layout = dict[str, ArrayPlace]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard: a whole cache file of one window of texts."""
+
+    window: int  # which window of the texts
+    file: str  # name beside the index
+    n_rows: int
+    n_words: int  # 0 for whole texts
+    n_bytes: int  # of the file
+    sha256: str  # of the file
+    text_digest: str  # as in its identity: the digests of its texts, in the order they were given
+    n_tokens: int
+    n_truncated: int
+    layout: Layout  # where its arrays are, by HDF5 path
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What a folder of shards holds.
+
+    Attributes:
+        identity: That of every shard, without what depends on its texts.
+        provenance: That of the first shard.
+        window_texts: Texts of a window, repeats included; the last has fewer.
+        shards: Those that are there, by window.
+        is_complete: Whether they hold all texts.
+    """
+
+    identity: dict[str, Any]
+    provenance: dict[str, Any]
+    window_texts: int
+    shards: tuple[Shard, ...] = ()
+    is_complete: bool = False
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all shards."""
+        return sum(shard.n_rows for shard in self.shards)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of all shards together; its text digest is over those of the shards."""
+        of_texts: dict[str, Any] = {
+            "n_rows": self.n_rows,
+            "text_digest": digest_text("".join(shard.text_digest for shard in self.shards)),
+        }
+        if "words" in self.identity:
+            n_words = sum(shard.n_words for shard in self.shards)
+            of_texts["words"] = {**self.identity["words"], "n_words": n_words}
+        return Manifest({**self.identity, **of_texts}, self.provenance)
+
+    def find(self, window: int) -> Shard | None:
+        """Return the shard of a window, if it is listed."""
+        return next((shard for shard in self.shards if shard.window == window), None)
+
+    def with_shard(self, shard: Shard) -> "ShardIndex":
+        """List a shard, in place of another of its window; further ones may follow."""
+        layout = next((each.layout for each in self.shards if each.layout == shard.layout), shard.layout)
+        kept = self.without(shard.window)
+        shards = sorted([*kept.shards, replace(shard, layout=layout)], key=lambda each: each.window)
+        return replace(kept, shards=tuple(shards))
+
+    def without(self, window: int) -> "ShardIndex":
+        """Take the shard of a window from the list."""
+        kept = tuple(shard for shard in self.shards if shard.window != window)
+        return replace(self, shards=kept, is_complete=False)
+
+    def write(self, folder: Path) -> None:
+        """Write the index into a folder in one step; raises as `replacing_file`."""
+        write_file(folder / INDEX, self.to_json())
+
+    def to_json(self) -> str:
+        """Return the index as JSON text, with its own digest."""
+        layouts: list[Layout] = []
+        shards, first_row = [], 0
+        for shard in self.shards:
+            if shard.layout not in layouts:
+                layouts.append(shard.layout)
+            shards.append({**vars(shard), "first_row": first_row, "layout": layouts.index(shard.layout)})
+            first_row += shard.n_rows
+        value = {
+            "icecore_index": INDEX_SCHEMA, "is_complete": self.is_complete, "n_rows": self.n_rows,
+            "window_texts": self.window_texts, "identity": self.identity, "provenance": self.provenance,
+            "layouts": [
+                {name: [place.offset, place.dtype.str, list(place.shape)] for name, place in layout.items()}
+                for layout in layouts
+            ],
+            "shards": shards,
+        }  # fmt: skip
+        return json.dumps({**value, "digest": digest_json(value)})
+
+
+def parse_index(text: str | bytes, *, where: str) -> ShardIndex:
+    """Read an index back from the text of `ShardIndex.to_json`; CacheError names the file `where`."""
+    try:
+        value = json.loads(text)
+        schema = value["icecore_index"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CacheError(
+            f"{where!r} is no index of shards ({type(error).__name__}); give the {INDEX} that an extraction into shards "
+            "wrote, or the folder it is in."
+        ) from error
+    if schema != INDEX_SCHEMA:
+        raise CacheError(f"index {where!r} has schema {schema}; this version reads schema {INDEX_SCHEMA}.")
+    if digest_json({key: each for key, each in value.items() if key != "digest"}) != value.get("digest"):
+        raise CacheError(
+            f"index {where!r} is damaged: it does not match its digest; copy it again, or delete it and extract again."
+        )
+    layouts = [
+        {name: ArrayPlace(offset, tuple(shape), np.dtype(dtype)) for name, (offset, dtype, shape) in layout.items()}
+        for layout in value["layouts"]
+    ]
+    shards = []
+    for each in value["shards"]:
+        own = {key: item for key, item in each.items() if key != "first_row"}
+        shards.append(Shard(**{**own, "layout": layouts[each["layout"]]}))
+    return ShardIndex(
+        value["identity"], value["provenance"], value["window_texts"], tuple(shards), value["is_complete"]
+    )
+
+
+def shared_identity(identity: dict[str, Any]) -> dict[str, Any]:
+    """Return what the shards of one extraction have in common: an identity without what depends on the texts."""
+    shared = of_all_texts(identity)
+    if "words" in identity:
+        shared["words"] = {key: each for key, each in identity["words"].items() if key != "n_words"}
+    return shared

@@ -1,0 +1,240 @@
+"""Extraction into shards: the numbers of one file, whatever the texts come from and whenever it was stopped."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from extract.decoders.decoder import Decoder
+from extract.errors import CacheIdentityError, CacheLockedError, ConfigError, InputError, TruncationWarning
+from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.template import InputTemplate
+from extract.run import shards
+from extract.run.runner import extract_latents
+from extract.run.shards import LOCK, extract_shards, read_windows
+from extract.run.spec import ExtractionSpec, WordSpec
+from extract.store.cache import LatentCache
+from extract.store.shards.cache import ShardedCache
+from tests.extract.recorder import Recorder
+from tests.extract.tiny_decoders import assert_same_arrays, make_decoder
+
+SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=64)
+WINDOW, N_TEXTS = 12, 24
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+
+@pytest.fixture(scope="module")
+def texts(texts: list[str]) -> list[str]:
+    """Some distinct texts of mixed lengths."""
+    return texts[:N_TEXTS]
+
+
+@pytest.fixture(scope="module")
+def folder(decoder: Decoder, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts in two shards; read-only."""
+    place = tmp_path_factory.mktemp("shards")
+    extract_shards(decoder, iter(texts), folder=place, spec=SPEC, window=WINDOW)
+    return place
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the shards."""
+    return Path(shutil.copytree(folder, tmp_path / "copied"))
+
+
+@pytest.fixture(scope="module")
+def in_one(decoder: Decoder, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> LatentCache:
+    """The same texts in one file."""
+    return extract_latents(decoder, texts, spec=SPEC, folder=tmp_path_factory.mktemp("one"))
+
+
+def listed(folder: Path) -> list[str]:
+    """Name the shards that the index lists."""
+    return [shard["file"] for shard in json.loads((folder / "index.json").read_text())["shards"]]
+
+
+def test_shards_hold_the_latents_of_one_file(folder: Path, in_one: LatentCache, texts: list[str]) -> None:
+    cache = ShardedCache(folder)
+    assert (len(cache), cache.n_shards, cache.is_complete) == (N_TEXTS, 2, True)
+    for pooling in SPEC.poolings:
+        got = cache.gather(cache.rows_of(texts), pooling)
+        torch.testing.assert_close(got, in_one.gather(in_one.rows_of(texts), pooling), atol=1e-5, rtol=0)
+    differing = {key for key, value in cache.identity.items() if value != in_one.identity[key]}
+    assert differing == {"text_digest"}
+    assert sorted(path.name for path in folder.iterdir()) == [LOCK, "index.json", *listed(folder)]
+
+
+def test_every_shard_is_a_whole_cache_of_its_window(folder: Path, decoder: Decoder, texts: list[str]) -> None:
+    for number, name in enumerate(listed(folder)):
+        part = texts[WINDOW * number : WINDOW * (number + 1)]
+        shard = LatentCache(folder / name)
+        assert len(shard.rows_of(part)) == len(shard) == len(part)
+        assert shard.certificate["frozen"]["weight_digest"] == decoder.description.weight_digest
+
+
+def test_stopped_anywhere_it_goes_on(folder: Path, decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    """Stopped after one batch of the second window, which is then in a draft, half done."""
+
+    def stop(_: int) -> None:
+        if stopped.n_written > WINDOW:
+            raise KeyboardInterrupt
+
+    stopped = Recorder(on_advance=stop)
+    with pytest.raises(KeyboardInterrupt):
+        extract_shards(decoder, texts, folder=tmp_path, spec=SPEC, window=WINDOW, progress=stopped)
+    assert listed(tmp_path) == ["shard-000000.h5"]
+    before = (tmp_path / "shard-000000.h5").stat().st_mtime_ns
+    on = Recorder()
+    extract_shards(decoder, (text for text in texts), folder=tmp_path, spec=SPEC, window=WINDOW, progress=on)
+    assert (on.n_rows, on.n_done, on.n_finished) == (0, WINDOW, 1)
+    assert stopped.n_written + on.n_written == N_TEXTS, "a batch was computed twice, or none was kept"
+    assert (tmp_path / "shard-000000.h5").stat().st_mtime_ns == before
+    for name in listed(folder):
+        assert_same_arrays(folder / name, tmp_path / name)
+
+
+@pytest.mark.parametrize("moment", ["before it is moved", "before it is listed"])
+def test_killed_between_the_steps(
+    moment: str, folder: Path, decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        if moment == "before it is moved":
+            patch.setattr(shards.os, "replace", lambda *_: 1 / 0)
+        else:
+            patch.setattr(shards.ShardIndex, "write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            extract_shards(decoder, texts, folder=tmp_path, spec=SPEC, window=WINDOW)
+    assert not (tmp_path / "index.json").exists()
+    extract_shards(decoder, texts, folder=tmp_path, spec=SPEC, window=WINDOW)
+    assert listed(tmp_path) == listed(folder)
+    for name in listed(folder):
+        assert_same_arrays(folder / name, tmp_path / name)
+    assert not (tmp_path / shards.DRAFTS).exists()
+
+
+def test_a_shard_that_is_gone_is_made_again(folder: Path, copied: Path, decoder: Decoder, texts: list[str]) -> None:
+    (copied / "shard-000001.h5").unlink()
+    again = Recorder()
+    extract_shards(decoder, texts, folder=copied, spec=SPEC, window=WINDOW, progress=again)
+    assert again.n_written == WINDOW
+    assert_same_arrays(folder / "shard-000001.h5", copied / "shard-000001.h5")
+    ShardedCache(copied).verify()
+
+
+def test_other_texts_are_refused(copied: Path, decoder: Decoder, texts: list[str]) -> None:
+    with pytest.raises(CacheIdentityError, match=r"shard-000000\.h5.*not of the texts of window 0 \(texts 0 to 11\)"):
+        extract_shards(decoder, texts[::-1], folder=copied, spec=SPEC, window=WINDOW)
+    with pytest.raises(CacheIdentityError, match="there are 1 windows of texts, but .* has a shard of window 1"):
+        extract_shards(decoder, texts[:12], folder=copied, spec=SPEC, window=WINDOW)
+    ShardedCache(copied).verify()
+
+
+def test_shards_of_something_else_are_refused(copied: Path, decoder: Decoder, texts: list[str]) -> None:
+    other = ExtractionSpec(poolings=("last", "mean"), plan="backward")
+    with pytest.raises(CacheIdentityError, match="holds something else: plan is 'causal', expected 'backward'"):
+        extract_shards(decoder, texts, folder=copied, spec=other, window=WINDOW)
+    with pytest.raises(CacheIdentityError, match="windows of 12 texts, and 20 were asked for"):
+        extract_shards(decoder, texts, folder=copied, spec=SPEC, window=20)
+    joined = [join_words(["Ice", str(i)], [True, True]) for i in range(3)]
+    with pytest.raises(CacheIdentityError, match=r"words\.n_words|words\.on_lost is None, expected 'error'"):
+        extract_shards(decoder, joined, folder=copied, spec=SPEC, window=WINDOW)
+
+
+def test_repeats_are_stored_once_in_a_window(decoder: Decoder, tmp_path: Path) -> None:
+    texts = ["Ice.", "Snow.", "Ice.", "Rain.", "Ice.", "Ice."]
+    cache = extract_shards(decoder, texts, folder=tmp_path, spec=SPEC, window=3)
+    assert len(cache) == 4
+    rows = cache.rows_of(["Ice.", "Rain.", "Ice.", "Snow."]).tolist()
+    assert rows[0] == rows[2] == int(LatentCache(tmp_path / "shard-000000.h5").rows_of(["Ice."])), "not the first"
+    assert len({*rows}) == 3
+    latents = cache.gather(range(4), "mean", layers="block_01")[0]
+    assert sum(torch.allclose(latents[rows[0]], each, atol=1e-5) for each in latents) == 2
+
+
+def test_memory_is_that_of_a_window(decoder: Decoder, tmp_path: Path) -> None:
+    """Texts are taken as they are needed: when a window is written, none after it has been read."""
+    taken: list[int] = []
+    at_advance: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for i in range(6):
+            taken.append(i)
+            yield f"Core number {i} was drilled."
+
+    watch = Recorder(on_advance=lambda _: at_advance.append(len(taken)))
+    extract_shards(decoder, texts(), folder=tmp_path, spec=SPEC, window=3, progress=watch)
+    assert sorted(set(at_advance)) == [3, 6]
+
+
+def test_words_are_streamed_too(decoder: Decoder, texts: list[str], tmp_path: Path) -> None:
+    joined = [join_words(text.split(), [True] * len(text.split())) for text in texts[:5]]
+    joined.append(joined[0])
+    spec = ExtractionSpec(
+        words=WordSpec(("last", "mean")), template=InputTemplate(max_tokens=12, on_long="windows"), batch_tokens=64
+    )
+    cache = extract_shards(decoder, joined, folder=tmp_path / "shards", spec=spec, window=3)
+    one = extract_latents(decoder, joined, folder=tmp_path / "one", spec=spec)
+    assert cache.n_words == one.n_words + len(joined[0].spans)
+    found, wanted = cache.words_of(joined), one.words_of(joined)
+    assert found.offsets.tolist() == wanted.offsets.tolist()
+    assert found.flags.tolist() == wanted.flags.tolist()
+    for pooling in ("last", "mean"):
+        got = cache.gather(found.positions, pooling)
+        torch.testing.assert_close(got, one.gather(wanted.positions, pooling), atol=1e-5, rtol=0)
+    assert len(cache.row_of_place) == len(cache.has_latent) == cache.n_words
+
+
+def test_bad_texts_are_named_by_their_place(decoder: Decoder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"text 5 is ' '"):
+        extract_shards(decoder, ["Ice."] * 5 + [" "], folder=tmp_path, spec=SPEC, window=4)
+    with pytest.raises(InputError, match="there are no texts"):
+        extract_shards(decoder, [], folder=tmp_path / "none", spec=SPEC)
+    with pytest.raises(InputError, match="texts is the single string 'Ice.'"):
+        extract_shards(decoder, "Ice.", folder=tmp_path / "none", spec=SPEC)
+    mixed: list[str | JoinedText] = ["Ice.", join_words(["Ice"], [False])]
+    with pytest.raises(InputError, match="text 1 is JoinedText.*either plain texts or texts with their words"):
+        list(read_windows(mixed, 1))
+    strict = ExtractionSpec(template=InputTemplate(max_tokens=4, on_long="error"))
+    with pytest.raises(InputError, match=r"in window 1 \(texts 2 to 3\), counted in it: .*text 1"):
+        extract_shards(
+            decoder, ["a", "b", "c", "One two three four five six."], folder=tmp_path / "long", spec=strict, window=2
+        )
+    assert listed(tmp_path / "long") == ["shard-000000.h5"]
+
+
+def test_long_texts_are_counted_once(decoder: Decoder, tmp_path: Path) -> None:
+    spec = ExtractionSpec(template=InputTemplate(max_tokens=4))
+    texts = ["One two three four five six.", "a", "Seven eight nine ten eleven."]
+    with pytest.warns(TruncationWarning, match="2 of 3 texts have more than 4 tokens") as caught:
+        extract_shards(decoder, texts, folder=tmp_path, spec=spec, window=1)
+    assert len(caught) == 1
+
+
+def test_what_cannot_be_is_refused(decoder: Decoder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="window is 0; allowed: a whole number of texts, at least 1"):
+        extract_shards(decoder, ["Ice."], folder=tmp_path, window=0)
+    several = ExtractionSpec(template=InputTemplate(name="meta-eol-8"), poolings=("last",))
+    assert len(several.members) == 8
+    with pytest.raises(ConfigError, match="the template stands for 8 whose latents are averaged"):
+        extract_shards(decoder, ["Ice."], folder=tmp_path, spec=several)
+
+
+def test_two_writers_exclude_each_other(decoder: Decoder, tmp_path: Path) -> None:
+    def second() -> None:
+        with pytest.raises(CacheLockedError, match="being written by another process"):
+            extract_shards(decoder, ["Ice.", "Snow."], folder=tmp_path, window=1)
+
+    extract_shards(decoder, ["Ice.", "Snow."], folder=tmp_path, window=1, progress=Recorder(on_start=second))
+    assert listed(tmp_path) == ["shard-000000.h5", "shard-000001.h5"]
+
+
+def test_another_decoder_is_refused(copied: Path, texts: list[str]) -> None:
+    with pytest.raises(CacheIdentityError, match=r"decoder\.weight_digest is"):
+        extract_shards(make_decoder(seed=1, adds_bos=True), texts, folder=copied, spec=SPEC, window=WINDOW)
+    assert os.listdir(copied)
