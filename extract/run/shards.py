@@ -1,6 +1,5 @@
 """Extraction window by window into shards: any number of texts, in memory that does not grow with it."""
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing, contextmanager
@@ -17,13 +16,10 @@ from extract.run.extraction import Extraction, open_store
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import describe_extraction, unique_texts, warn_truncated
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
-from extract.store.cache import LatentCache
 from extract.store.disk import explain_write_error, locked_file, require_locks
-from extract.store.layout import read_layout
 from extract.store.manifest import Manifest, require_same
 from extract.store.reuse import cache_path
-from extract.store.shards.cache import ShardedCache
-from extract.store.shards.files import LocalFiles, digest_file
+from extract.store.shards.cache import ShardedCache, describe_shard
 from extract.store.shards.index import INDEX, Shard, ShardIndex, parse_index, shared_identity
 
 DRAFTS = "drafts"
@@ -91,8 +87,8 @@ class ShardWriter:
                 Extraction(self.decoder, window.texts, self.spec, writer, _Within(self.progress)).run()
         except (InputError, NonFiniteLatentError) as error:
             raise type(error)(f"in {window}, counted in it: {error}") from error
-        shard = _describe_shard(draft, window, manifest)
-        os.replace(draft, self.folder / shard.file)
+        shard = describe_shard(draft, window=window.number, expected=manifest.identity)
+        draft.replace(self.folder / shard.file)
         return shard
 
 
@@ -201,18 +197,6 @@ def _require_none_after(index: ShardIndex, last: int, folder: Path) -> None:
             f"there are {last + 1} windows of texts, but {str(folder)!r} has a shard of window "
             f"{index.shards[-1].window}; give all texts that the extraction was begun with, or choose another folder."
         )
-
-
-def _describe_shard(draft: Path, window: Window, manifest: Manifest) -> Shard:
-    """Describe a shard that is whole, for the index."""
-    cache = LatentCache(draft, expected=manifest.identity)
-    layout = read_layout(draft)[1]
-    return Shard(
-        window=window.number, file=f"shard-{window.number:06d}.h5", n_rows=len(cache), n_words=cache.n_words,
-        n_bytes=draft.stat().st_size, sha256=digest_file(LocalFiles(draft.parent), draft.name),
-        text_digest=str(cache.identity["text_digest"]), n_tokens=int(cache.n_tokens.sum()),
-        n_truncated=int(cache.is_truncated.sum()), layout=layout,
-    )  # fmt: skip
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Tiny random decoders of many families, and tokenizers made in memory: no weights, no network."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
 from extract.store.create import create_store
 from extract.store.manifest import Manifest, build_identity
+from extract.store.shards.cache import describe_shard
+from extract.store.shards.index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320
@@ -175,13 +178,15 @@ def make_manifest(texts: Sequence[str] | Sequence[JoinedText], **changes: Any) -
     return Manifest(identity, {"decoder": decoder, "batching": {"batch_tokens": 64, "min_tokens": 8}})
 
 
-def write_cache(path: Path, texts: Sequence[str], *, is_whole: bool = True, **changes: Any) -> NDArray[np.float32]:
+def write_cache(
+    path: Path, texts: Sequence[str], *, is_whole: bool = True, seed: int = 0, **changes: Any
+) -> NDArray[np.float32]:
     """Write a store without a decoder; return its latents `(L, P, N, D)` in float32."""
     manifest = make_manifest(texts, **changes)
     identity = manifest.identity
     create_store(path, manifest)
     shape = (len(identity["layers"]), len(identity["poolings"]), len(texts), identity["decoder"]["width"])
-    latents = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     stored = latents.to(getattr(torch, identity["storage_dtype"]))
     raw = (stored.view(torch.uint16) if stored.dtype == torch.bfloat16 else stored).numpy()
     rows: dict[str, NDArray[Any]] = {
@@ -200,6 +205,20 @@ def write_cache(path: Path, texts: Sequence[str], *, is_whole: bool = True, **ch
     writer.close()
     written: NDArray[np.float32] = stored.float().numpy()
     return written
+
+
+def write_shards(folder: Path, texts: Sequence[str], *, window: int, **changes: Any) -> NDArray[np.float32]:
+    """Write shards and their index without a decoder; return their latents `(L, P, N, D)` in float32."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = make_manifest(texts, **changes)
+    index = ShardIndex(shared_identity(manifest.identity), manifest.provenance, window)
+    parts = []
+    for number, start in enumerate(range(0, len(texts), window)):
+        path = folder / f"shard-{number:06d}.h5"
+        parts.append(write_cache(path, texts[start : start + window], seed=number, **changes))
+        index = index.with_shard(describe_shard(path, window=number))
+    replace(index, is_complete=True).write(folder)
+    return np.concatenate(parts, axis=2)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -13,8 +13,10 @@ from torch import Tensor
 from extract.decoders.layers import select_from
 from extract.errors import CacheError, CacheIncompleteError
 from extract.store.cache import LatentCache
+from extract.store.layout import read_layout
 from extract.store.manifest import require_same
-from extract.store.shards.index import INDEX
+from extract.store.shards.files import LocalFiles, digest_file
+from extract.store.shards.index import INDEX, Shard
 from extract.store.shards.reader import ShardsReader
 
 
@@ -99,6 +101,17 @@ class ShardedCache(LatentCache):
         names = select_from(layers, self.layers)
         self.width_of(names)  # refuses layers that differ
         return self._torch(self._file.take([self._array(name, pooling) for name in names], index)).to(torch.float32)
+
+
+def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None = None) -> Shard:
+    """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
+    cache = LatentCache(path, expected=expected)
+    return Shard(
+        window=window, file=f"shard-{window:06d}.h5", n_rows=len(cache), n_words=cache.n_words,
+        n_bytes=path.stat().st_size, sha256=digest_file(LocalFiles(path.parent), path.name),
+        text_digest=str(cache.identity["text_digest"]), n_tokens=int(cache.n_tokens.sum()),
+        n_truncated=int(cache.is_truncated.sum()), layout=read_layout(path)[1],
+    )  # fmt: skip
 
 
 def open_cache(source: LatentCache | str | Path, *, allow_partial: bool = False) -> LatentCache:

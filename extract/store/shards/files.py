@@ -46,7 +46,7 @@ class LocalFiles:
             while view:
                 n_read = file.readinto(view)
                 if not n_read:
-                    raise _cut_short(str(self.folder / name), file.tell())
+                    raise _cut_short(str(self.folder / name), self.size(name))
                 view = view[n_read:]
 
     def take(

@@ -1,4 +1,4 @@
-"""The index of shards: what all of them hold, and where every array of each is; docs/cache_format.md is the contract."""
+"""The index of shards: what all hold, and where every array of each is; docs/cache_format.md is the contract."""
 
 import json
 from dataclasses import dataclass, replace
@@ -117,8 +117,8 @@ def parse_index(text: str | bytes, *, where: str) -> ShardIndex:
         schema = value["icecore_index"]
     except (ValueError, KeyError, TypeError) as error:
         raise CacheError(
-            f"{where!r} is no index of shards ({type(error).__name__}); give the {INDEX} that an extraction into shards "
-            "wrote, or the folder it is in."
+            f"{where!r} is no index of shards ({type(error).__name__}); give the {INDEX} that an extraction into "
+            "shards wrote, or the folder it is in."
         ) from error
     if schema != INDEX_SCHEMA:
         raise CacheError(f"index {where!r} has schema {schema}; this version reads schema {INDEX_SCHEMA}.")
