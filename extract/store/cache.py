@@ -134,6 +134,16 @@ class LatentCache:
         return self.storage_dtype
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the cache."""
+        return (self.path,)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all files."""
+        return self.path.stat().st_size
+
+    @property
     def n_done(self) -> int:
         """Rows that are done."""
         return int(np.count_nonzero(self._file.map("/rows/is_done")))

@@ -11,6 +11,8 @@ from extract.errors import CacheError, CacheIncompleteError, CacheWarning, Iceco
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, flatten
 from extract.store.mean import MeanCache, mean_parts
+from extract.store.shards.cache import open_cache
+from extract.store.shards.index import INDEX
 
 
 def cache_path(folder: Path, manifest: Manifest) -> Path:
@@ -41,13 +43,13 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
 
 
 def whole_caches(folder: Path, *, first: str = "") -> Iterator[LatentCache]:
-    """Open the whole caches of a folder, those with `first` in their name first.
+    """Open the whole caches of a folder, shards in folders of their own among them, those with `first` in their name first.
 
     Half-done ones are skipped; whatever else cannot be read is passed over with a one-line warning.
     """
     for path in sorted(_files(folder), key=lambda p: (first not in p.name, p.name)):
         with passing_over(path), suppress(CacheIncompleteError):
-            yield LatentCache(path)
+            yield open_cache(path)
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def passing_over(path: Path) -> Iterator[None]:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        return list(folder.glob("*.h5"))
+        return [*folder.glob("*.h5"), *(path.parent for path in folder.glob(f"*/{INDEX}"))]
     except (OSError, ValueError) as error:
         raise CacheError(f"the caches folder {str(folder)!r} cannot be read ({first_line(error)}).") from error
 

@@ -3,6 +3,7 @@
 from extract.errors import UsageError, unknown_name
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import parse_plan
+from extract.run.spec import WINDOW_TEXTS
 from probes.cli.arguments import Argument, Command
 from probes.report.figures.formats import FORMATS, figure_formats
 
@@ -80,11 +81,16 @@ _COMMANDS = (
         "Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there.",
         (
             _DRY_RUN, Argument("--texts", "text file, table, or '-', instead of a task", completes="files"), *_LATENTS,
-            *_PROGRESS,
+            Argument(
+                "--shards", "folder for shards instead of one file: texts of any number, read as they come, from a "
+                "text file, .jsonl, .parquet, a folder of such files, or '-'", completes="files",
+            ),
+            Argument("--window", "with --shards: texts of a shard", WINDOW_TEXTS, int), *_PROGRESS,
         ),
         takes_config=True,
         examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1",
-                  "extract --texts reviews.csv --column body"),
+                  "extract --texts reviews.csv --column body",
+                  "extract --texts reviews.parquet --column body --shards caches/reviews"),
     ),
     Command(
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
@@ -327,9 +333,9 @@ _COMMANDS = (
         "inspect", "inspect", "say what a cache is and how complete",
         "Say what a cache is and how complete; works on half-done caches.",
         (
-            Argument("FILE", "the cache", completes="files"),
+            Argument("FILE", "the cache file; of shards the index.json, its folder or its address", completes="files"),
             Argument("--json", "print identity and provenance as JSON", False, bool),
-            Argument("--verify", "read the whole file and compare it with its checksums", False, bool),
+            Argument("--verify", "read all of it and compare it with its checksums", False, bool),
         ),
         examples=("inspect caches/demo.h5 --verify",),
     ),

@@ -59,7 +59,7 @@ def stage_run(run: str | Path, folder: str | Path, *, repo: str = "OWNER/NAME", 
     files = {path.relative_to(found.folder): path for path in _plain_files(found.folder)}
     if has_cache:
         cache = find_cache_of_run(found.folder)
-        files[Path("caches", cache.path.name)] = cache.path
+        files |= {Path("caches", path.relative_to(cache.path.parent)): path for path in cache.files}
     changed = _without_private(files)
     for name, path in files.items():
         place = target / name

@@ -13,8 +13,9 @@ from threadpoolctl import threadpool_limits
 from extract.decoders.layers import select_from
 from extract.errors import TaskError, unknown_name
 from extract.store.cache import LatentCache
+from extract.store.shards.cache import open_cache
 from probes.geometry.measures import MEASURES, Estimate, measure_rows
-from probes.geometry.sample import WHERE, Sample, Texts, choose_poolings, draw_sample, open_cache
+from probes.geometry.sample import WHERE, Sample, Texts, choose_poolings, draw_sample
 from probes.metrics.bootstrap import DEFAULT, Resampling
 from probes.metrics.correlation import CORRELATIONS
 from probes.metrics.intervals import resample_correlations

@@ -60,11 +60,6 @@ class Sample:
         return dict(zip(names, depths, strict=True))
 
 
-def open_cache(cache: LatentCache | str | Path) -> LatentCache:
-    """Return a cache, opened where it is given by its path."""
-    return cache if isinstance(cache, LatentCache) else LatentCache(cache)
-
-
 def draw_sample(
     cache: LatentCache, *, texts: Texts = (), most_rows: int, seed: int, standardise: bool = False
 ) -> Sample:

@@ -10,8 +10,9 @@ from jaxtyping import Float, Int
 from extract.decoders.layers import select_from
 from extract.errors import ConfigError
 from extract.store.cache import LatentCache
+from extract.store.shards.cache import open_cache
 from probes.geometry.measures import N_GROUPS, jackknife
-from probes.geometry.sample import WHERE, choose_poolings, draw_sample, draw_shared, open_cache
+from probes.geometry.sample import WHERE, choose_poolings, draw_sample, draw_shared
 
 if TYPE_CHECKING:
     import pandas as pd

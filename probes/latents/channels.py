@@ -41,5 +41,5 @@ def channels_of(cache: LatentCache, pooling: str, layers: str | Sequence[str] = 
     """Choose channels of a cache; a pooling or layer that it does not have raises `UnknownNameError`."""
     chosen = Channels(split_poolings(pooling), select_from(layers, cache.layers))
     for name in chosen.poolings:
-        cache.layer(chosen.layers[0], name)  # rejects an unknown pooling
+        cache.gather([], name, layers=chosen.layers[:1])  # rejects an unknown pooling
     return chosen

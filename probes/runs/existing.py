@@ -24,6 +24,8 @@ from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
 from extract.store.mean import MeanCache
 from extract.store.reuse import find_cache, passing_over, whole_caches
+from extract.store.shards.cache import open_cache
+from extract.store.shards.index import INDEX
 from probes.runs.config import RunConfig
 from probes.runs.finished import UNREADABLE, find_recorded, recorded_folder
 from probes.runs.record import CONFIG, MANIFESTS
@@ -88,6 +90,16 @@ def find_cache_of_run(folder: Path, caches: str = "") -> LatentCache:
             f"extract it again: icecore extract {folder / CONFIG}."
         )
     return found
+
+
+def open_named(source: str | Path) -> LatentCache:
+    """Open a cache file, shards, or the cache that a run read, by its folder; raises as `open_cache` and as above."""
+    return find_cache_of_run(Path(source)) if is_run(Path(source)) else open_cache(source)
+
+
+def is_run(source: Path) -> bool:
+    """Whether a path is that of a run, not of a cache file or of a folder of shards."""
+    return source.is_dir() and not (source / INDEX).is_file()
 
 
 def _has_texts(cache: LatentCache, texts: Sequence[str | JoinedText]) -> bool:

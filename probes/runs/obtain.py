@@ -1,6 +1,6 @@
 """Obtaining what a run works with: its task and corpus, the caches of both, and encoders fitted on the corpus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,10 @@ from extract.decoders.loading import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
-from extract.run.workers import Workers, join_workers
+from extract.run.shards import extract_shards
+from extract.run.workers import Workers, join_workers, launched_size
 from extract.store.cache import LatentCache
+from extract.store.shards.cache import ShardedCache
 from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.loggers import require_loggers
 from probes.fitting.protocols import find_protocol
@@ -94,6 +96,20 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
     return extract_latents(
         decoder, task.texts(), spec=config.extraction, folder=config.caches, progress=progress, workers=workers
     )
+
+
+def obtain_shards(
+    config: RunConfig, texts: Iterable[Any], *, name: str, folder: Path, window: int, watcher: Watcher = SILENT
+) -> ShardedCache:
+    """Extract texts into shards in a folder, or go on there."""
+    if launched_size() > 1:
+        raise ConfigError(
+            f"{launched_size()} processes were launched together, and one process writes shards; start a single one."
+        )
+    return extract_shards(
+        load_decoder(config.decoder, report=watcher.say), texts, spec=config.extraction, folder=folder, window=window,
+        progress=watcher.extraction(f"extracting {name}"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

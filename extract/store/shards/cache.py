@@ -57,6 +57,11 @@ class ShardedCache(LatentCache):
         return len(self._file.index.shards)
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """The index and every shard."""
+        return (self.path / INDEX, *(self.path / shard.file for shard in self._file.index.shards))
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of all shards."""
         return sum(shard.n_bytes for shard in self._file.index.shards)

@@ -2,7 +2,8 @@
 
 import hashlib
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -101,15 +102,17 @@ class RemoteFiles:
 
     def read(self, name: str) -> bytes:
         """Read a file whole."""
-        return self._ask(name, lambda path: bytes(self._system.cat_file(path)))
+        found: bytes = self._ask(name, self._system.cat_file)
+        return found
 
     def size(self, name: str) -> int:
         """Return the bytes of a file."""
-        return self._ask(name, lambda path: int(self._system.size(path)))
+        found: int = self._ask(name, self._system.size)
+        return found
 
     def read_into(self, name: str, offset: int, view: memoryview) -> None:
         """Fill memory with the bytes of a file from `offset` on, in one request."""
-        found = self._ask(name, lambda path: self._system.cat_file(path, start=offset, end=offset + len(view)))
+        found = self._ask(name, partial(self._system.cat_file, start=offset, end=offset + len(view)))
         if len(found) != len(view):
             raise _cut_short(self._path(name), offset + len(found))
         view[:] = found
@@ -132,7 +135,7 @@ class RemoteFiles:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
 
-    def _ask(self, name: str, question: Any) -> Any:
+    def _ask(self, name: str, question: Callable[[str], Any]) -> Any:
         try:
             return question(self._path(name))
         except Exception as error:  # every file system has its own

@@ -1,18 +1,22 @@
 """The commands that take a configuration: run, extract, fit."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
 
 from extract.decoders.loading import load_decoder
-from extract.errors import ConfigError
+from extract.errors import ConfigError, UsageError
+from extract.inputs.streams import stream_texts
 from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
+from extract.store.shards.cache import open_cache
 from probes.cli.commands.embed import embed_file
 from probes.cli.screen import show, watcher_of
 from probes.heads.pairs.autoencoders import AUTOENCODER
@@ -20,7 +24,7 @@ from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus
+from probes.runs.obtain import Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus, obtain_shards
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.corpora import load_corpus
@@ -37,12 +41,34 @@ def run_command(found: SimpleNamespace) -> int:
 
 def extract_command(found: SimpleNamespace) -> int:
     """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
+    if found.shards:
+        return _extract_shards(found)
     if found.texts:
         return embed_file(found.config, found.texts, column=found.column, to=found.out, watcher=watcher_of(found))
     if found.dry_run:
         return _dry_run(found.config, watcher_of(found))
     for source in _sources(found.config):
         cache = obtain_cache(found.config, source, watcher=watcher_of(found))
+        show(str(cache.path))
+    return 0
+
+
+def _extract_shards(found: SimpleNamespace) -> int:
+    if found.dry_run or found.out:
+        raise UsageError(
+            "--shards reads texts as they come, so it goes with neither --dry-run nor --out; leave these out, and "
+            "export the shards afterwards (icecore export)."
+        )
+    if found.texts:
+        lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
+        texts = lines if found.texts == "-" else stream_texts(found.texts, column=found.column)
+        sources: dict[str, Iterable[Any]] = {Path(found.texts).name: texts}
+    else:
+        sources = {source.name: source.texts() for source in _sources(found.config)}
+    for name, texts in sources.items():
+        folder = Path(found.shards, name if len(sources) > 1 else "")
+        cache = obtain_shards(found.config, texts, name=name, folder=folder, window=found.window,
+                              watcher=watcher_of(found))  # fmt: skip
         show(str(cache.path))
     return 0
 
@@ -82,7 +108,7 @@ def _sources(config: RunConfig) -> list[Any]:
 
 
 def _open_named(name: str) -> LatentCache:
-    cache = LatentCache(name)
+    cache = open_cache(name)
     cache.verify()
     return cache
 

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from extract.errors import ConfigError, IcecoreError, first_line, printable, unknown_name
 from extract.files import write_file
-from extract.store.cache import LatentCache
 from probes.cli.parsing import read_config
 from probes.cli.screen import show
 from probes.geometry.geometry import cosine_with_gold, measure_geometry, require_pairs
@@ -27,7 +26,7 @@ from probes.report.figures.geometry import (
 )
 from probes.report.figures.style import WIDE, Album, on_panel
 from probes.report.table import NOTHING
-from probes.runs.existing import find_cache_of_run
+from probes.runs.existing import is_run, open_named
 from probes.runs.obtain import load_run_task
 from probes.runs.record import CONFIG
 from probes.tasks import PairTask
@@ -56,12 +55,12 @@ def geometry_command(found: SimpleNamespace) -> int:
         if name not in ALL:
             raise unknown_name("measure", name, ALL)
     sources = [Path(each) for each in found.sources]
-    caches = [find_cache_of_run(source) if source.is_dir() else LatentCache(source) for source in sources]
+    caches = [open_named(source) for source in found.sources]
     how = {"pooling": found.pooling, "seed": found.seed, "standardise": found.standardise}
     measures = [name for name in wanted if name in MEASURES]
     parts = []
     for source, cache in zip(sources, caches, strict=True):
-        pairs = _pairs_of(source, is_asked=GOLD in found.measures) if source.is_dir() else None
+        pairs = _pairs_of(source, is_asked=GOLD in found.measures) if is_run(source) else None
         if measures:
             texts = () if pairs is None else _first_texts(pairs)
             parts.append(measure_geometry(cache, measures=measures, texts=texts, most_rows=found.rows, **how))

@@ -3,11 +3,14 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 from rich.console import Console
 
 from extract.errors import CacheError
 from extract.store.cache import LatentCache
+from extract.store.dtypes import STORAGE_DTYPES
 from extract.store.manifest import flatten
+from extract.store.shards.cache import ShardedCache, open_cache
 from probes.cli.screen import show
 
 NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes unnoticed"
@@ -15,7 +18,7 @@ NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes 
 
 def inspect_command(found: SimpleNamespace) -> int:
     """Say what a cache is and how complete; works on half-done caches."""
-    cache = LatentCache(found.file, allow_partial=True)
+    cache = open_cache(found.file, allow_partial=True)
     if found.verify:
         _verify(cache)
     if found.json:
@@ -39,16 +42,18 @@ def _describe(cache: LatentCache) -> list[str]:
     """Describe a cache: what it is, how complete, sizes, certificate, then every field of its identity."""
     state = "complete" if cache.is_complete else "half done: run the same extraction again to go on"
     decoder = cache.manifest.provenance["decoder"]
-    row_bytes = sum(cache.layer(layer, pooling).nbytes for pooling in cache.poolings for layer in cache.layers)
+    itemsize, n_places = np.dtype(STORAGE_DTYPES[cache.storage_dtype]).itemsize, cache.n_words or len(cache)
+    layer_bytes = {layer: n_places * cache.width_of([layer]) * itemsize for layer in cache.layers}
     lines = [
         f"cache        {cache.path}",
         f"state        {cache.n_done:,} of {len(cache):,} rows, {state}",
         f"decoder      {decoder['name']} ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']})",
         f"latents      {', '.join(cache.poolings)} x {len(cache.layers)} layers "
         f"({cache.layers[0]} ... {cache.layers[-1]}), {cache.storage_dtype}",
-        f"size         {cache.path.stat().st_size / 1e6:,.1f} MB on disk, {row_bytes / 1e6:,.1f} MB of latents, "
-        f"{cache.layer(cache.layers[0], cache.poolings[0]).nbytes / 1e6:,.2f} MB per layer and pooling",
-        f"checksums    {'CRC-32 per array and block of rows (--verify)' if cache.has_checksums else NO_CHECKSUMS}",
+        f"size         {cache.n_bytes / 1e6:,.1f} MB on disk, "
+        f"{len(cache.poolings) * sum(layer_bytes.values()) / 1e6:,.1f} MB of latents, "
+        f"{layer_bytes[cache.layers[0]] / 1e6:,.2f} MB per layer and pooling",
+        f"checksums    {_checksums_text(cache)}",
         f"certificate  {_certificate_text(cache)}",
     ]
     if cache.is_complete:
@@ -67,6 +72,12 @@ def _describe(cache: LatentCache) -> list[str]:
     lines.append(f"identity     {cache.manifest.id}")
     lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity).items() if key != "layers"]
     return lines
+
+
+def _checksums_text(cache: LatentCache) -> str:
+    if isinstance(cache, ShardedCache):
+        return f"SHA-256 of each of {cache.n_shards:,} shards (--verify)"
+    return "CRC-32 per array and block of rows (--verify)" if cache.has_checksums else NO_CHECKSUMS
 
 
 def _certificate_text(cache: LatentCache) -> str:

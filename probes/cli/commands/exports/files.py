@@ -8,13 +8,12 @@ from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError
 from extract.inputs.joined import JoinedText
 from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
 from probes.cli.commands.score import read_lines
 from probes.cli.parsing import read_config
 from probes.cli.screen import show
 from probes.export.folder import why_not_stock
 from probes.export.sentence_folder import export_sentence_transformer
-from probes.runs.existing import find_cache_of_run
+from probes.runs.existing import open_named
 from probes.runs.finished import read_finished
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import load_run_task
@@ -32,7 +31,7 @@ def export_command(found: SimpleNamespace) -> int:
     if out.suffix != f".{found.format}":
         raise ConfigError(f"the file is {out.name!r}; allowed for {found.format}: a name that ends in .{found.format}.")
     source = Path(found.source)
-    cache = find_cache_of_run(source) if source.is_dir() else LatentCache(source)
+    cache = open_named(found.source)
     show(str(cache.export(out, layers=found.layer or "all", poolings=found.poolings, texts=_texts(found, source))))
     return 0
 
