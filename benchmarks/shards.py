@@ -14,9 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ from extract.decoders.layers import layer_names
 from extract.digest import digest_rows
 from extract.inputs.joined import digest_texts
 from extract.inputs.template import InputTemplate
+from extract.run.extraction import Extraction
 from extract.store.create import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.shards.cache import ShardedCache, describe_shard
@@ -41,15 +44,17 @@ N_BATCHES = 20
 
 def name_texts(n_texts: int) -> Iterator[str]:
     """Yield distinct short texts of mixed lengths, one at a time."""
-    words = "the cat of a dog in house on red sea when they go out we see old ice under snow and sun".split()
+    words = ("ice", "snow", "core", "sea", "the", "a", "deep", "old", "drill", "melts", "falls", "slowly", "in", "of")
     for i in range(n_texts):
         yield " ".join([*(words[(i * 7 + k) % len(words)] for k in range(2 + i % 6)), str(i)])
 
 
 def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
     """Write shards of random latents, without a decoder."""
-    decoder = {"name": "random", "adapter": "", "family": "llama", "n_layers": N_LAYERS - 2, "width": width,
-               "dtype": "float32", "revision": "", "attention": "sdpa", "weight_digest": "", "tokenizer_digest": ""}  # fmt: skip
+    decoder = {
+        "name": "random", "adapter": "", "family": "llama", "n_layers": N_LAYERS - 2, "width": width,
+        "dtype": "float32", "revision": "", "attention": "sdpa", "weight_digest": "", "tokenizer_digest": "",
+    }  # fmt: skip
     layers, chance = list(layer_names(N_LAYERS - 2)), np.random.default_rng(0)
     texts, index = name_texts(n_rows), None
     for number, first in enumerate(range(0, n_rows, WINDOW)):
@@ -143,7 +148,21 @@ def measure_reading(folder: Path, *, is_cold: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def extract_tiny(n_texts: int) -> dict[str, Any]:
+class Simulated(Extraction):
+    """Writes zeros where a decoder would compute; reading, digests, planning, writing and listing are the real ones."""
+
+    def run(self) -> None:
+        """Fill the store."""
+        manifest = self.writer.manifest
+        shape = (len(self.layers), len(self.poolings), len(self.texts), manifest.width(self.layers[0]))
+        rows = {"digest": digest_texts(self.texts), "n_tokens": np.ones(len(self.texts), np.int32),
+                "is_truncated": np.zeros(len(self.texts), np.uint8)}  # fmt: skip
+        zeros = np.zeros(shape, np.float16)
+        self.writer.write_rows(0, zeros, poolings=self.poolings, layers=self.layers, rows=rows)
+        self.writer.write_certificate({"frozen": {"is_bit_identical": True}})
+
+
+def extract_tiny(n_texts: int, *, computes: bool) -> dict[str, Any]:
     """Extract so many texts with a decoder of one small block; return rows, seconds and peak memory."""
     from extract.run.shards import extract_shards
     from extract.run.spec import ExtractionSpec
@@ -155,18 +174,19 @@ def extract_tiny(n_texts: int) -> dict[str, Any]:
     spec = ExtractionSpec(layers=("final_norm",), storage_dtype="float16", batch_tokens=16384)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        cache = extract_shards(decoder, name_texts(n_texts), folder=folder, spec=spec)
+        with nullcontext() if computes else patch("extract.run.shards.Extraction", Simulated):
+            cache = extract_shards(decoder, name_texts(n_texts), folder=folder, spec=spec)
         seconds = time.perf_counter() - began
         n_rows, n_shards = len(cache), cache.n_shards
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"n_rows": n_rows, "n_shards": n_shards, "seconds": seconds, "peak_bytes": peak}
+    return {"computes": computes, "n_rows": n_rows, "n_shards": n_shards, "seconds": seconds, "peak_bytes": peak}
 
 
-def measure_memory(sizes: Sequence[int]) -> dict[str, Any]:
+def measure_memory(sizes: Sequence[int], *, computes: bool) -> dict[str, Any]:
     """Extract different numbers of texts, each in a process of its own; growth is against the first."""
     found = []
     for n_texts in sizes:
-        command = [sys.executable, "-m", "benchmarks.shards", "--tiny", str(n_texts)]
+        command = [sys.executable, "-m", "benchmarks.shards", "--tiny", str(n_texts), *["--simulate"] * (not computes)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found.append(json.loads(done.stdout.splitlines()[-1]))
         sys.stderr.write(f"{found[-1]}\n")
@@ -178,13 +198,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the shards that are read")
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--texts", type=int, nargs="*", default=[100_000, 1_000_000], help="texts that are extracted")
+    parser.add_argument("--texts", type=int, nargs="*", default=[20_000, 100_000], help="texts that are extracted")
+    parser.add_argument(
+        "--simulated", type=int, nargs="*", default=[100_000, 1_000_000, 10_000_000],
+        help="texts that are extracted with zeros in place of what the decoder would compute",
+    )  # fmt: skip
+    parser.add_argument("--simulate", action="store_true", help="with --tiny: write zeros, compute nothing")
     parser.add_argument("--tiny", type=int, default=0, help="extract so many texts in this process, and print JSON")
     parser.add_argument("--folder", default=None, help="where shards are written; a temporary folder when absent")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "cpu-shards.json")
     asked = parser.parse_args()
     if asked.tiny:
-        print(json.dumps(extract_tiny(asked.tiny)))
+        print(json.dumps(extract_tiny(asked.tiny, computes=not asked.simulate)))
         return
     results: dict[str, Any] = json.loads(asked.out.read_text("utf-8")) if asked.out.exists() else {}
     if asked.rows:
@@ -197,11 +222,13 @@ def main() -> None:
                 "warm": measure_reading(folder, is_cold=False), "cold": measure_reading(folder, is_cold=True),
             }  # fmt: skip
     if asked.texts:
-        results["memory"] = measure_memory(asked.texts)
+        results["memory"] = measure_memory(asked.texts, computes=True)
+    if asked.simulated:
+        results["memory_simulated"] = measure_memory(asked.simulated, computes=False)
     threads = torch.get_num_threads()
     results |= {"device": f"cpu, {threads} threads", "machine": platform.machine(), **describe_program()}
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(results["reading"], indent=1) if asked.rows else results["memory"])
+    print(json.dumps({key: results.get(key) for key in ("reading", "memory", "memory_simulated")}, indent=1))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def find_cache(folder: Path, identity: dict[str, Any]) -> LatentCache | None:
 
 
 def whole_caches(folder: Path, *, first: str = "") -> Iterator[LatentCache]:
-    """Open the whole caches of a folder, shards in folders of their own among them, those with `first` in their name first.
+    """Open the whole caches of a folder, those with `first` in their name first; shards are in folders of their own.
 
     Half-done ones are skipped; whatever else cannot be read is passed over with a one-line warning.
     """

@@ -66,7 +66,7 @@ def copied(written: tuple[Path, Any], tmp_path: Path) -> Path:
     return Path(shutil.copytree(written[0], tmp_path / "copied"))
 
 
-@pytest.fixture(params=["folder", "index.json", "memory", "http"])
+@pytest.fixture(params=["folder", "index.json", "memory", pytest.param("http", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, written: tuple[Path, Any]) -> Iterator[str | Path]:
     """The shards, in turn in a folder, by their index, in an object store in memory, and on a web server."""
     folder = written[0]
