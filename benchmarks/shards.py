@@ -55,7 +55,9 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
         "name": "random", "adapter": "", "family": "llama", "n_layers": N_LAYERS - 2, "width": width,
         "dtype": "float32", "revision": "", "attention": "sdpa", "weight_digest": "", "tokenizer_digest": "",
     }  # fmt: skip
-    layers, chance = list(layer_names(N_LAYERS - 2)), np.random.default_rng(0)
+    layers = list(layer_names(N_LAYERS - 2))
+    shape = (N_LAYERS, 1, WINDOW, width)
+    latents = np.random.default_rng(0).standard_normal(shape, np.float32)  # the same ones in every shard
     texts, index = name_texts(n_rows), None
     for number, first in enumerate(range(0, n_rows, WINDOW)):
         digests = digest_texts([next(texts) for _ in range(min(WINDOW, n_rows - first))])
@@ -70,8 +72,7 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
         writer = StoreWriter(path)
         rows = {"digest": digests, "n_tokens": np.ones(len(digests), np.int32),
                 "is_truncated": np.zeros(len(digests), np.uint8)}  # fmt: skip
-        latents = chance.standard_normal((len(layers), 1, len(digests), width), np.float32)
-        writer.write_rows(0, latents, poolings=["mean"], layers=layers, rows=rows)
+        writer.write_rows(0, latents[:, :, : len(digests)], poolings=["mean"], layers=layers, rows=rows)
         writer.write_certificate({"frozen": {"is_bit_identical": True}})
         writer.close()
         index = index.with_shard(describe_shard(path, window=number))

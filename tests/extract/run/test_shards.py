@@ -12,12 +12,12 @@ from extract.decoders.decoder import Decoder
 from extract.errors import CacheIdentityError, CacheLockedError, ConfigError, InputError, TruncationWarning
 from extract.inputs.joined import JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.run import shards
 from extract.run.runner import extract_latents
-from extract.run.shards import LOCK, extract_shards, read_windows
+from extract.run.shards import DRAFTS, LOCK, extract_shards, read_windows
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from extract.store.shards.cache import ShardedCache
+from extract.store.shards.index import ShardIndex
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder
 
@@ -103,7 +103,7 @@ def test_killed_between_the_steps(
     moment: str, folder: Path, decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        step = {"before it is moved": (Path, "replace"), "before it is listed": (shards.ShardIndex, "write")}[moment]
+        step = {"before it is moved": (Path, "replace"), "before it is listed": (ShardIndex, "write")}[moment]
         patch.setattr(*step, lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             extract_shards(decoder, texts, folder=tmp_path, spec=SPEC, window=WINDOW)
@@ -112,7 +112,7 @@ def test_killed_between_the_steps(
     assert listed(tmp_path) == listed(folder)
     for name in listed(folder):
         assert_same_arrays(folder / name, tmp_path / name)
-    assert not (tmp_path / shards.DRAFTS).exists()
+    assert not (tmp_path / DRAFTS).exists()
 
 
 def test_a_shard_that_is_gone_is_made_again(folder: Path, copied: Path, decoder: Decoder, texts: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.joined import JoinedText, join_words
@@ -17,13 +18,15 @@ from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.layout import CERTIFICATE_BYTES, array_shapes, checked_arrays
 from extract.store.manifest import SCHEMA, flatten
-from tests.extract.tiny_decoders import make_manifest, write_cache
+from extract.store.shards.cache import ShardedCache
+from tests.extract.tiny_decoders import make_manifest, write_cache, write_shards
 from tests.extract.word_stores import make_word_manifest, write_word_cache
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cache_format.md"
 TEXT = "Ice floats on water."  # the text and the file that the page's code names
 FILE = Path("caches", "example.h5")
 TEXTS = ["snow", TEXT, "Eis schwimmt: über dem Wasser, 氷.", "a"]
+SHARDS = Path("caches", "shards")
 WORDS_FILE = Path("caches", "words.h5")
 WORD_TEXTS = [
     join_words(["Is", "it", "?"], [True, False, False]),
@@ -52,7 +55,15 @@ def write_example(folder: Path, **changes: Any) -> None:
     """Write the caches that the page reads."""
     (folder / FILE.parent).mkdir()
     write_cache(folder / FILE, TEXTS, **changes)
+    write_shards(folder / SHARDS, TEXTS, window=3, **changes)
     write_word_cache(folder / WORDS_FILE, WORD_TEXTS, PIECES, flags=FLAGS, **changes)
+
+
+def described(head: str, *, after: str = "# ") -> list[str]:
+    """Return the names in the first column of the table under a head."""
+    page = PAGE.read_text(encoding="utf-8").partition(after)[2]
+    rows = page.partition(f"| {head} |")[2].split("\n\n")[0].splitlines()[2:]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
 
 
 def test_the_page_needs_no_icecore() -> None:
@@ -75,6 +86,11 @@ def test_the_page_reads_what_the_library_reads(tmp_path: Path, monkeypatch: pyte
                 assert np.array_equal(found, expected[0].numpy())
     assert np.array_equal(names["latent"], cache.gather(cache.rows_of([TEXT]), "mean", layers="block_02")[0, 0].numpy())
     assert names["is_whole"]
+    shards = ShardedCache(SHARDS)
+    layer = shards.layer("block_02", "mean")
+    assert names["latents"].tobytes() == (layer.view(torch.uint16) if dtype == "bfloat16" else layer).numpy().tobytes()
+    assert set(names["index"]["shards"][0]) == set(described("field of a shard"))
+    assert {*names["index"], "digest"} == set(described("field", after="## Shards"))
     assert names["certificate"] == cache.certificate
     assert hashlib.sha256(names["canonical"].encode()).hexdigest() == cache.manifest.id
 
