@@ -1,6 +1,6 @@
 """A whole extraction in a process of its own, for tests that kill it, measure it, or launch it several times.
 
-Command: `python -m tests.extract.child_extraction FOLDER N_TEXTS BATCH_TOKENS WIDTH [words]`;
+Command: `python -m tests.extract.child_extraction FOLDER N_TEXTS BATCH_TOKENS WIDTH [words|shards]`;
 prints its rank, the store and its peak memory in kB.
 """
 
@@ -10,13 +10,14 @@ import sys
 from extract.inputs.joined import join_words
 from extract.inputs.template import InputTemplate
 from extract.run.runner import extract_latents
+from extract.run.shards import extract_shards
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.run.workers import join_workers
 from tests.extract.tiny_decoders import make_decoder, make_texts
 
 
 def main(folder: str, n_texts: str, batch_tokens: str, width: str, kind: str = "texts") -> None:
-    """Extract; words of texts longer than 20 tokens in windows."""
+    """Extract; words of texts longer than 20 tokens in windows, shards of 100 texts."""
     spec = ExtractionSpec(poolings=("last", "mean", "max"), batch_tokens=int(batch_tokens))
     if kind == "words":
         template = InputTemplate(max_tokens=20, on_long="windows")
@@ -24,6 +25,9 @@ def main(folder: str, n_texts: str, batch_tokens: str, width: str, kind: str = "
     workers = join_workers("cpu")
     decoder = make_decoder(hidden_size=int(width), adds_bos=True)
     texts = make_texts(int(n_texts))
+    if kind == "shards":
+        extract_shards(decoder, texts, spec=spec, folder=folder, window=100)
+        return
     joined = [join_words(text.split(), [True] * len(text.split())) for text in texts]
     cache = extract_latents(decoder, joined if kind == "words" else texts, spec=spec, folder=folder, workers=workers)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,6 +16,7 @@ import pytest
 
 from extract.errors import CacheError
 from extract.store.cache import LatentCache
+from extract.store.shards.cache import ShardedCache
 from tests.extract import child_extraction
 from tests.extract.tiny_decoders import assert_same_arrays, read_arrays
 
@@ -121,6 +122,33 @@ def test_killed_at_any_moment(tmp_path: Path, kind: str, n_texts: int, n_kills: 
     resumed = store_in(folder)
     assert resumed is not None
     assert_same_arrays(whole, resumed)
+
+
+def test_shards_killed_at_any_moment(tmp_path: Path) -> None:
+    """Whatever is listed at the moment of a kill is whole; in the end all shards hold what they would have held."""
+    n_texts, n_shards = 600, 6
+    run(command(tmp_path / "whole", kind="shards", n_texts=n_texts))
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    chance = random.Random(21)
+    for kill in range(N_WORD_KILLS):
+        child = start(command(folder, kind="shards", n_texts=n_texts))
+        try:
+            while len(list(folder.glob("*.h5"))) <= kill * (n_shards - 1) // N_WORD_KILLS:
+                assert child.is_alive(), "the extraction ended before it could be killed"
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.1))
+        finally:
+            child.kill()
+            child.join()
+        assert child.exitcode == -signal.SIGKILL
+        if (folder / "index.json").exists():
+            ShardedCache(folder, allow_partial=True).verify()
+    run(command(folder, kind="shards", n_texts=n_texts))
+    assert len(list(folder.glob("*.h5"))) == n_shards
+    for path in folder.glob("*.h5"):
+        assert_same_arrays(tmp_path / "whole" / path.name, path)
+    ShardedCache(folder).verify()
 
 
 def test_peak_memory_does_not_grow_with_rows(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import h5py
@@ -32,7 +32,7 @@ POOLINGS = ("mean", "last")
 class Ranges(SimpleHTTPRequestHandler):
     """Serves files, and ranges of them."""
 
-    asked: list[str]
+    asked: ClassVar[list[str]] = []
 
     def log_message(self, *_: Any) -> None:
         """Keep silent."""
@@ -81,12 +81,11 @@ def place(request: pytest.FixtureRequest, written: tuple[Path, Any]) -> Iterator
         yield "memory://bucket/some/index.json"
         store.rm("/bucket", recursive=True)
     else:
-        handler = type("Served", (Ranges,), {"asked": []})
-        with HTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder.parent))) as server:
+        Ranges.asked = asked = []
+        with HTTPServer(("127.0.0.1", 0), functools.partial(Ranges, directory=str(folder.parent))) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             yield f"http://127.0.0.1:{server.server_port}/some"
             server.shutdown()
-        asked = handler.asked
         assert asked.count("index.json None") == len([line for line in asked if line.startswith("index.json")])
         assert not [line for line in asked if ".h5 None" in line], "a shard was read whole"
 

@@ -1,0 +1,91 @@
+"""Texts of files of any size."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from extract.errors import InputError, UnknownNameError
+from extract.inputs import streams
+from extract.inputs.streams import stream_texts
+from extract.run.shards import read_windows
+
+TEXTS = ["Ice\u2028floats.", "Schnee fällt.", "氷"]
+
+
+def write_txt(path: Path) -> None:
+    path.write_text("\ufeff" + "\n\n".join(TEXTS) + "\n \n", encoding="utf-8")
+
+
+def write_jsonl(path: Path) -> None:
+    path.write_text("".join(json.dumps({"body": text, "n": 1}) + "\n" for text in TEXTS), encoding="utf-8")
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.table({"n": [1] * len(TEXTS), "body": TEXTS}), path)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {".txt": write_txt, ".jsonl": write_jsonl, ".parquet": write_parquet}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_file_is_read_again_and_again(suffix: str, tmp_path: Path) -> None:
+    WRITERS[suffix](tmp_path / f"some{suffix}")
+    found = stream_texts(tmp_path / f"some{suffix}", column="body")
+    assert list(found) == list(found) == TEXTS
+    assert set(WRITERS) == set(streams.READERS), "another format needs a case"
+
+
+def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    for name in ("2.parquet", "1.jsonl"):
+        WRITERS[Path(name).suffix](tmp_path / name)
+    (tmp_path / "README.md").write_text("not texts")
+    assert list(stream_texts(tmp_path, column="body")) == TEXTS * 2
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Parquet file a batch at a time, of which the next is read when the one before is used up."""
+    monkeypatch.setattr(streams, "BATCH_ROWS", 2)
+    read: list[int] = []
+    inner = pq.ParquetFile.iter_batches
+
+    def counted(self: Any, *args: Any, **how: Any) -> Any:
+        for batch in inner(self, *args, **how):
+            read.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    pq.write_table(pa.table({"text": [f"Core {i}." for i in range(7)]}), tmp_path / "cores.parquet")
+    windows = read_windows(stream_texts(tmp_path / "cores.parquet"), 3)
+    assert next(windows).texts == ["Core 0.", "Core 1.", "Core 2."]
+    assert sum(read) == 4
+    assert [str(window) for window in windows] == ["window 1 (texts 3 to 5)", "window 2 (texts 6 to 6)"]
+
+
+def test_a_column_of_a_dataset_is_streamed() -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"body": TEXTS, "n": [1, 2, 3]})
+    assert [text for window in read_windows(rows["body"], 2) for text in window.texts] == TEXTS
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no file .*none\.txt'; give one of \.txt, \.jsonl, \.parquet, or a"):
+        stream_texts(tmp_path / "none.txt")
+    with pytest.raises(InputError, match="holds no texts; allowed: files of"):
+        stream_texts(tmp_path)
+    (tmp_path / "some.csv").write_text("text\nIce\n")
+    with pytest.raises(UnknownNameError, match=r"unknown suffix of a file of texts '\.csv'"):
+        stream_texts(tmp_path / "some.csv")
+    for suffix in (".jsonl", ".parquet"):
+        WRITERS[suffix](tmp_path / f"some{suffix}")
+        with pytest.raises(UnknownNameError, match=r"unknown column of .* 'text'.*Allowed: .*body"):
+            list(stream_texts(tmp_path / f"some{suffix}"))
+    for name, content in (("a.txt", b"\xff\xfe"), ("a.jsonl", b"{"), ("b.jsonl", b"[1]"), ("a.parquet", b"PAR1")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=rf"{name}' cannot be read \("):
+            list(stream_texts(tmp_path / name))

@@ -1,0 +1,67 @@
+"""Shards on the command line: written, inspected, verified, and fitted on."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from extract.store.reuse import whole_caches
+from extract.store.shards.cache import ShardedCache
+from probes.cli.main import main
+from tests.extract.tiny_decoders import make_texts, write_shards
+from tests.probes.finished_run import Finished, write_config
+
+
+def test_texts_of_a_file_become_shards(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "Ice melts.\n\nSnow falls.\nRain freezes.\n"
+    (tmp_path / "weather.txt").write_text(lines, encoding="utf-8")
+    folder = tmp_path / "caches" / "weather"
+    options = ["--decoder.name", str(decoder_folder), "--shards", str(folder), "--window", "2", "--quiet"]
+    assert main(["extract", "--texts", str(tmp_path / "weather.txt"), *options]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(folder)]
+    cache = ShardedCache(folder)
+    assert cache.rows_of(["Rain freezes."]).tolist() == [2]
+    assert cache.n_shards == 2
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    assert main(["extract", "--texts", "-", *options]) == 0, "the same texts were not found"
+    [found] = whole_caches(tmp_path / "caches")
+    assert found.identity == cache.identity
+
+
+def test_inspect_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_shards(tmp_path, make_texts(23), window=8)
+    assert main(["inspect", str(tmp_path / "index.json"), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["n_done"], value["certificate"]["n_shards"]) == (23, 3)
+    (tmp_path / "shard-000001.h5").write_bytes(b"core")
+    assert main(["inspect", str(tmp_path), "--verify"]) == 1
+    assert "shard 'shard-000001.h5' of cache" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], ["--out", "x.npy"]])
+def test_what_does_not_go_with_shards(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", "--shards", "some", *more]) == 2
+    assert "--shards reads texts as they come, so it goes with neither --dry-run nor --out" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_heads_are_fitted_on_shards(
+    finished: Finished, decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scores are those of the run on one file, up to what other batches change."""
+    config = str(write_config(tmp_path, decoder_folder))
+    assert main(["extract", config, "--shards", str(tmp_path / "caches" / "some"), "--window", "64"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "caches" / "some"), "--verify"]) == 0
+    out = capsys.readouterr().out
+    assert "complete" in out
+    assert "SHA-256 of each of" in out
+    assert main(["fit", config, "--cache", str(tmp_path / "caches" / "some")]) == 0
+    scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))
+    for name in ("layer-cosine", "cosine-mlp"):
+        mine, theirs = (each["heads"][name]["summary"]["test"]["pearson"]["mean"] for each in (scores, finished.scores))
+        assert mine == pytest.approx(theirs, abs=1e-3)
+    assert main(["export", "parquet", str(tmp_path / "runs" / "tiny"), str(tmp_path / "x.parquet")]) == 0
