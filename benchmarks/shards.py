@@ -70,7 +70,7 @@ def write_shards(folder: Path, *, n_rows: int, width: int) -> None:
         path = folder / f"shard-{number:06d}.h5"
         create_store(path, manifest)
         writer = StoreWriter(path)
-        rows = {"digest": digests, "n_tokens": np.ones(len(digests), np.int32),
+        rows: dict[str, NDArray[Any]] = {"digest": digests, "n_tokens": np.ones(len(digests), np.int32),
                 "is_truncated": np.zeros(len(digests), np.uint8)}  # fmt: skip
         writer.write_rows(0, latents[:, :, : len(digests)], poolings=["mean"], layers=layers, rows=rows)
         writer.write_certificate({"frozen": {"is_bit_identical": True}})
@@ -156,7 +156,7 @@ class Simulated(Extraction):
         """Fill the store."""
         manifest = self.writer.manifest
         shape = (len(self.layers), len(self.poolings), len(self.texts), manifest.width(self.layers[0]))
-        rows = {"digest": digest_texts(self.texts), "n_tokens": np.ones(len(self.texts), np.int32),
+        rows: dict[str, NDArray[Any]] = {"digest": digest_texts(self.texts), "n_tokens": np.ones(len(self.texts), np.int32),
                 "is_truncated": np.zeros(len(self.texts), np.uint8)}  # fmt: skip
         zeros = np.zeros(shape, np.float16)
         self.writer.write_rows(0, zeros, poolings=self.poolings, layers=self.layers, rows=rows)

@@ -59,7 +59,9 @@ def _read_lines(file: Path, _: str) -> Iterator[str]:
 
 def _read_objects(file: Path, column: str) -> Iterator[str]:
     for line in _read_lines(file, column):
-        found: dict[str, Any] = json.loads(line)
+        found: Any = json.loads(line)
+        if not isinstance(found, dict):
+            raise ValueError(f"the line {line[:40]!r} is no object")  # which says where, once it is caught
         if column not in found:
             raise unknown_name(f"column of {str(file)!r}", column, found)
         yield found[column]

@@ -61,8 +61,8 @@ def _extract_shards(found: SimpleNamespace) -> int:
         )
     if found.texts:
         lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
-        texts = lines if found.texts == "-" else stream_texts(found.texts, column=found.column)
-        sources: dict[str, Iterable[Any]] = {Path(found.texts).name: texts}
+        stream: Iterable[str] = lines if found.texts == "-" else stream_texts(found.texts, column=found.column)
+        sources: dict[str, Iterable[Any]] = {Path(found.texts).name: stream}
     else:
         sources = {source.name: source.texts() for source in _sources(found.config)}
     for name, texts in sources.items():

@@ -87,8 +87,9 @@ def test_the_page_reads_what_the_library_reads(tmp_path: Path, monkeypatch: pyte
     assert np.array_equal(names["latent"], cache.gather(cache.rows_of([TEXT]), "mean", layers="block_02")[0, 0].numpy())
     assert names["is_whole"]
     shards = ShardedCache(SHARDS)
-    layer = shards.layer("block_02", "mean")
-    assert names["latents"].tobytes() == (layer.view(torch.uint16) if dtype == "bfloat16" else layer).numpy().tobytes()
+    stored = shards.layer("block_02", "mean")
+    raw = stored.view(torch.uint16) if dtype == "bfloat16" else stored
+    assert names["latents"].tobytes() == raw.numpy().tobytes()
     assert set(names["index"]["shards"][0]) == set(described("field of a shard"))
     assert {*names["index"], "digest"} == set(described("field", after="## Shards"))
     assert names["certificate"] == cache.certificate

@@ -81,7 +81,8 @@ def place(request: pytest.FixtureRequest, written: tuple[Path, Any]) -> Iterator
         yield "memory://bucket/some/index.json"
         store.rm("/bucket", recursive=True)
     else:
-        Ranges.asked = asked = []
+        asked: list[str] = []
+        Ranges.asked = asked
         with HTTPServer(("127.0.0.1", 0), functools.partial(Ranges, directory=str(folder.parent))) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             yield f"http://127.0.0.1:{server.server_port}/some"
