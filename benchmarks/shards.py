@@ -156,8 +156,10 @@ class Simulated(Extraction):
         """Fill the store."""
         manifest = self.writer.manifest
         shape = (len(self.layers), len(self.poolings), len(self.texts), manifest.width(self.layers[0]))
-        rows: dict[str, NDArray[Any]] = {"digest": digest_texts(self.texts), "n_tokens": np.ones(len(self.texts), np.int32),
-                "is_truncated": np.zeros(len(self.texts), np.uint8)}  # fmt: skip
+        rows: dict[str, NDArray[Any]] = {
+            "digest": digest_texts(self.texts), "n_tokens": np.ones(len(self.texts), np.int32),
+            "is_truncated": np.zeros(len(self.texts), np.uint8),
+        }  # fmt: skip
         zeros = np.zeros(shape, np.float16)
         self.writer.write_rows(0, zeros, poolings=self.poolings, layers=self.layers, rows=rows)
         self.writer.write_certificate({"frozen": {"is_bit_identical": True}})
