@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 
 @dataclass(frozen=True)
 class Workers:
@@ -29,6 +31,19 @@ def launched_size() -> int:
     if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
         return int(os.environ["SLURM_NTASKS"])
     return 1
+
+
+def place_worker(device: str = "auto") -> Workers:
+    """Give this process its place and device among those launched, without joining them: none waits for another."""
+    size = launched_size()
+    if size == 1:
+        return Workers(device=device)
+    by_torchrun = "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    rank, local = ("RANK", "LOCAL_RANK") if by_torchrun else ("SLURM_PROCID", "SLURM_LOCALID")
+    n_devices = torch.cuda.device_count()
+    if device == "auto" and n_devices:
+        device = f"cuda:{int(os.environ.get(local, '0')) % n_devices}"
+    return Workers(int(os.environ[rank]), size, device=device)
 
 
 def join_workers(device: str = "auto") -> Workers:

@@ -10,7 +10,7 @@ from extract.errors import ConfigError, TaskError
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.shards import extract_shards
-from extract.run.workers import Workers, join_workers, launched_size
+from extract.run.workers import Workers, join_workers, place_worker
 from extract.store.cache import LatentCache
 from extract.store.shards.cache import ShardedCache
 from probes.fitting.keep_best import EpochReport, ignore_epoch
@@ -101,14 +101,11 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
 def obtain_shards(
     config: RunConfig, texts: Iterable[Any], *, name: str, folder: Path, window: int, watcher: Watcher = SILENT
 ) -> ShardedCache:
-    """Extract texts into shards in a folder, or go on there."""
-    if launched_size() > 1:
-        raise ConfigError(
-            f"{launched_size()} processes were launched together, and one process writes shards; start a single one."
-        )
+    """Extract texts into shards in a folder, or go on there; processes that were launched together share the work."""
+    worker = place_worker(config.decoder.device)
     return extract_shards(
-        load_decoder(config.decoder, report=watcher.say), texts, spec=config.extraction, folder=folder, window=window,
-        progress=watcher.extraction(f"extracting {name}"),
+        load_decoder(replace(config.decoder, device=worker.device), report=watcher.say), texts, spec=config.extraction,
+        folder=folder, window=window, progress=watcher.extraction(f"extracting {name}") if worker.rank == 0 else None,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from extract.errors import ConfigError, UsageError
 from extract.inputs.streams import stream_texts
 from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
+from extract.run.workers import launched_size
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
 from extract.store.shards.cache import open_cache
@@ -58,6 +59,11 @@ def _extract_shards(found: SimpleNamespace) -> int:
         raise UsageError(
             "--shards reads texts as they come, so it goes with neither --dry-run nor --out; leave these out, and "
             "export the shards afterwards (icecore export)."
+        )
+    if found.texts == "-" and launched_size() > 1:
+        raise UsageError(
+            f"{launched_size()} processes were launched together, and only one can read the standard input; write the "
+            "texts to a file that all see, and name it with --texts."
         )
     if found.texts:
         lines = (line.rstrip("\n") for line in sys.stdin if line.strip())

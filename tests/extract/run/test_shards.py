@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from extract.decoders.decoder import Decoder
-from extract.errors import CacheIdentityError, CacheLockedError, ConfigError, InputError, TruncationWarning
+from extract.errors import CacheIdentityError, ConfigError, InputError, TruncationWarning
 from extract.inputs.joined import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.run.runner import extract_latents
-from extract.run.shards import DRAFTS, LOCK, extract_shards, read_windows
+from extract.run.shards import extract_shards
 from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.windows import DRAFTS, LOCK, read_windows
 from extract.store.cache import LatentCache
 from extract.store.shards.cache import ShardedCache
 from extract.store.shards.index import ShardIndex
@@ -222,13 +223,16 @@ def test_what_cannot_be_is_refused(decoder: Decoder, tmp_path: Path) -> None:
         extract_shards(decoder, ["Ice."], folder=tmp_path, spec=several)
 
 
-def test_two_writers_exclude_each_other(decoder: Decoder, tmp_path: Path) -> None:
-    def second() -> None:
-        with pytest.raises(CacheLockedError, match="being written by another process"):
-            extract_shards(decoder, ["Ice.", "Snow."], folder=tmp_path, window=1)
+def test_a_second_writer_does_what_is_left(decoder: Decoder, tmp_path: Path) -> None:
+    second = Recorder()
 
-    extract_shards(decoder, ["Ice.", "Snow."], folder=tmp_path, window=1, progress=Recorder(on_start=second))
+    def join() -> None:
+        extract_shards(decoder, ["Ice.", "Snow."], folder=tmp_path, window=1, progress=second)
+
+    first = Recorder(on_start=join)
+    extract_shards(decoder, ["Ice.", "Snow."], folder=tmp_path, window=1, progress=first)
     assert listed(tmp_path) == ["shard-000000.h5", "shard-000001.h5"]
+    assert (second.n_written, first.n_written) == (2, 0), "a window was done twice"
 
 
 def test_another_decoder_is_refused(copied: Path, texts: list[str]) -> None:

@@ -1,10 +1,13 @@
 """A process's place in its group, from what the launcher says."""
 
 import pytest
+import torch
 
-from extract.run.workers import Workers, join_workers, launched_size
+from extract.run.workers import Workers, join_workers, launched_size, place_worker
 
-LAUNCHERS = ("RANK", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID")
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_LOCALID")
+BY_TORCHRUN = {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "1"}
+BY_SLURM = {"SLURM_NTASKS": "8", "SLURM_PROCID": "6", "SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"}
 
 
 @pytest.mark.parametrize(
@@ -32,3 +35,27 @@ def test_alone_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert (workers.rank, workers.world_size, workers.device) == (0, 1, "cpu")
     workers.barrier()
     assert Workers().device == "auto"
+
+
+@pytest.mark.parametrize(
+    ("environment", "n_devices", "place"),
+    [
+        ({}, 4, (0, 1, "auto")),
+        (BY_TORCHRUN, 4, (5, 8, "cuda:1")),
+        (BY_SLURM, 4, (6, 8, "cuda:2")),
+        (BY_SLURM, 1, (6, 8, "cuda:0")),  # each task sees its own device alone
+        (BY_SLURM, 0, (6, 8, "auto")),
+    ],
+)
+def test_place_and_device_without_joining(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], n_devices: int, place: tuple[int, int, str]
+) -> None:
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_devices)
+    worker = place_worker()
+    assert (worker.rank, worker.world_size, worker.device) == place
+    assert place_worker("cpu").device == "cpu"
+    assert not torch.distributed.is_initialized()

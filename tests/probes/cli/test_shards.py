@@ -47,6 +47,15 @@ def test_what_does_not_go_with_shards(more: list[str], capsys: pytest.CaptureFix
     assert "--shards reads texts as they come, so it goes with neither --dry-run nor --out" in capsys.readouterr().err
 
 
+def test_processes_together_read_no_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert main(["extract", "--shards", "some", "--texts", "-"]) == 2
+    assert "2 processes were launched together, and only one can read the standard input" in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_heads_are_fitted_on_shards(
     finished: Finished, decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
