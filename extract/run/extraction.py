@@ -23,7 +23,7 @@ from extract.poolings.guard import require_no_padding
 from extract.poolings.joining import Joiner
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.table import POOLINGS, SHIPPED
-from extract.proofs.certificate import check_batch_invariance, check_influence
+from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
@@ -140,6 +140,11 @@ class Extraction:
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
             "batch_invariance": check_batch_invariance(self.decoder),
+            **(
+                {"devices": check_devices(self.decoder)}
+                if len({*self.decoder.devices, self.decoder.device}) > 1
+                else {}
+            ),
         }
 
     def largest_batch(self) -> tuple[int, int]:
