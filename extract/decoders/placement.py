@@ -111,8 +111,8 @@ def _places(spec: DecoderSpec) -> Any:
 
 
 def _numbered(device: str) -> int | str:
-    """Read the number of a GPU, as accelerate takes it."""
-    return int(device) if device.isdecimal() else device
+    """Read the number of a GPU, as accelerate takes it; YAML gives numbers already."""
+    return int(device) if str(device).isdecimal() else device
 
 
 def _tensor_parallel(config: Any) -> Any:

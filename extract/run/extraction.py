@@ -177,7 +177,8 @@ class Extraction:
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
                 )
                 for row in self.storable(batch, latents):
-                    sink.put(row)
+                    if self.workers.writes:
+                        sink.put(row)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -195,7 +196,7 @@ class Extraction:
                 row += len(group)
                 word += sum(len(item.words.flags) for item in items if item.words is not None)
                 number += 1
-                if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
+                if self.workers.computes(number) and not is_done[rows].all():
                     yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
 
     def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, Tensor]]:

@@ -9,7 +9,7 @@ from extract.decoders.loading import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
-from extract.run.workers import Workers, join_workers
+from extract.run.workers import Workers, join_workers, launched_size
 from extract.store.cache import LatentCache
 from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.loggers import require_loggers
@@ -88,7 +88,12 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
 
 def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
     """Find the cache of every text of a run's task or corpus, or extract it."""
-    workers: Workers = join_workers(config.decoder.device)
+    if config.decoder.device_map is not None and launched_size() > 1:
+        raise ConfigError(
+            f"{launched_size()} processes were started, and decoder.device_map spreads one decoder over all devices of "
+            "one process; start one process, or leave decoder.device_map out."
+        )
+    workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
     return extract_latents(

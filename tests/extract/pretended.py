@@ -6,6 +6,7 @@ runs on the CPU; only copies (`to`, `copy_`) go from one device to another, as b
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +23,9 @@ INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 
 
 class Placed(Tensor):
-    """A tensor on a pretended device; its values are in `inner`, on the CPU."""
+    """A tensor on a pretended device; its values are in `held`, on the CPU."""
 
-    inner: Tensor
+    held: Tensor
 
     @staticmethod
     def __new__(cls: "type[Placed]", inner: Tensor, device: torch.device) -> "Placed":
@@ -33,14 +34,14 @@ class Placed(Tensor):
             cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             device=device,
         )  # fmt: skip
-        made.inner = inner
+        made.held = inner
         return made
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def _dispatch(cls, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         return compute(func, args, dict(kwargs or {}))
+
+    __torch_dispatch__: Any = _dispatch
 
 
 def compute(
@@ -53,14 +54,14 @@ def compute(
     places = {side.device for side in counted if side.dim() or side.device != CPU}
     if len(places) > 1 and func not in COPIES:
         raise RuntimeError(f"expected all tensors of {func} on one device, found {sorted(map(str, places))}")
-    origin = next((side.device for side in sides if side.device != CPU), CPU)
+    source = {aten._to_copy.default: 0, aten.copy_.default: 1}.get(func)
+    origin = next((side.device for side in sides[source or 0 :] if side.device != CPU), CPU)
     target = torch.device(asked) if asked is not None else args[0].device if func is aten.copy_.default else origin
-    plain = {side.inner: side for side in sides if isinstance(side, Placed)}
-    inner = tree_map(lambda side: side.inner if isinstance(side, Placed) else side, (args, kwargs))
-    found = func(*inner[0], **inner[1], **({} if asked is None else {"device": CPU}))
-    crosses = CPU not in (origin, target) and origin != target
-    if copy is not None and func is aten._to_copy.default and crosses:
-        found = copy(found)
+    plain = {side.held: side for side in sides if isinstance(side, Placed)}
+    given, named = tree_map(lambda side: side.held if isinstance(side, Placed) else side, (list(args), kwargs))
+    if copy is not None and source is not None and CPU not in (origin, target) and origin != target:
+        given[source] = copy(given[source])
+    found = func(*given, **named, **({} if asked is None else {"device": CPU}))
 
     def wrap(value: Any) -> Any:
         if not isinstance(value, Tensor) or target == CPU:
@@ -70,17 +71,15 @@ def compute(
     return tree_map(wrap, found)
 
 
-class Pretending(TorchDispatchMode):
-    """Lets tensors be made on pretended devices."""
+def pretending(copy: Callable[..., Tensor] | None) -> Any:
+    """Make a mode in which tensors can be made on pretended devices."""
 
-    def __init__(self, copy: Callable[..., Tensor] | None) -> None:
-        super().__init__()
-        self.copy = copy
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    def dispatch(
+        _: Any, func: Any, __: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return compute(func, args, dict(kwargs or {}), copy=self.copy)
+        return compute(func, args, dict(kwargs or {}), copy=copy)
+
+    return type("Pretending", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 @contextmanager
@@ -88,10 +87,9 @@ def spread(
     module: nn.Module, places: Mapping[str, str], *, copy: Callable[..., Tensor] | None = None
 ) -> Iterator[None]:
     """Spread a decoder over pretended devices with accelerate until the `with` block ends."""
-    from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-
+    hooks: Any = import_module("accelerate.hooks")
     # Views of such tensors cannot be made in inference mode.
-    with Pretending(copy), patch("torch.inference_mode", torch.no_grad):
+    with pretending(copy), patch("torch.inference_mode", torch.no_grad):
         for name, place in places.items():
             part = module.get_submodule(name)
             for each in part.modules():
@@ -99,5 +97,5 @@ def spread(
                     setattr(each, key, nn.Parameter(parameter.data.to(place), requires_grad=False))
                 for key, buffer in each.named_buffers(recurse=False):
                     each._buffers[key] = buffer.to(place)
-            add_hook_to_module(part, AlignDevicesHook(torch.device(place)))
+            hooks.add_hook_to_module(part, hooks.AlignDevicesHook(torch.device(place)))
         yield

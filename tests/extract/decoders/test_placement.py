@@ -12,7 +12,7 @@ from accelerate import cpu_offload
 
 from extract import DecoderSpec, ExtractionSpec, extract_latents, load_decoder
 from extract.decoders.decoder import Decoder
-from extract.decoders.placement import describe_offload, is_offloaded
+from extract.decoders.placement import describe_offload, is_offloaded, placing_options
 from extract.decoders.spec import MergePart, plain_decoder, read_plain_decoder
 from extract.digest import digest_module
 from extract.errors import CertificateError, DecoderError, UnknownNameError
@@ -165,6 +165,14 @@ def test_weights_that_change_on_disk_void_the_rows(llama: Path, tmp_path: Path) 
         extract_latents(found, SENTENCES, folder=tmp_path / "caches")
 
 
+def test_numbers_are_gpus_however_they_are_written() -> None:
+    memory: Any = {0: "1GiB", "1": "2GiB", "cpu": "3GiB"}
+    spec = DecoderSpec("tiny", device_map={"model.layers": "1", "model.norm": "cpu"}, max_memory=memory)
+    options = placing_options(spec, None, torch.float32)
+    assert options["device_map"] == {"model.layers": 1, "model.norm": "cpu"}
+    assert options["max_memory"] == {0: "1GiB", 1: "2GiB", "cpu": "3GiB"}
+
+
 def test_nothing_offloaded_costs_nothing() -> None:
     assert describe_offload(make_decoder().blocks) == ""
 
@@ -220,7 +228,7 @@ def test_what_is_missing_here_is_said(
 
 def test_a_family_without_a_tensor_parallel_plan_is_refused(tmp_path: Path) -> None:
     folder = save_decoder(tmp_path / "bloom", family="bloom")
-    with pytest.raises(DecoderError, match="bloom. has no tensor-parallel plan"):
+    with pytest.raises(DecoderError, match=r"bloom. has no tensor-parallel plan"):
         load_decoder(DecoderSpec(str(folder), tp_plan="auto"))
 
 
@@ -234,3 +242,26 @@ def test_records_hold_placement_only_where_it_is_given() -> None:
     manifest = describe_extraction(replace(quantised, description=described), SENTENCES, ExtractionSpec())
     assert manifest.identity["decoder"]["quantization"] == {"bits": 4}
     assert "quantization" not in describe_extraction(quantised, SENTENCES, ExtractionSpec()).identity["decoder"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [4, 8])
+def test_quantised_weights_are_described_and_certified(tmp_path: Path, bits: int) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder = save_decoder(tmp_path / "wide", hidden_size=64, intermediate_size=128)
+    plain, found = (load_decoder(DecoderSpec(str(folder), quantization=each)) for each in (None, {"bits": bits}))
+    assert found.description.quantization == {"bits": bits}
+    assert found.description.weight_digest != plain.description.weight_digest
+    wanted, latents = (latents_under(each, "backward:2") for each in (plain, found))
+    assert 0 < float((latents - wanted).norm()) < 0.5 * float(wanted.norm())
+
+
+@pytest.mark.gpu
+def test_blocks_on_a_gpu_and_in_main_memory_are_the_same_decoder(tmp_path: Path) -> None:
+    folder = save_decoder(tmp_path / "tiny-llama")
+    whole = load_decoder(DecoderSpec(str(folder), dtype="float32"))
+    places = on_disk(whole.module, "llama")
+    spread = {module: "0" if place == "cpu" else "cpu" for module, place in places.items()}
+    found = load_decoder(DecoderSpec(str(folder), dtype="float32", device_map=spread))
+    assert [is_offloaded(block) for block in found.blocks] == [False, True, True]
+    require_same(found, whole)
