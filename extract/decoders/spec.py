@@ -125,7 +125,7 @@ class DecoderSpec:
             raise DecoderError(f"decoder.tp_plan is given beside {given}; allowed: one of them.")
         if self.device_map is None and (given := self._given("max_memory", "offload_folder")):
             raise DecoderError(f"{given} is given without decoder.device_map; set that to auto, or to a map.")
-        if self.quantization is not None and self.quantization.get("bits") not in (4, 8):
+        if self.quantization is not None and dict(self.quantization).get("bits") not in (4, 8):
             raise DecoderError(
                 f"decoder.quantization is {self.quantization!r}; allowed: {{bits: 4}} or {{bits: 8}}, and options."
             )
