@@ -33,7 +33,7 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
 
 
 def keep_blocks() -> None:
-    """Teach the C library to keep freed blocks of up to 32 MiB for the next tensors, where it learns from sizes (glibc).
+    """Teach the C library to keep freed blocks of up to 32 MiB for the next tensors, where it learns sizes (glibc).
 
     Else every intermediate result of a network is fetched from the system and handed back, page by page.
     """
