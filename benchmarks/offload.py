@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import tempfile
@@ -24,7 +25,7 @@ from extract.wiring.capture import pool_batch
 from extract.wiring.probe_rows import plain_batch, probe_ids
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cpu-offload.json"
-SHAPES = ((1, 16), (8, 64), (32, 64))
+SHAPES = ((1, 16), (4, 64))
 """Rows and tokens of the batches."""
 
 
@@ -73,7 +74,7 @@ def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -81,7 +82,7 @@ def main() -> None:
         batches = [measure(sides, shape=shape, rounds=asked.rounds) for shape in SHAPES]
     content = {
         "batches": batches, "rounds": asked.rounds, "device": f"cpu, {torch.get_num_threads()} threads",
-        "machine": platform.machine(), "torch": torch.__version__,
+        "machine": platform.machine(), "load": os.getloadavg()[0], "torch": torch.__version__,
         "decoder": sides["whole"].description.to_dict(),
     }  # fmt: skip
     asked.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

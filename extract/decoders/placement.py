@@ -7,7 +7,11 @@ processes (tensor parallel), and bitsandbytes holds weights in 4 or 8 bits.
 
 import inspect
 import os
+import shutil
+import tempfile
+import weakref
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,8 +104,12 @@ def dispatch(model: Any, spec: DecoderSpec) -> None:
             f"decoder {spec.name!r} is made in memory, and decoder.device_map puts parts of it on disk; set "
             "decoder.offload_folder to a folder for them."
         )
-    skip = model._skip_keys_device_placement
-    dispatch_model(model, places, offload_dir=spec.offload_folder, skip_keys=skip)
+    folder = None
+    if spec.offload_folder is not None:  # a folder of its own: accelerate reads what it finds in one that was used
+        Path(spec.offload_folder).mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(dir=spec.offload_folder)
+        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    dispatch_model(model, places, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
 
 
 def _places(spec: DecoderSpec) -> Any:
@@ -127,7 +135,7 @@ def _tensor_parallel(config: Any) -> Any:
             "decoder.tp_plan splits every block over processes, and this is one process; start the command with "
             "torchrun --nproc-per-node N."
         )
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     return DistributedConfig(tp_plan="auto")
 
@@ -139,14 +147,15 @@ def _quantization(asked: dict[str, Any], dtype: torch.dtype | str) -> Any:
         )
     if not torch.cuda.is_available():
         raise DecoderError("decoder.quantization needs a GPU, and torch finds none; leave it out.")
-    from transformers import BitsAndBytesConfig
+    import transformers
 
+    make: Any = transformers.BitsAndBytesConfig
     given = {f"load_in_{asked['bits']}bit": True, **{key: value for key, value in asked.items() if key != "bits"}}
-    known = inspect.signature(BitsAndBytesConfig).parameters
+    known = inspect.signature(make).parameters
     if unknown := sorted(given.keys() - known.keys()):
         raise DecoderError(
             f"decoder.quantization has {unknown[0]!r}; allowed: bits, and the arguments of BitsAndBytesConfig "
             f"({', '.join(sorted(known))})."
         )
     compute = {"bnb_4bit_compute_dtype": dtype} if isinstance(dtype, torch.dtype) else {}
-    return BitsAndBytesConfig(**{**compute, **given})
+    return make(**{**compute, **given})

@@ -1,6 +1,7 @@
 """Blocks on several devices, pretended on the CPU: everything follows its block, and certificates hold for each."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from extract.inputs.joined import JoinedText
 from extract.masks.plan import parse_plan
 from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
 from extract.run.embed import embed_words
+from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.wiring.applied import masks_in_force, plan_in_force
 from extract.wiring.capture import pool_batch
@@ -128,6 +130,18 @@ def test_certificates_hold_on_every_device(plan: str) -> None:
         found = certify(decoder, plan)
     assert found["devices"] == {"devices": ["lazy:0", "lazy:1", "lazy:2"], "n_layers": 5}
     assert found["influence"]["is_as_planned"]
+
+
+def test_an_extraction_is_certified_on_every_device(tmp_path: Path) -> None:
+    decoder, plain = make_decoder(), make_decoder()
+    whole = extract_latents(plain, SENTENCES, folder=tmp_path / "whole")
+    with spread(decoder.module, places("llama")):
+        cache = extract_latents(decoder, SENTENCES, folder=tmp_path)
+    assert cache.identity == whole.identity
+    assert cache.certificate["devices"]["devices"] == ["lazy:0", "lazy:1", "lazy:2"]
+    assert cache.manifest.provenance["blocks"] == {"lazy:0": 1, "lazy:1": 1, "lazy:2": 1}
+    for layer in cache.layers:
+        require_close(cache.layer(layer, "mean"), whole.layer(layer, "mean"))
 
 
 def test_a_mask_that_stays_on_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
