@@ -34,7 +34,7 @@ def load_sides(name: str, folder: str) -> dict[str, Decoder]:
     whole = load_decoder(DecoderSpec(name, device="cpu"))
     held = load_decoder(DecoderSpec(name, device="cpu"))
     cpu_offload(held.module, execution_device=torch.device("cpu"))
-    blocks = {f"model.layers.{i}": "disk" for i in range(len(whole.blocks))}
+    blocks: dict[str, str | int] = {f"model.layers.{i}": "disk" for i in range(len(whole.blocks))}
     rest = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), "cpu")
     disk = load_decoder(DecoderSpec(name, device_map={**rest, **blocks}, offload_folder=folder))
     assert all(is_offloaded(block) for side in (held, disk) for block in side.blocks)

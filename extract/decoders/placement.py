@@ -108,7 +108,8 @@ def dispatch(model: Any, spec: DecoderSpec) -> None:
     if spec.offload_folder is not None:  # a folder of its own: accelerate reads what it finds in one that was used
         Path(spec.offload_folder).mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(dir=spec.offload_folder)
-        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+        kept = model.get_input_embeddings()  # a part that stays when the language-model head goes
+        weakref.finalize(kept, shutil.rmtree, folder, ignore_errors=True)
     dispatch_model(model, places, offload_dir=folder, skip_keys=model._skip_keys_device_placement)
 
 
@@ -118,7 +119,7 @@ def _places(spec: DecoderSpec) -> Any:
     return {module: _numbered(device) for module, device in spec.device_map.items()}
 
 
-def _numbered(device: str) -> int | str:
+def _numbered(device: str | int) -> str | int:
     """Read the number of a GPU, as accelerate takes it; YAML gives numbers already."""
     return int(device) if str(device).isdecimal() else device
 

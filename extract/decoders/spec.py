@@ -59,11 +59,11 @@ class DecoderSpec:
     """Checkpoints to merge instead of `name`, as `[{name: A, weight: 0.5}, {name: B, weight: 0.5}]`: the sum of their
     parameters in float32 with these weights. The tokenizer and the configuration are those of the first."""
 
-    device_map: str | dict[str, str] | None = None
+    device_map: str | dict[str, str | int] | None = None
     """Devices of the parts of a decoder that is too large for one: `auto` or `balanced` (accelerate chooses), or names
     of modules with their devices, as `{model.embed_tokens: cuda:0, model.layers: cuda:1, ...}`. Weights on `cpu` beside
     a GPU, or on `disk`, are brought in while their block runs. The cache is the same one as without."""
-    max_memory: dict[str, str] | None = None
+    max_memory: dict[str | int, str] | None = None
     """Most memory of each device for `auto` and `balanced`, GPUs by number, as `{0: 20GiB, cpu: 100GiB}`."""
     offload_folder: str | None = None
     """Folder for weights on `disk`; a safetensors checkpoint is mostly read where it is and needs none."""

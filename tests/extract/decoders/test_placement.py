@@ -29,11 +29,11 @@ PLANS = ("causal", "nosink-bidirectional:2", "backward:2")
 STACKS = {"gpt2": ("transformer", "h"), "bloom": ("transformer", "h")}
 
 
-def on_disk(model: Any, family: str, *, first: int = 1) -> dict[str, str]:
+def on_disk(model: Any, family: str, *, first: int = 1) -> dict[str, str | int]:
     """Map all blocks from the first given one on to the disk, and everything else to the CPU."""
     stack, blocks = STACKS.get(family, ("model", "layers"))
     rest = [f"{stack}.{name}" for name, _ in model.named_children() if name != blocks]
-    places = {f"{stack}.{blocks}.{i}": "disk" if i >= first else "cpu" for i in range(3)}
+    places: dict[str, str | int] = {f"{stack}.{blocks}.{i}": "disk" if i >= first else "cpu" for i in range(3)}
     return {**dict.fromkeys([*rest, "lm_head"], "cpu"), **places}
 
 
@@ -165,7 +165,7 @@ def test_weights_that_change_on_disk_void_the_rows(llama: Path, tmp_path: Path) 
 
 
 def test_numbers_are_gpus_however_they_are_written() -> None:
-    memory: Any = {0: "1GiB", "1": "2GiB", "cpu": "3GiB"}
+    memory: dict[str | int, str] = {0: "1GiB", "1": "2GiB", "cpu": "3GiB"}
     spec = DecoderSpec("tiny", device_map={"model.layers": "1", "model.norm": "cpu"}, max_memory=memory)
     options = placing_options(spec, None, torch.float32)
     assert options["device_map"] == {"model.layers": 1, "model.norm": "cpu"}
@@ -260,7 +260,7 @@ def test_blocks_on_a_gpu_and_in_main_memory_are_the_same_decoder(tmp_path: Path)
     folder = save_decoder(tmp_path / "tiny-llama")
     whole = load_decoder(DecoderSpec(str(folder), dtype="float32"))
     places = on_disk(whole.module, "llama")
-    spread = {module: "0" if place == "cpu" else "cpu" for module, place in places.items()}
+    spread: dict[str, str | int] = {module: "0" if place == "cpu" else "cpu" for module, place in places.items()}
     found = load_decoder(DecoderSpec(str(folder), dtype="float32", device_map=spread))
     assert [is_offloaded(block) for block in found.blocks] == [False, True, True]
     require_same(found, whole)
