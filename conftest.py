@@ -1,5 +1,7 @@
 """Fixtures that the examples in docstrings use, and which functions have their shapes checked."""
 
+import os
+import re
 import sys
 from functools import partial, wraps
 from importlib import import_module
@@ -12,8 +14,10 @@ import jaxtyping
 import pytest
 
 # Imported before the hook reads the first module of ours: what is imported below one is compiled again each time.
-for _library in ("datasets", "lightning", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn", "transformers"):
-    import_module(_library)
+# The process that only hands out tests to others needs none of it.
+if "PYTEST_XDIST_WORKER" in os.environ or not re.search(" -n ?[1-9]", " ".join(sys.argv)):
+    for _library in ("datasets", "lightning", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn", "transformers"):
+        import_module(_library)
 
 collect_ignore = ["probes/export/latents_module.py", "probes/export/layer_encoder.py"]
 """Modules that need an extra; they have no examples."""

@@ -33,6 +33,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 CASES = {**{name: (name, {}) for name in HEADS}, **VARIANTS}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fast(unchecked_shapes: None) -> None:
+    """Save the time of checking shapes."""
+
+
 def quick_options(case: str) -> dict[str, Any]:
     name, own = CASES[case]
     quick = PLANTED[HEADS[name].kind].quick
