@@ -27,10 +27,11 @@ from tests.thinned import thinned
 
 QUICK = ("gemma2", "gpt_oss")  # between them: windows, a soft cap, learned sinks, shared key heads, experts
 BY_ARGUMENT = (
-    "mask argument of one block not replaced", "ALiBi dropped in masked calls", "mask argument faded, not hidden",
-    "triangle of a buffer left closed", "one head of one block left causal", "causal in batches of more than nine rows",
-    "padding attended to", "window lost in one block", "tokens mixed beside attention",
+    "ALiBi dropped in masked calls", "triangle of a buffer left closed", "mask argument of one block not replaced",
+    "window lost in one block", "mask argument faded, not hidden", "one head of one block left causal",
+    "causal in batches of more than nine rows", "padding attended to", "tokens mixed beside attention",
 )  # fmt: skip
+"""Tried on one of the two families in turn, which has what the first, second and fourth break; `long` on both."""
 ONLY_IN = {"soft cap dropped in masked calls": "gemma2", "learned sinks dropped in masked calls": "gpt_oss"}
 """What one of the two families alone has; other mutations are tried on one of them in turn, and `long` on both."""
 NAMES = [mutation.what for mutation in MUTATIONS]
@@ -61,8 +62,7 @@ def test_what_changes_latents_is_caught(what: str, family: str) -> None:
     assert outcome(named(what), family) != "MISSED"
 
 
-@pytest.mark.parametrize("family", PAST_INTERFACE)
-@pytest.mark.parametrize("what", BY_ARGUMENT)
+@pytest.mark.parametrize(("what", "family"), thinned(BY_ARGUMENT, PAST_INTERFACE))
 def test_what_changes_latents_by_a_mask_argument_is_caught(what: str, family: str) -> None:
     assert outcome(named(what), family) != "MISSED"
 
