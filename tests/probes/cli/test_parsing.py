@@ -52,6 +52,13 @@ def test_nothing_at_all_is_the_defaults() -> None:
     assert read().config == RunConfig()
 
 
+def test_a_configuration_leaves_nothing_to_the_next() -> None:
+    """The parser is kept."""
+    changed = read("--heads.cosine-mlp.hidden", "8", "--task.options.name", "x", "--seeds", "1,2", "--bootstrap", "200")
+    assert set(changed.config.heads) == {"layer-cosine", "cosine-mlp"}
+    assert read().config == RunConfig()
+
+
 def test_a_file_may_stand_first_or_behind_config(base: str) -> None:
     first = read(base)
     assert read("--config", base) == first
