@@ -83,8 +83,8 @@ format: $(STAMP) ## format every file with ruff
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(STAMP) ## print the table of ratios and write it as JSON
-	@$(BIN)/python -m benchmarks.run
+bench: $(STAMP) ## print the table of ratios and write it as JSON; QUICK=--quick for two minutes
+	@$(BIN)/python -m benchmarks.run $(QUICK)
 
 notebook: $(STAMP) ## build and execute the notebooks
 	@$(BIN)/python notebooks/build.py --execute
