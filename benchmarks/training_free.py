@@ -76,6 +76,9 @@ ENCODERS: dict[str, Encoder] = {
     "no sink, top third, last": _both("last", "", *_plan("nosink-bidirectional:{third}")),
     "no sink, middle third, mean": _both("mean", "", *_plan("nosink-bidirectional@{third}-{two thirds}")),
     "no sink, top third, echo, mean": _both("mean", "echo-", *_plan("nosink-bidirectional:{third}"), *_named("echo")),
+    "no sink, top third, pretended CoT": Encoder(
+        "last", "last", (*_plan("nosink-bidirectional:{third}"), *_named("pretended-cot"))
+    ),
 }
 """Encoder to what `icecore run` is told to make it; blocks are shares of the depth."""
 SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
@@ -87,15 +90,15 @@ TASKS: dict[str, str] = {
 TRANSFORMED = ("stsb",)
 """Tasks whose head is shown transformed latents too."""
 WORD_TASKS = ("odd-sample",)
-OF_WORDS = {"mean": "mean", "last": "last", "echo-mean": "echo", "echo-last": "echo-last", "reba-mean": "reba"}
+OF_WORDS = {"mean": "mean", "echo-mean": "echo", "reba-mean": "reba"}
 """Pooling of a text to that of a word, for tasks of words."""
 
 
 def has_encoder(task: str, encoder: str) -> bool:
-    """Whether an encoder reads what a task compares: prompts and `reba-last` read texts, not words."""
+    """Whether an encoder reads what a task compares: a last token is that of a text, not of a word in it."""
     if ENCODERS[encoder].transform != "none" and task not in TRANSFORMED:
         return False
-    return task not in WORD_TASKS or (ENCODERS[encoder].reads in OF_WORDS and "one word" not in encoder)
+    return task not in WORD_TASKS or ENCODERS[encoder].reads in OF_WORDS
 
 
 def options_of(task: str, encoder: str, decoder: str, *, rows: int, depth: int) -> tuple[str, ...]:
