@@ -10,6 +10,8 @@ WORKERS ?= 2
 # Examples of each property of `make fuzz`.
 EXAMPLES ?= 1000
 BIN := $(VENV)/bin
+# Compiling the tests and the shapes they check takes ten seconds; what is kept serves every later process.
+export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 # Sphinx is installed by the first `make docs`, so that setup stays as it is.
 DOCS_STAMP := $(VENV)/.installed-docs
