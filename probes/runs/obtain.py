@@ -90,7 +90,12 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
 
 def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
     """Find the cache of every text of a run's task or corpus, or extract it."""
-    workers: Workers = join_workers(config.decoder.device)
+    if config.decoder.device_map is not None and launched_size() > 1:
+        raise ConfigError(
+            f"{launched_size()} processes were started, and decoder.device_map spreads one decoder over all devices of "
+            "one process; start one process, or leave decoder.device_map out."
+        )
+    workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
     return extract_latents(
