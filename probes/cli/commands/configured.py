@@ -25,8 +25,14 @@ from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import (
-    Watcher, check_heads, find_sides, load_run_task, obtain_cache, obtain_corpus, obtain_shards,
-)  # fmt: skip
+    Watcher,
+    check_heads,
+    find_sides,
+    load_run_task,
+    obtain_cache,
+    obtain_corpus,
+    obtain_shards,
+)
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.base import Task
