@@ -10,6 +10,8 @@ WORKERS ?= 2
 # Examples of each property of `make fuzz`.
 EXAMPLES ?= 1000
 BIN := $(VENV)/bin
+# Compiling the tests and the shapes they check takes ten seconds; what is kept serves every later process.
+export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 # Sphinx is installed by the first `make docs`, so that setup stays as it is.
 DOCS_STAMP := $(VENV)/.installed-docs
@@ -81,8 +83,8 @@ format: $(STAMP) ## format every file with ruff
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: $(STAMP) ## print the table of ratios and write it as JSON
-	@$(BIN)/python -m benchmarks.run
+bench: $(STAMP) ## print the table of ratios and write it as JSON; QUICK=--quick for two minutes
+	@$(BIN)/python -m benchmarks.run $(QUICK)
 
 notebook: $(STAMP) ## build and execute the notebooks
 	@$(BIN)/python notebooks/build.py --execute

@@ -1,5 +1,7 @@
 """Fixtures that the examples in docstrings use, and which functions have their shapes checked."""
 
+import os
+import re
 import sys
 from functools import partial, wraps
 from importlib import import_module
@@ -12,12 +14,20 @@ import jaxtyping
 import pytest
 
 # Imported before the hook reads the first module of ours: what is imported below one is compiled again each time.
-for _library in ("datasets", "lightning", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn", "transformers"):
-    import_module(_library)
+# The process that only hands out tests to others needs none of it.
+if "PYTEST_XDIST_WORKER" in os.environ or not re.search(" -n ?[1-9]", " ".join(sys.argv)):
+    for _library in ("datasets", "lightning", "matplotlib.pyplot", "pandas", "scipy.stats", "sklearn", "transformers"):
+        import_module(_library)
+    from hypothesis import settings
+
+    settings.register_profile("few", settings(), max_examples=40)
+    settings.load_profile("few")
 
 collect_ignore = ["probes/export/latents_module.py", "probes/export/layer_encoder.py"]
 """Modules that need an extra; they have no examples."""
 FIRST_CALLS, EVERY = 100, 20
+TOGETHER = ("tests/probes/report/", "tests/probes/runs/", "tests/probes/cli/")
+"""Folders whose tests look at the same finished runs, which take seconds to make."""
 _jaxtyped: Any = jaxtyping.jaxtyped
 
 
@@ -44,6 +54,18 @@ def _check_shapes(function: Any = None, **typechecker: Any) -> Any:
 
 
 jaxtyping.jaxtyped = _check_shapes
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the tests of a folder that share finished runs to one process, and those of other modules to any."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRuns(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in TOGETHER if nodeid.startswith(folder)), super()._split_scope(nodeid))
+
+    return ByRuns(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.fixture

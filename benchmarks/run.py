@@ -4,6 +4,7 @@ import argparse
 import json
 import platform
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,18 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.agreement import describe_agreement
 from benchmarks.checksums import compare_checksums
-from benchmarks.extraction import choose_sentences, compare_capture, compare_with_loops, make_batches, matmul_share
+from benchmarks.extraction import (
+    N_SENTENCES,
+    choose_sentences,
+    compare_capture,
+    compare_with_loops,
+    make_batches,
+    matmul_share,
+)
 from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
+from benchmarks.peers import compare_with_peers
 from benchmarks.probes import banking77_rows, compare_probes, why_skipped
 from benchmarks.reba import compare_reba
 from benchmarks.timing import Comparison
@@ -28,9 +37,98 @@ from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
 from probes.runs.record import describe_program
 
-SECTIONS = ["extraction", "masks", "heads", "probes", "words", "tokens", "memory", "checksums", "reba"]
 N_CHECKED = 96
 """Sentences of the section `checksums`."""
+QUICK, N_QUICK = ("extraction",), 128
+"""Sections and sentences of `--quick`."""
+Found = tuple[list[Comparison], dict[str, Any]]
+"""Comparisons of a section, and its facts by name."""
+
+
+def measure_extraction(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure extraction against plain loops, capture against the bare forward, and the share of the matmul rate."""
+    source, texts = choose_sentences(asked.sentences)
+    with quiet_loading():
+        path = locate_decoder(asked.decoder, report=print).path
+        whole: Any = AutoModelForCausalLM.from_pretrained(path, dtype=next(decoder.module.parameters()).dtype)
+    found = compare_with_loops(decoder, whole.eval().to(decoder.device), texts, repeats=asked.repeats)
+    batches = make_batches(decoder, texts)
+    found.append(compare_capture(decoder, batches, repeats=asked.repeats))
+    facts = {"source": source, "n": len(texts), "n_unique": len(set(texts))}
+    return found, {"sentences": facts, "matmul_share": matmul_share(decoder, batches, repeats=asked.repeats)}
+
+
+def measure_masks(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure what plans cost, and what sweeps save."""
+    batches = make_batches(decoder, choose_sentences()[1])
+    comparisons = compare_plans(decoder, batches, repeats=asked.repeats)
+    fullest = max(batches, key=lambda b: int(b.n_tokens.sum()))
+    found, facts = compare_sweeps(decoder, [fullest], repeats=asked.repeats)
+    return comparisons + found, {"sweeps": facts}
+
+
+def measure_heads(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure heads of all layers at once."""
+    found, facts = compare_heads(decoder.device, repeats=asked.repeats)
+    return found, {"heads": facts}
+
+
+def measure_probes(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure logistic probes against scikit-learn's loop."""
+    if why := why_skipped():
+        return [], {"probes": {"skipped": why}}
+    options = SolverOptions(device=decoder.device.type)
+    each, facts = compare_probes(banking77_rows(decoder), repeats=asked.repeats, options=options)
+    return [each], {"probes": facts}
+
+
+def measure_words(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure the extraction of words."""
+    found, facts = compare_words(decoder, choose_word_texts()[1], repeats=asked.repeats)
+    return found, {"words": facts}
+
+
+def measure_tokens(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure the heads that read words."""
+    with tempfile.TemporaryDirectory() as name:
+        each, facts = compare_layers(Path(name), Sizes(), device=decoder.device.type, repeats=asked.repeats)
+        return [each], {"tokens": {**facts, "streaming": time_streaming(Path(name), Sizes())}}
+
+
+def measure_memory(_: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure how peak memory grows with the rows."""
+    of_words = memory_growth(asked.decoder, of="words")
+    return [], {"memory": memory_growth(asked.decoder), "memory_of_words": of_words}
+
+
+def measure_checksums(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure what checksums take of extractions."""
+    comparisons, facts = [], {}
+    for what, texts in (("texts", choose_sentences(N_CHECKED)[1]), ("words", choose_word_texts(N_CHECKED)[1])):
+        each, facts[what] = compare_checksums(decoder, texts, repeats=asked.repeats)
+        comparisons.append(each)
+    return comparisons, {"checksums": facts}
+
+
+def measure_reba(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure ReBA against the plain forward of the same rows."""
+    found, facts = compare_reba(decoder, repeats=asked.repeats)
+    return found, {"reba": facts}
+
+
+def measure_peers(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure extraction against other programs, where they are installed."""
+    texts = list(dict.fromkeys(" ".join(text.split()) for text in choose_sentences(asked.sentences)[1]))
+    place = Path(locate_decoder(asked.decoder, report=print).path)
+    found, skipped = compare_with_peers(decoder, place, texts, repeats=asked.repeats)
+    return found, {"peers": skipped}
+
+
+SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
+    "extraction": measure_extraction, "masks": measure_masks, "heads": measure_heads, "probes": measure_probes,
+    "words": measure_words, "tokens": measure_tokens, "memory": measure_memory, "checksums": measure_checksums,
+    "reba": measure_reba, "peers": measure_peers,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -39,43 +137,20 @@ def main() -> None:
     parser.add_argument("--decoder", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=SECTIONS, choices=SECTIONS)
+    parser.add_argument("--only", nargs="*", default=[], choices=SECTIONS, help="sections; all unless told otherwise")
+    parser.add_argument("--sentences", type=int, default=N_SENTENCES, help="sentences of `extraction` and `peers`")
+    parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)} on {N_QUICK} sentences: two minutes")
     parser.add_argument("--out", type=Path, default=None)
     asked = parser.parse_args()
+    if asked.quick:
+        asked.sentences = N_QUICK
+    decoder = load_decoder(DecoderSpec(asked.decoder, dtype=asked.dtype), report=print)
     comparisons: list[Comparison] = []
     results: dict[str, Any] = {}
-    decoder = load_decoder(DecoderSpec(asked.decoder, dtype=asked.dtype), report=print)
-    if "extraction" in asked.only:
-        source, texts = choose_sentences()
-        results["sentences"] = {"source": source, "n": len(texts), "n_unique": len(set(texts))}
-        with quiet_loading():
-            path = locate_decoder(asked.decoder, report=print).path
-            whole: Any = AutoModelForCausalLM.from_pretrained(path, dtype=next(decoder.module.parameters()).dtype)
-        comparisons += compare_with_loops(decoder, whole.eval().to(decoder.device), texts, repeats=asked.repeats)
-        batches = make_batches(decoder, texts)
-        comparisons.append(compare_capture(decoder, batches, repeats=asked.repeats))
-        results["matmul_share"] = matmul_share(decoder, batches, repeats=asked.repeats)
-    if "masks" in asked.only:
-        batches = make_batches(decoder, choose_sentences()[1])
-        comparisons += compare_plans(decoder, batches, repeats=asked.repeats)
-        fullest = max(batches, key=lambda b: int(b.n_tokens.sum()))
-        found, results["sweeps"] = compare_sweeps(decoder, [fullest], repeats=asked.repeats)
+    for name in asked.only or (QUICK if asked.quick else SECTIONS):
+        found, facts = SECTIONS[name](decoder, asked)
         comparisons += found
-    if "heads" in asked.only:
-        found, results["heads"] = compare_heads(decoder.device, repeats=asked.repeats)
-        comparisons += found
-    if "probes" in asked.only:
-        results["probes"] = {"skipped": why_skipped()}
-        if not why_skipped():
-            options = SolverOptions(device=decoder.device.type)
-            each, results["probes"] = compare_probes(banking77_rows(decoder), repeats=asked.repeats, options=options)
-            comparisons.append(each)
-    found, of_words = measure_words(decoder, asked.only, repeats=asked.repeats)
-    comparisons += found
-    results |= of_words
-    if "memory" in asked.only:
-        results["memory"] = memory_growth(asked.decoder)
-        results["memory_of_words"] = memory_growth(asked.decoder, of="words")
+        results |= facts
     device = (
         torch.cuda.get_device_name() if decoder.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
     )
@@ -94,37 +169,6 @@ def main() -> None:
     print(f"written to {out.name}")
 
 
-def measure_words(decoder: Decoder, only: list[str], *, repeats: int) -> tuple[list[Comparison], dict[str, Any]]:
-    """Measure ReBA, the extraction of words, the heads that read them, and what checksums take of extractions.
-
-    Args:
-        decoder: The decoder.
-        only: Sections that were asked for.
-        repeats: Timed pairs.
-
-    Returns:
-        Comparisons, and facts by section.
-    """
-    comparisons: list[Comparison] = []
-    results: dict[str, Any] = {}
-    if "reba" in only:
-        comparisons, results["reba"] = compare_reba(decoder, repeats=repeats)
-    if "words" in only:
-        found, results["words"] = compare_words(decoder, choose_word_texts()[1], repeats=repeats)
-        comparisons += found
-    if "tokens" in only:
-        with tempfile.TemporaryDirectory() as name:
-            each, facts = compare_layers(Path(name), Sizes(), device=decoder.device.type, repeats=repeats)
-            results["tokens"] = {**facts, "streaming": time_streaming(Path(name), Sizes())}
-        comparisons.append(each)
-    if "checksums" in only:
-        results["checksums"] = {}
-        for what, texts in (("texts", choose_sentences(N_CHECKED)[1]), ("words", choose_word_texts(N_CHECKED)[1])):
-            each, results["checksums"][what] = compare_checksums(decoder, texts, repeats=repeats)
-            comparisons.append(each)
-    return comparisons, results
-
-
 def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
     """Print the table: the median ratio, its range, the bar, and the median seconds of both sides."""
     print(f"\n{results['device']}, {results['decoder']['name']} in {results['decoder']['dtype']}, medians")
@@ -133,6 +177,8 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         low, high = min(item.ratios), max(item.ratios)
         seconds = ", ".join(f"{label} {value:.3g}" for label, value in item.seconds.items())
         print(f"{item.name:58} {item.ratio:6.2f} {low:6.2f}-{high:6.2f} {item.bar:>8}  {seconds}")
+    for peer, why in results.get("peers", {}).items():
+        print(f"{peer}: skipped, {why}")
     if "matmul_share" in results:
         share = results["matmul_share"]
         print(

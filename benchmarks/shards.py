@@ -200,10 +200,10 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the shards that are read")
-    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--texts", type=int, nargs="*", default=[20_000, 100_000], help="texts that are extracted")
     parser.add_argument(
-        "--simulated", type=int, nargs="*", default=[100_000, 1_000_000, 10_000_000],
+        "--simulated", type=int, nargs="*", default=[100_000, 1_000_000],
         help="texts that are extracted with zeros in place of what the decoder would compute",
     )  # fmt: skip
     parser.add_argument("--simulate", action="store_true", help="with --tiny: write zeros, compute nothing")

@@ -7,7 +7,7 @@ read once. Writes benchmarks/results/training_free.json; encoders that are there
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ OUT = Path(__file__).parent / "results" / "training_free.json"
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder: the pooling that is read, all those of its extraction, which others share, and further options."""
+    """An encoder: the pooling read, all those of its extraction, which others share, options, and what cosines see."""
 
     reads: str
     poolings: str
     options: tuple[str, ...] = ()
+    transform: str = "none"
 
 
 def _both(reads: str, first: str, *options: str) -> Encoder:
@@ -52,6 +53,7 @@ def _taps(tap: str) -> tuple[str, ...]:
 TWICE = ("--extraction.template.repeat", "2")
 ENCODERS: dict[str, Encoder] = {
     "mean": _both("mean", ""),
+    "mean, standardised": replace(_both("mean", ""), transform="standardise"),
     "last": _both("last", ""),
     "PromptEOL, one word": Encoder("last", "last", _named("prompt-eol")),
     "pretended CoT, one word": Encoder("last", "last", _named("pretended-cot")),
@@ -68,27 +70,35 @@ ENCODERS: dict[str, Encoder] = {
         f"no sink, top {k}, mean": _both("mean", "", *_plan(f"nosink-bidirectional:{{{k}}}"))
         for k in ("sixth", "third", "half")
     },
+    "no sink, top third, mean, standardised": replace(
+        _both("mean", "", *_plan("nosink-bidirectional:{third}")), transform="standardise"
+    ),
     "no sink, top third, last": _both("last", "", *_plan("nosink-bidirectional:{third}")),
     "no sink, middle third, mean": _both("mean", "", *_plan("nosink-bidirectional@{third}-{two thirds}")),
     "no sink, top third, echo, mean": _both("mean", "echo-", *_plan("nosink-bidirectional:{third}"), *_named("echo")),
+    "no sink, top third, pretended CoT": Encoder(
+        "last", "last", (*_plan("nosink-bidirectional:{third}"), *_named("pretended-cot"))
+    ),
 }
 """Encoder to what `icecore run` is told to make it; blocks are shares of the depth."""
 SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
-TASKS: dict[str, tuple[str, str]] = {
-    "stsb": ("layer-cosine", "transform: none, "),
-    "banking77": ("few-shot-probe", ""),
-    "banking77-clusters": ("layer-clusters", ""),
-    "odd-sample": ("layer-odd", ""),
-}
-"""Task to the head that scores it without training, or on a few rows, and the start of its options."""
+TASKS: dict[str, str] = {
+    "stsb": "layer-cosine", "banking77": "few-shot-probe", "banking77-clusters": "layer-clusters",
+    "odd-sample": "layer-odd",
+}  # fmt: skip
+"""Task to the head that scores it without training, or on a few rows."""
+TRANSFORMED = ("stsb",)
+"""Tasks whose head is shown transformed latents too."""
 WORD_TASKS = ("odd-sample",)
-OF_WORDS = {"mean": "mean", "last": "last", "echo-mean": "echo", "echo-last": "echo-last", "reba-mean": "reba"}
+OF_WORDS = {"mean": "mean", "echo-mean": "echo", "reba-mean": "reba"}
 """Pooling of a text to that of a word, for tasks of words."""
 
 
 def has_encoder(task: str, encoder: str) -> bool:
-    """Whether an encoder reads what a task compares: prompts and `reba-last` read texts, not words."""
-    return task not in WORD_TASKS or (ENCODERS[encoder].reads in OF_WORDS and "one word" not in encoder)
+    """Whether an encoder reads what a task compares: a last token is that of a text, not of a word in it."""
+    if ENCODERS[encoder].transform != "none" and task not in TRANSFORMED:
+        return False
+    return task not in WORD_TASKS or ENCODERS[encoder].reads in OF_WORDS
 
 
 def options_of(task: str, encoder: str, decoder: str, *, rows: int, depth: int) -> tuple[str, ...]:
@@ -98,8 +108,8 @@ def options_of(task: str, encoder: str, decoder: str, *, rows: int, depth: int) 
     if task in WORD_TASKS:
         reads = OF_WORDS[own.reads]
         poolings = ("--extraction.words.poolings", reads)
-    head, start = TASKS[task]
-    heads = ("--heads", f"{{{head}: {{{start}pooling: {reads}}}}}")
+    transform = f"transform: {own.transform}, " * (task in TRANSFORMED)
+    heads = ("--heads", f"{{{TASKS[task]}: {{{transform}pooling: {reads}}}}}")
     few = ("--task.pairs", str(rows)) if rows and not task.endswith("sample") else ()
     forced = ("--extraction.template.bos", "force")
     blocks = {share: round(part * depth) for share, part in SHARES.items()}

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from extract.errors import DecoderError
+
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import nn
     from transformers import PreTrainedTokenizerBase
@@ -43,14 +45,17 @@ def digest_rows(rows: "NDArray[np.uint8]") -> str:
 def digest_module(module: "nn.Module") -> str:
     """Digest names, shapes, dtypes and bytes of every parameter and buffer, non-persistent buffers included.
 
-    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU. Rotary frequencies that change
-    with the length of a batch (longrope) are no weights: those that a decoder began with are hashed.
+    Equal digests mean bit-identical tensors. They are hashed two at a time on the CPU, and offloaded ones are read from
+    where they wait. Rotary frequencies that change with the length of a batch (longrope) are no weights: those that a
+    decoder began with are hashed.
     """
     import torch
 
     def one(item: tuple[str, torch.Tensor]) -> bytes:
         name, tensor = item
-        flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+        found = _read_offloaded(module, name, tensor) if tensor.device.type == "meta" else tensor
+        found = found.full_tensor() if hasattr(found, "full_tensor") else found  # split over processes
+        flat = found.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         head = f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode()
         return hashlib.sha256(head + hashlib.sha256(flat.numpy().data).digest()).digest()
 
@@ -60,10 +65,30 @@ def digest_module(module: "nn.Module") -> str:
         owner, before = module.get_submodule(path), last.replace("inv_freq", "original_inv_freq")
         if "longrope" in str(getattr(owner, "rope_type", "")) and last.endswith("inv_freq") and hasattr(owner, before):
             buffers[name] = getattr(owner, before)
-    tensors: Iterable[tuple[str, torch.Tensor]] = [*module.named_parameters(), *buffers.items()]
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    known = {name for name, _ in module.named_parameters(remove_duplicate=False)} | buffers.keys()
+    scales = {name: value for name, value in module.state_dict().items() if name not in known}  # of quantised weights
+    tensors = [*module.named_parameters(), *buffers.items()]
+    tensors += [(name, value) for name, value in scales.items() if isinstance(value, torch.Tensor)]
+    is_split = any(hasattr(tensor, "full_tensor") for _, tensor in tensors)  # gathered in one order everywhere
+    with ThreadPoolExecutor(max_workers=1 if is_split else 2) as pool:
         parts = list(pool.map(one, tensors))
     return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def hooks_of(module: "nn.Module") -> list[Any]:
+    """Return the hooks by which accelerate moves a module's inputs and weights between devices."""
+    hook = getattr(module, "_hf_hook", None)
+    return [] if hook is None else list(getattr(hook, "hooks", [hook]))
+
+
+def _read_offloaded(module: "nn.Module", name: str, empty: "torch.Tensor") -> "torch.Tensor":
+    """Read an offloaded tensor from main memory or disk, in the dtype it is used in."""
+    path, _, last = name.rpartition(".")
+    for hook in hooks_of(module.get_submodule(path)):
+        if getattr(hook, "weights_map", None) is not None:
+            found: torch.Tensor = hook.weights_map[last].to(empty.dtype)
+            return found
+    raise DecoderError(f"the weight {name!r} is on no device and was not offloaded by accelerate; load it first.")
 
 
 def digest_tokenizer(tokenizer: "PreTrainedTokenizerBase") -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import sketched
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
@@ -24,6 +26,20 @@ def unchecked_shapes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxtyping.config.jaxtyping_disable", True)
         yield
+
+
+@pytest.fixture(scope="module")
+def sketched_figures() -> Iterator[None]:
+    """Make figures and render none, which takes most of the time of whole runs; tests of reports render them."""
+    with sketched.sketched():
+        yield
+
+
+@pytest.fixture
+def rendered_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render figures where the module makes them alone."""
+    for place, original in sketched.originals().items():
+        monkeypatch.setattr(place, original)
 
 
 @pytest.fixture(scope="session")

@@ -50,8 +50,13 @@ def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield from running_nodes(child)
 
 
-def imported_names(module: str, path: Path) -> Iterator[tuple[str, int]]:
-    """Yield each dotted name that a module imports, relative ones made absolute, with its line."""
+@cache
+def imported_names(module: str, path: Path) -> tuple[tuple[str, int], ...]:
+    """List each dotted name that a module imports, relative ones made absolute, with its line; read once."""
+    return tuple(_imported_names(module, path))
+
+
+def _imported_names(module: str, path: Path) -> Iterator[tuple[str, int]]:
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
 
     def absolute(name: str, dots: int) -> str:

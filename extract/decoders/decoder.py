@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from extract.decoders.layers import layer_names
 from extract.decoders.locate import Located
+from extract.decoders.placement import computing_device
 from extract.decoders.spec import MergePart
 from extract.digest import digest_module, digest_tokenizer
 from extract.errors import DecoderError
@@ -37,12 +38,17 @@ class DecoderDescription:
     weight_digest: str  # SHA-256 over parameters and buffers as they are used
     tokenizer_digest: str  # SHA-256 over the tokenizer
     merge: tuple[str, ...] = ()  # weight and name of every checkpoint of a merge
+    quantization: dict[str, Any] | None = None  # as asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description as plain values; `merge` only where there is one."""
+        """Return the description as plain values; `merge` and `quantization` only where there is one."""
         values = asdict(self)
-        parts = list(values.pop("merge"))
-        return {**values, "merge": parts} if parts else values
+        parts, quantization = list(values.pop("merge")), values.pop("quantization")
+        return {
+            **values,
+            **({"merge": parts} if parts else {}),
+            **({"quantization": quantization} if quantization else {}),
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +74,13 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Device of the parameters."""
-        return next(self.module.parameters()).device
+        """Device that inputs go to, that of the embedding; blocks may be on others (`devices`)."""
+        return computing_device(self.module)
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Device that each block computes on, bottom up."""
+        return tuple(map(computing_device, self.blocks))
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -94,7 +105,7 @@ class Decoder:
 
 def wrap_decoder(
     model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, located: Located | None = None, adapter: str = "",
-    merge: tuple[MergePart, ...] = (),
+    merge: tuple[MergePart, ...] = (), quantization: dict[str, Any] | None = None,
 ) -> Decoder:  # fmt: skip
     """Freeze and describe a causal language model that is already in memory.
 
@@ -104,6 +115,7 @@ def wrap_decoder(
         located: Where it came from; in memory when absent.
         adapter: The adapter merged into it, for the description.
         merge: The checkpoints it was merged of, for the description.
+        quantization: How its weights were quantised, for the description.
 
     Raises:
         DecoderError: Its blocks cannot be found.
@@ -129,6 +141,7 @@ def wrap_decoder(
         weight_digest=digest_module(module),
         tokenizer_digest=digest_tokenizer(tokenizer),
         merge=tuple(part.label for part in merge),
+        quantization=quantization,
     )
     return Decoder(module, blocks, tokenizer, description)
 

@@ -23,12 +23,16 @@ from transformers.models.auto.modeling_auto import (
 from extract.decoders.decoder import Decoder, body_of, wrap_decoder
 from extract.decoders.locate import Located, locate_decoder
 from extract.decoders.merge import WeightSum
+from extract.decoders.placement import computing_device, describe_offload, dispatch, main_device, placing_options
 from extract.decoders.spec import COMPUTE_DTYPES, DecoderSpec
 from extract.errors import DecoderError
 
 TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in COMPUTE_DTYPES}
 DEFAULT_SPEC = DecoderSpec()
 IN_MEMORY = "in-memory"
+FILES_WANTED = (
+    "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
+)
 UNTESTED = ("mps",)
 """Devices that are refused by name."""
 
@@ -57,7 +61,7 @@ def load_decoder(
     if tokenizer is not None:
         raise DecoderError(f"a tokenizer was given for {spec!r}; it is for a model in memory, as the first argument.")
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
-    device = choose_device(spec.device)
+    device = main_device(spec, choose_device(spec.device))
     if spec.merge:
         model, tokenizer, located = _merge(spec, device, report)
     else:
@@ -70,8 +74,16 @@ def load_decoder(
             for parameter in model.parameters():
                 if parameter.dtype == torch.float16:  # massive activations overflow float16
                     parameter.data = parameter.data.to(torch.bfloat16)
-        model = model.to(device)
-    return wrap_decoder(model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge)
+        if spec.device_map is not None and spec.is_made:
+            dispatch(model, spec)
+        elif not spec.is_placed:
+            model = model.to(device)
+    made = wrap_decoder(
+        model, tokenizer, located=located, adapter=spec.adapter or "", merge=spec.merge, quantization=spec.quantization
+    )
+    if cost := describe_offload(made.blocks):
+        report(cost)
+    return made
 
 
 def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
@@ -107,7 +119,7 @@ def _take_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase | None, nam
     if tokenizer is None or not tokenizer.is_fast:
         found = "no tokenizer was given" if tokenizer is None else f"{type(tokenizer).__name__} is not a fast tokenizer"
         raise DecoderError(f"{found}; give that of the model, as AutoTokenizer.from_pretrained gives.")
-    _require_supported(next(model.parameters()).device)
+    _require_supported(computing_device(model))
     return wrap_decoder(model, tokenizer, located=Located(name=name, source="memory", path="", revision=""))
 
 
@@ -180,11 +192,10 @@ def _options(located: Located, spec: DecoderSpec) -> dict[str, Any]:
     return {"trust_remote_code": spec.trust_remote_code, **revision}
 
 
-def _auto_class(located: Located, spec: DecoderSpec) -> Any:
+def _auto_class(config: Any) -> Any:
     """Choose what loads a checkpoint: one of images and text is loaded whole, and its text decoder taken."""
-    model_type = AutoConfig.from_pretrained(located.path, **_options(located, spec)).model_type
-    is_of_images = model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
-    is_of_text = model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    is_of_images = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    is_of_text = config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     return AutoModelForImageTextToText if is_of_images and not is_of_text else AutoModelForCausalLM
 
 
@@ -196,10 +207,12 @@ def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
             yield
     except DecoderError:
         raise
-    except Exception as error:  # transformers, torch and pickle raise a dozen unrelated types on foreign files
+    except (
+        Exception
+    ) as error:  # transformers, accelerate, torch and pickle raise a dozen unrelated types on foreign files
         raise DecoderError(
             f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
-            "Give a causal LM in hub layout (config.json, safetensors, tokenizer.json), a .gguf file, or a known name."
+            + ("Check decoder.device_map, or set it to auto." if isinstance(spec.device_map, dict) else FILES_WANTED)
         ) from error
 
 
@@ -223,8 +236,11 @@ def _require_whole(model: nn.Module, loaded: Mapping[str, Collection[Any]], spec
 
 
 def _read(located: Located, spec: DecoderSpec, device: torch.device) -> Any:
-    found: Any = _auto_class(located, spec).from_pretrained(
-        located.path, dtype=_load_dtype(spec, device), output_loading_info=True, **_options(located, spec)
+    dtype, options = _load_dtype(spec, device), _options(located, spec)
+    config = AutoConfig.from_pretrained(located.path, **options)
+    placing = {} if spec.is_made else placing_options(spec, config, dtype)
+    found: Any = _auto_class(config).from_pretrained(
+        located.path, dtype=dtype, output_loading_info=True, **options, **placing
     )
     model, loaded = found
     _require_whole(model, loaded, spec)
@@ -239,9 +255,7 @@ def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> An
     config = AutoConfig.from_pretrained(located.path, **options)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(located.random_seed or 0)
-        model = _auto_class(located, spec).from_config(
-            config, dtype=torch.float32, trust_remote_code=spec.trust_remote_code
-        )
+        model = _auto_class(config).from_config(config, dtype=torch.float32, trust_remote_code=spec.trust_remote_code)
     for parameter in model.parameters():
         parameter.data = parameter.data.to((config.dtype or torch.float32) if dtype == "auto" else dtype)
     return model

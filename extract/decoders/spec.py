@@ -11,6 +11,9 @@ ComputeDtype = Literal["auto", "float32", "bfloat16", "float16"]
 COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 
 
+DEVICE_MAPS = ("auto", "balanced")
+LATER = ("merge", "device_map", "max_memory", "offload_folder", "tp_plan", "quantization")
+"""Settings that are recorded only where they are given: older records lack them."""
 WEIGHT_TOLERANCE = 1e-6
 """Of the sum of the weights of a merge."""
 
@@ -56,6 +59,21 @@ class DecoderSpec:
     """Checkpoints to merge instead of `name`, as `[{name: A, weight: 0.5}, {name: B, weight: 0.5}]`: the sum of their
     parameters in float32 with these weights. The tokenizer and the configuration are those of the first."""
 
+    device_map: str | dict[str, str | int] | None = None
+    """Devices of the parts of a decoder that is too large for one: `auto` or `balanced` (accelerate chooses), or names
+    of modules with their devices, as `{model.embed_tokens: cuda:0, model.layers: cuda:1, ...}`. Weights on `cpu` beside
+    a GPU, or on `disk`, are brought in while their block runs. The cache is the same one as without."""
+    max_memory: dict[str | int, str] | None = None
+    """Most memory of each device for `auto` and `balanced`, GPUs by number, as `{0: 20GiB, cpu: 100GiB}`."""
+    offload_folder: str | None = None
+    """Folder for weights on `disk`; a safetensors checkpoint is mostly read where it is and needs none."""
+    tp_plan: Literal["auto"] | None = None
+    """`auto`: split every block over the processes of torchrun (tensor parallel), by the plan that transformers has for
+    the family."""
+    quantization: dict[str, Any] | None = None
+    """Hold weights in 4 or 8 bits, as `{bits: 4, bnb_4bit_quant_type: nf4}`: `bits`, and arguments of transformers'
+    `BitsAndBytesConfig`. It needs a GPU and is part of what the decoder is."""
+
     def __post_init__(self) -> None:
         """Refuse values outside the table, and name a merge after its parts."""
         parts = self.merge
@@ -74,6 +92,43 @@ class DecoderSpec:
             object.__setattr__(self, "name", merged_name(parts))
         if self.dtype not in ("auto", *COMPUTE_DTYPES):
             raise unknown_name("compute dtype", self.dtype, ["auto", *COMPUTE_DTYPES])
+        self._check_placement()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the weights are made in memory from those of a checkpoint, or drawn."""
+        return bool(self.merge or self.adapter) or split_random(self.name)[1] is not None
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the settings say where parts of the decoder go, and not one device for all."""
+        return any(value is not None for value in (self.device_map, self.tp_plan, self.quantization))
+
+    def _given(self, *names: str) -> str:
+        """Name the first of some settings that is given; empty where none is."""
+        return next((f"decoder.{name}" for name in names if getattr(self, name) is not None), "")
+
+    def _check_placement(self) -> None:
+        if isinstance(self.device_map, str) and self.device_map not in DEVICE_MAPS:
+            raise unknown_name("device map", self.device_map, [*DEVICE_MAPS, "{MODULE: DEVICE, ...}"])
+        if self.device != "auto" and self.is_placed:
+            raise DecoderError(
+                f"{self._given('device_map', 'tp_plan', 'quantization')} is given beside decoder.device "
+                f"{self.device!r}, and chooses devices itself; leave decoder.device out."
+            )
+        if self.is_made and (given := self._given("tp_plan", "quantization")):
+            raise DecoderError(
+                f"{given} is given for {self.name!r}, whose weights are made in memory (merge, adapter, @random-SEED); "
+                "allowed: a checkpoint that is read as it is."
+            )
+        if self.tp_plan and (given := self._given("device_map", "quantization")):
+            raise DecoderError(f"decoder.tp_plan is given beside {given}; allowed: one of them.")
+        if self.device_map is None and (given := self._given("max_memory", "offload_folder")):
+            raise DecoderError(f"{given} is given without decoder.device_map; set that to auto, or to a map.")
+        if self.quantization is not None and dict(self.quantization).get("bits") not in (4, 8):
+            raise DecoderError(
+                f"decoder.quantization is {self.quantization!r}; allowed: {{bits: 4}} or {{bits: 8}}, and options."
+            )
 
 
 def merged_name(parts: tuple[MergePart, ...]) -> str:
@@ -87,11 +142,9 @@ def merged_name(parts: tuple[MergePart, ...]) -> str:
 
 
 def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
-    """Return the settings as plain values; those of a merge only where there is one, and its name is not kept."""
-    values = asdict(spec)
-    return (
-        {**values, "merge": list(values["merge"])} if spec.merge else {k: v for k, v in values.items() if k != "merge"}
-    )
+    """Return the settings as plain values; those that older records lack only where they are given."""
+    values = {key: value for key, value in asdict(spec).items() if key not in LATER or value}
+    return {**values, "merge": list(values["merge"])} if spec.merge else values
 
 
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
+LARGEST_KEPT = (32 << 20) - (1 << 14)
+"""Bytes of the largest block that glibc can be taught to keep, short of its own head."""
 
 
 def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.device = CPU) -> Tensor:
@@ -28,6 +30,14 @@ def empty_in_pages(shape: Sequence[int], dtype: torch.dtype, *, device: torch.de
         return torch.empty(*shape, dtype=dtype, device=device)
     pages = mmap.mmap(-1, n * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=dtype).view(*shape)  # holds the pages until the last view is gone
+
+
+def keep_blocks() -> None:
+    """Teach the C library to keep freed blocks of up to 32 MiB for the next tensors, where it learns sizes (glibc).
+
+    Else every intermediate result of a network is fetched from the system and handed back, page by page.
+    """
+    torch.empty(LARGEST_KEPT, dtype=torch.uint8)  # what it frees, it keeps from then on
 
 
 def trim_heap() -> None:

@@ -1,6 +1,7 @@
 """Poolings: the hidden states of one text become one vector; a new one is a function here and a row of `POOLINGS`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from extract.inputs.batching import Batch
 from extract.inputs.roles import PADDING, SPECIAL, TEXT
+
+Index = TypeVar("Index", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
         spans=None if batch.spans is None else batch.spans.to(device),
         before=0.0 if batch.windows is None else batch.windows.before(len(batch.rows)).to(device),
     )
+
+
+def place_index(index: Index, device: torch.device) -> Index:
+    """Return an index with its tensors on the device of the hidden states that are pooled."""
+    held = {field.name: getattr(index, field.name) for field in fields(index)}
+    moved = {name: side.to(device) for name, side in held.items() if isinstance(side, Tensor)}
+    parts = {name: place_index(side, device) for name, side in held.items() if is_dataclass(side)}
+    return replace(index, **moved, **parts)
 
 
 def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:

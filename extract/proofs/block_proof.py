@@ -147,7 +147,7 @@ def _error_at(
     worst = 0.0
     for row in sorted({0, n_rows // 2, n_rows - 1}):
         n = lengths[row]
-        at = sorted({place % n for k in WHERE if k < n for place in (k, -1 - k)})
+        at = torch.tensor(sorted({place % n for k in WHERE if k < n for place in (k, -1 - k)}))
         allowed = expected_mask(kind, n, window=attention.options.get("sliding_window"))[at]
         one = replace(
             attention, query=sides[0][row : row + 1, :, at], key=sides[1][row : row + 1, :, :n],

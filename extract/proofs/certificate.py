@@ -15,7 +15,7 @@ from extract.masks.plan import MaskPlan
 from extract.masks.reach import expected_reach
 from extract.proofs.block_proof import prove_blocks
 from extract.proofs.score_proof import prove_scores
-from extract.wiring.capture import pool_batch
+from extract.wiring.capture import Pooler, pool_batch
 from extract.wiring.forward import run_batch
 from extract.wiring.interface import require_attention, wiring_of
 from extract.wiring.precision import has_experts, in_float32
@@ -146,6 +146,40 @@ def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:
             )
         result[side] = min(float(drift[worst]), DRIFT_SHOWN)
     return result
+
+
+def check_devices(decoder: Decoder) -> dict[str, Any]:
+    """Certify that hidden states and latents are the same after they moved between the devices of a decoder's blocks.
+
+    On some machines a copy from one GPU to another arrives as zeros, and nobody is told (transformers issue 36636).
+    Every layer is copied to every device, pooled there, and compared with itself read straight from where it was
+    computed. Other certificates prove the blocks, each on its own device.
+
+    Raises:
+        CertificateError: Names the layer and both devices.
+    """
+    devices = list(dict.fromkeys((decoder.device, *decoder.devices)))
+    batch = plain_batch(probe_ids(decoder, min(INFLUENCE_TOKENS, decoder.description.window), seed=0).unsqueeze(0))
+    pooler = Pooler(decoder, batch, poolings=("last",), layers=decoder.layers)
+
+    def visit(position: int, hidden: Tensor) -> None:
+        pooler(position, hidden)
+        straight = hidden.cpu()
+        arrived = [(device, hidden.to(device).cpu()) for device in devices]
+        pooled = pooler.latents[position].cpu(), straight[:, -1:].float().transpose(0, 1)
+        for device, found, wanted in [
+            *((device, found, straight) for device, found in arrived),
+            (decoder.device, *pooled),
+        ]:
+            if not torch.equal(found, wanted):
+                raise CertificateError(
+                    f"layer {decoder.layers[position]} changes on its way from {hidden.device} to {device}. Copies "
+                    "between these devices cannot be trusted on this machine: use one of them (decoder.device, or "
+                    "decoder.max_memory), or switch peer-to-peer copies off."
+                )
+
+    run_batch(decoder, batch, visit)
+    return {"devices": list(map(str, devices)), "n_layers": len(decoder.layers)}
 
 
 def _prepends(decoder: Decoder) -> bool:

@@ -91,7 +91,7 @@ def look_at_blocks(
     batch = plain_batch(probe_ids(decoder, n_tokens, seed=0).repeat(n_tokens + 1, 1), spans=probe_spans(n_tokens))
 
     def see(scores: Tensor) -> None:
-        calls[-1].scores.append(scores)
+        calls[-1].scores.append(scores.cpu())
 
     run_apart(decoder, wiring, batch, enter=enter, leave=leave, watch=watch, see=see)
     return calls

@@ -23,7 +23,7 @@ from extract.poolings.guard import require_no_padding
 from extract.poolings.joining import Joiner
 from extract.poolings.pages import empty_in_pages
 from extract.poolings.table import POOLINGS, SHIPPED
-from extract.proofs.certificate import check_batch_invariance, check_influence
+from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
@@ -140,6 +140,11 @@ class Extraction:
         return {
             "influence": check_influence(self.decoder, self.spec.mask_plan, n_rows=n_rows, n_tokens=n_tokens),
             "batch_invariance": check_batch_invariance(self.decoder),
+            **(
+                {"devices": check_devices(self.decoder)}
+                if len({*self.decoder.devices, self.decoder.device}) > 1
+                else {}
+            ),
         }
 
     def largest_batch(self) -> tuple[int, int]:
@@ -172,7 +177,8 @@ class Extraction:
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
                 )
                 for row in self.storable(batch, latents):
-                    sink.put(row)
+                    if self.workers.writes:
+                        sink.put(row)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -190,7 +196,7 @@ class Extraction:
                 row += len(group)
                 word += sum(len(item.words.flags) for item in items if item.words is not None)
                 number += 1
-                if number % self.workers.world_size == self.workers.rank and not is_done[rows].all():
+                if self.workers.computes(number) and not is_done[rows].all():
                     yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
 
     def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, Tensor]]:

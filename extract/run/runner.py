@@ -9,8 +9,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
+from extract.decoders.placement import count_places
 from extract.digest import digest_rows
 from extract.errors import InputError, TruncationWarning
 from extract.inputs.frame import digest_chat
@@ -114,11 +117,17 @@ def describe_extraction(
     provenance = {
         "decoder": decoder.description.to_dict(),
         "device": str(decoder.device),
-        "products": describe_products(next(decoder.module.parameters())),
+        "products": describe_products(_like_weights(decoder)),
+        **({"blocks": placed} if (placed := count_places(decoder.blocks)).keys() - {str(decoder.device)} else {}),
         "batching": {"batch_tokens": batch_tokens, "min_tokens": min_tokens, "window_texts": WINDOW_TEXTS},
         **({"own": own} if own else {}),
     }
     return Manifest(identity, provenance)
+
+
+def _like_weights(decoder: Decoder) -> torch.Tensor:
+    """Make a tensor like the weights while they are used; offloaded ones are elsewhere meanwhile."""
+    return torch.empty(1, dtype=next(decoder.module.parameters()).dtype, device=decoder.device)
 
 
 def own_names(plan: MaskPlan, poolings: Iterable[str], word_poolings: Iterable[str] | None) -> list[tuple[str, str]]:

@@ -16,12 +16,24 @@ class Workers:
         world_size: Number of processes.
         barrier: Waits until every process has come here.
         device: Device of this process, or `auto`.
+        shares_decoder: Whether one decoder is split over all processes (tensor parallel): then each computes every
+            batch, and the first writes them.
     """
 
     rank: int = 0
     world_size: int = 1
     barrier: Callable[[], None] = lambda: None
     device: str = "auto"
+    shares_decoder: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes what it computes."""
+        return self.rank == 0 or not self.shares_decoder
+
+    def computes(self, batch: int) -> bool:
+        """Whether this process computes a batch, by its number."""
+        return self.shares_decoder or batch % self.world_size == self.rank
 
 
 def launched_size() -> int:
@@ -46,7 +58,7 @@ def place_worker(device: str = "auto") -> Workers:
     return Workers(int(os.environ[rank]), size, device=device)
 
 
-def join_workers(device: str = "auto") -> Workers:
+def join_workers(device: str = "auto", *, shares_decoder: bool = False) -> Workers:
     """Join the group this process was launched into, on `auto` or a torch device; alone, this costs nothing."""
     size = launched_size()
     if size == 1:
@@ -57,4 +69,5 @@ def join_workers(device: str = "auto") -> Workers:
     accelerator = "cpu" if device == "cpu" else "auto"
     fabric = Fabric(accelerator=accelerator, devices=size // n_nodes, num_nodes=n_nodes, strategy="ddp")
     fabric.launch()
-    return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, str(fabric.device))
+    own = "auto" if shares_decoder else str(fabric.device)
+    return Workers(fabric.global_rank, fabric.world_size, fabric.barrier, own, shares_decoder)

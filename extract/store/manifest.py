@@ -77,9 +77,10 @@ def build_identity(
     """
     return {
         "schema": SCHEMA,
-        # Only a merge has the field `merge`: the identities of other decoders stay what they were.
+        # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
         "decoder": {
-            key: decoder[key] for key in (*DECODER_IDENTITY, "merge") if key in DECODER_IDENTITY or key in decoder
+            **{key: decoder[key] for key in DECODER_IDENTITY},
+            **{key: decoder[key] for key in ("merge", "quantization") if key in decoder},
         },
         "plan": plan,
         "architecture": architecture,

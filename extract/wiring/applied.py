@@ -94,12 +94,12 @@ class Skip:
         """Return what a block receives instead of the hidden states before it."""
         if not self.acts_at(index):
             return hidden
-        self.kept = hidden if self.kept is None or index == self.first else hidden + self.kept
+        self.kept = hidden if self.kept is None or index == self.first else add_across(hidden, self.kept)
         return self.kept
 
     def on_top(self, hidden: Tensor) -> Tensor:
         """Return what the final norm receives where the kept state is added once more."""
-        return hidden if self.kept is None else hidden + self.kept
+        return hidden if self.kept is None else add_across(hidden, self.kept)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
     def second_stack(hidden: Tensor) -> Tensor:
         # The input that both stacks share has the addition of its own block in it.
         converted = stack.run(top[0], stack.inputs[top[0]], kind)
-        return hidden + rerun(top[1:], converted, skips_from=top[0] + 1)
+        return add_across(hidden, rerun(top[1:], converted, skips_from=top[0] + 1))
 
     changes: dict[int, Callable[[Tensor], Tensor]]
     if plan.architecture == "inter-block":
@@ -130,7 +130,7 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
     elif plan.architecture == "extend":
         changes = {last: lambda hidden: rerun([last] * n_converted, hidden, skips_from=last + 1)}
     elif plan.architecture == "extra":
-        changes = {last: lambda hidden: hidden + rerun(range(n_converted), stack.inputs[0], skips_from=0)}
+        changes = {last: lambda hidden: add_across(hidden, rerun(range(n_converted), stack.inputs[0], skips_from=0))}
     else:
         changes = {last: second_stack}
     with ExitStack() as hooks:
@@ -138,6 +138,11 @@ def architecture_in_force(blocks: Blocks, wiring: Wiring, plan: MaskPlan, skip: 
             hooks.enter_context(blocks[index].register_forward_hook(_changing(change)))
         with stack.noting():
             yield
+
+
+def add_across(hidden: Tensor, other: Tensor) -> Tensor:
+    """Add what another block computed, perhaps on another device."""
+    return hidden + other.to(hidden.device)
 
 
 def _given(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -206,8 +211,9 @@ def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Ite
         if wiring.placeholder is None or wiring.last is None:
             return hidden
         rows = torch.arange(len(hidden), device=hidden.device)
+        place, end = (wiring.placed(side, hidden.device) for side in (wiring.placeholder, wiring.last))
         changed = hidden.clone()
-        changed[rows, wiring.placeholder] = draw.to(hidden) if is_drawn else hidden[rows, wiring.last]
+        changed[rows, place] = draw.to(hidden) if is_drawn else hidden[rows, end]
         return changed
 
     with ExitStack() as hooks:

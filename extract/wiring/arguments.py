@@ -101,7 +101,8 @@ def mask_argument(
     shown = ~own if own.dtype == torch.bool else own > HIDDEN
     for triangle in triangles:
         shown = shown & triangle[..., : own.shape[-2], : own.shape[-1]]
-    allowed = written_out(wiring.mask(block, wiring.window_within(shown, family=family)), own)
+    mask = wiring.mask(block, wiring.window_within(shown, family=family))
+    allowed = wiring.placed(mask, own.device) if isinstance(mask, Tensor) else written_out(mask, own)
     hidden = ~allowed if own.dtype == torch.bool else additive(allowed, own.dtype)
     return hidden.expand(len(own), -1, -1, -1)
 

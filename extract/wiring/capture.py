@@ -14,7 +14,7 @@ from extract.decoders.layers import FINAL_NORM, split_tap
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.poolings.pages import empty_in_pages
-from extract.poolings.pooling import index_rows
+from extract.poolings.pooling import index_rows, place_index
 from extract.poolings.reba import backward_weights
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import WORD_POOLINGS, find_pooling
@@ -26,7 +26,7 @@ from extract.wiring.taps import Tap, find_taps, tapping
 
 
 class Pooler:
-    """Pools the hidden states that it is shown, into `latents`.
+    """Pools the hidden states that it is shown, each on its own device, into `latents`.
 
     Poolings are `P` names that `find_pooling` knows, or from `WORD_POOLINGS` where the batch has words; layers are `L`
     names of the decoder's and its taps, bottom up. The decoder is wired where there are taps or ReBA poolings. For
@@ -48,38 +48,45 @@ class Pooler:
         }
         self.depth = None if FINAL_NORM in layers else max(places.values())
         self.taps = [tap for tap in self._slots if isinstance(tap, tuple)]
-        self._index: Any
         self._pools: list[Callable[[Tensor, Any], Tensor]]
         device = decoder.device
         with torch.inference_mode():
+            index: Any
             if batch.words is None:
                 n_pooled = len(batch.rows)
-                self._index = index_rows(batch, device)
+                index = index_rows(batch, device)
                 self._pools = [find_pooling(name) for name in poolings]
             else:
                 n_pooled = len(batch.words.flags)
-                self._index = index_words(batch.words, device)
+                index = index_words(batch.words, device)
                 self._pools = [WORD_POOLINGS[name][0] for name in poolings]
             widths = [find_taps(decoder).width(tap) for tap in self.taps]
             shape = (len(layers), len(poolings), n_pooled, max(decoder.description.width, *widths, 0))
             self.latents = empty_in_pages(shape, torch.float32, device=device)
             if set(widths) - {decoder.description.width}:
                 self.latents.zero_()
+        self._indices: dict[torch.device, Any] = {device: index}
         self._late = [p for p, name in enumerate(poolings) if name in REBA]
         self._kept: dict[int, Tensor] = {}
-        self._copies, self._direction = batch.copies.to(device), reba.direction
+        self._device, self._copies, self._direction = device, batch.copies.to(device), reba.direction
         self._fused = None
         if self._late:
             self.depth = None
             self._fused = FusedAttention(batch, reba, n_blocks=len(decoder.blocks), device=device)
 
+    def _index_on(self, device: torch.device) -> Any:
+        if device not in self._indices:
+            self._indices[device] = place_index(self._indices[self._device], device)
+        return self._indices[device]
+
     def __call__(self, place: int | Tap, hidden: Tensor) -> None:
         """Pool the hidden states `(B, T, D)` of a layer or tap, if it is wanted; place 0 is the embedding."""
         slot = self._slots.get(place)
         if slot is not None:
+            index = self._index_on(hidden.device)
             for p, pool in enumerate(self._pools):
                 if p not in self._late:
-                    self.latents[slot, p, :, : hidden.shape[-1]] = pool(hidden, self._index)
+                    self.latents[slot, p, :, : hidden.shape[-1]] = pool(hidden, index)
             if self._late:
                 self._kept[slot] = hidden
 
@@ -98,8 +105,10 @@ class Pooler:
 
     def _finish(self, largest: Tensor) -> None:
         with torch.inference_mode():
-            index = replace(self._index, reba=backward_weights(largest, self._copies, direction=self._direction))
+            weights = backward_weights(largest, self._copies, direction=self._direction)
+            self._indices = {self._device: replace(self._indices[self._device], reba=weights)}
             for slot, hidden in self._kept.items():
+                index = self._index_on(hidden.device)
                 for p in self._late:
                     self.latents[slot, p, :, : hidden.shape[-1]] = self._pools[p](hidden, index)
         self._kept.clear()

@@ -41,4 +41,4 @@ class FusedAttention:
 
     def _take(self, block: int, weights: Tensor) -> None:
         if block in self._blocks:
-            torch.maximum(self.largest, weights.float().amax(1), out=self.largest)
+            torch.maximum(self.largest, weights.float().amax(1).to(self.largest.device), out=self.largest)

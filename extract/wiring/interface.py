@@ -105,6 +105,7 @@ class Wiring:
     _is_padded: bool = False
     _spans: Tensor | None = None
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
+    _copies: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def set_kinds(self, kinds: Sequence[str]) -> None:
         """Set the kind of every block, bottom up; masks that were built stay."""
@@ -184,13 +185,13 @@ class Wiring:
         columns = torch.arange(is_real.shape[1], device=is_real.device)
         self.last = torch.where(is_real, columns, -1).amax(1) if last is None else last
         self._is_padded = not bool(is_real.all())
-        self._masks = {}
+        self._masks, self._copies = {}, {}
         self.calls = [0] * len(self.kinds)
 
     def end(self) -> None:
         """End a batch: until the next one begins, a forward call is refused."""
         self._is_real = self._spans = self.last = self.placeholder = None
-        self._masks = {}
+        self._masks, self._copies = {}, {}
 
     def mask(self, block: int, window: int | None) -> Tensor | str:
         """Return the mask `(B, 1, T, T)` of a block for the current batch, or the name of a shortcut that needs none.
@@ -208,6 +209,15 @@ class Wiring:
             self._masks[key] = self._build(kind, self._is_real, window)
         return self._masks[key]
 
+    def placed(self, side: Tensor, device: torch.device) -> Tensor:
+        """Return a mask or a side of the current batch on the device of a block; each is copied there once a batch."""
+        if side.device == device:
+            return side
+        key = id(side), device
+        if key not in self._copies:
+            self._copies[key] = side, side.to(device)  # with the original, so that its id is not given away
+        return self._copies[key][1]
+
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Rows and tokens of the current batch."""
@@ -220,9 +230,10 @@ class Wiring:
         """
         if self._is_real is None:
             return None
-        order = self._is_real.long().cumsum(1) - 1
+        is_real = self.placed(self._is_real, shown.device)
+        order = is_real.long().cumsum(1) - 1
         distance = (order.unsqueeze(2) - order.unsqueeze(1)).unsqueeze(1)
-        pairs = (self._is_real.unsqueeze(2) & self._is_real.unsqueeze(1)).unsqueeze(1)
+        pairs = (is_real.unsqueeze(2) & is_real.unsqueeze(1)).unsqueeze(1)
         outside = distance[pairs & (distance >= 0) & ~shown.any(1, keepdim=True)]
         window = int(outside.min()) if len(outside) else None
         causal = (distance >= 0) & (distance < (window or order.shape[1]))
@@ -270,14 +281,17 @@ def wired_attention(
             "only the plan 'causal' works for this decoder."
         )
     mark.wiring.carriers[mark.block] = module
+    mask = mark.wiring.mask(mark.block, options.get("sliding_window"))
     how: dict[str, Any] = {
-        "mask": mark.wiring.mask(mark.block, options.get("sliding_window")),
+        "mask": mark.wiring.placed(mask, query.device) if isinstance(mask, Tensor) else mask,
         "scaling": options.get("scaling"),
         "softcap": options.get("softcap"),
         "sinks": options.get("s_aux"),
     }
     if mark.block in mark.wiring.prefixed and mark.wiring.last is not None:
-        seen_key, seen_value, mask = prefix_last(key, value, how["mask"], mark.wiring.last)
+        seen_key, seen_value, mask = prefix_last(
+            key, value, how["mask"], mark.wiring.placed(mark.wiring.last, key.device)
+        )
         mixed = attend(query, seen_key, seen_value, **{**how, "mask": mask})
     else:
         mixed = attend(query, key, value, **how)

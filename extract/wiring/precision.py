@@ -24,25 +24,26 @@ def in_float32(decoder: Decoder) -> Iterator[Decoder]:
         return
     with ExitStack() as stack:
         for part in decoder.module.modules():
-            if held := [parameter for parameter in part.parameters(recurse=False) if parameter.is_floating_point()]:
-                before, after = _widening(held)
+            held = {name: p for name, p in part.named_parameters(recurse=False) if p.is_floating_point()}
+            if held:
+                before, after = _widening(part, held)
                 stack.callback(after)
                 stack.enter_context(part.register_forward_pre_hook(before, with_kwargs=True))
                 stack.enter_context(part.register_forward_hook(after, always_call=True))
         yield replace(decoder, description=replace(decoder.description, dtype="float32"))
 
 
-def _widening(held: list[nn.Parameter]) -> tuple[Callable[..., Any], Callable[..., None]]:
-    narrow = [parameter.data for parameter in held]
-
+def _widening(part: nn.Module, held: dict[str, nn.Parameter]) -> tuple[Callable[..., Any], Callable[..., None]]:
+    # Parameters are replaced and not changed: accelerate puts others in their place while an offloaded module runs, in
+    # the dtype that it finds.
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for parameter, data in zip(held, narrow, strict=True):
-            parameter.data = data.float()
+        for name, narrow in held.items():
+            setattr(part, name, nn.Parameter(narrow.data.float(), requires_grad=False))
         return tuple(map(_wide, args)), {name: _wide(value) for name, value in kwargs.items()}
 
     def after(*_: object) -> None:
-        for parameter, data in zip(held, narrow, strict=True):
-            parameter.data = data
+        for name, narrow in held.items():
+            setattr(part, name, narrow)
 
     return before, after
 

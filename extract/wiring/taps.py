@@ -177,11 +177,11 @@ def _look(decoder: Decoder, wiring: Wiring) -> TapPlaces:
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
             if given:
-                events[block].append(_Event("called", module, given[0], tuple(given[1:])))
+                events[block].append(_Event("called", module, given[0].cpu(), tuple(each.cpu() for each in given[1:])))
 
         def after(module: nn.Module, _: Any, output: Any) -> None:
             if isinstance(_first(output), Tensor):
-                events[block].append(_Event("done", module, _first(output)))
+                events[block].append(_Event("done", module, _first(output).cpu()))
 
         return before, after
 

@@ -12,7 +12,7 @@ from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
 from extract.masks.plan import CAUSAL, MaskPlan
-from extract.wiring.applied import Replay
+from extract.wiring.applied import Replay, add_across
 from extract.wiring.capture import Pooler
 from extract.wiring.forward import run_batch
 from extract.wiring.interface import Wiring
@@ -130,7 +130,8 @@ class _Climb:
         self._stack, self._label = self._stack if label == self._label else [first], label
         for block in blocks[len(self._stack) - 1 :]:
             self._stack.append(self.replay.run(block, self._stack[-1], kind))
-        return {top: self._stack[count] if name == "extend" else self.path[top] + self._stack[count]}
+        stacked = self._stack[count]
+        return {top: stacked if name == "extend" else add_across(self.path[top], stacked)}
 
     def _summed(self, kind: str, count: int) -> dict[int, Tensor]:
         first, states = len(self.path) - 1 - count, {}
@@ -143,7 +144,7 @@ class _Climb:
 
 def _final_norm(decoder: Decoder, hidden: Tensor, final: Tensor) -> nn.Module | None:
     """Find the module that makes the final norm out of the last block's output; None when nothing does."""
-    if torch.equal(hidden, final):
+    if torch.equal(hidden.to(final.device), final):
         return None
     for child in decoder.module.children():
         if isinstance(child, nn.ModuleList | nn.Embedding | nn.Dropout):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -59,9 +60,10 @@ def read_config(given: Pairs, *, file: str = "", options: Iterable[Argument] = (
     parser = _build_parser()
     parsed = [_as_parsed(key, value, files) for key, value in pairs if not _is_free(key)]
     try:
-        values = parser.parse_args([f"--{key}={value}" for key, value in parsed]).as_dict()
-        _merge_free(values, free)
-        made = parser.instantiate(parser.parse_object(values))
+        read = parser.parse_args([f"--{key}={value}" for key, value in parsed])
+        if free or None in (read[name] for name in FREE_FORM):
+            read = parser.parse_object(_merge_free(read.as_dict(), free))
+        made = parser.instantiate(read)
         config = RunConfig(**{key: getattr(made, key) for key in RunConfig.__dataclass_fields__})
     except IcecoreError:
         raise
@@ -121,6 +123,7 @@ def _require_file(name: str) -> str:
     return name
 
 
+@cache
 def _build_parser() -> "ArgumentParser":
     from jsonargparse import ArgumentParser
 
@@ -130,7 +133,7 @@ def _build_parser() -> "ArgumentParser":
     return parser
 
 
-def _merge_free(values: dict[str, Any], free: Iterable[tuple[str, Any]]) -> None:
+def _merge_free(values: dict[str, Any], free: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     for key, value in free:
         prefix = next(name for name in FREE_FORM if key.startswith(f"{name}."))
         place = values
@@ -141,6 +144,7 @@ def _merge_free(values: dict[str, Any], free: Iterable[tuple[str, Any]]) -> None
         place[key.rsplit(".", 1)[1]] = value
     for group, key in (("task", "options"), ("pretraining", "options"), ("pretraining", "autoencoder")):
         values[group][key] = values[group][key] or {}  # a key left empty in YAML is null
+    return values
 
 
 def _keys_in(values: Any, prefix: str = "") -> Iterator[str]:

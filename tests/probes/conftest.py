@@ -15,6 +15,7 @@ from probes.tasks import PairTask
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import Finished, write_config
 from tests.probes.planted_latents import make_task, pair_data, plant
+from tests.sketched import sketched
 
 
 @pytest.fixture(scope="session")
@@ -61,11 +62,12 @@ def listing() -> Callable[[Path], list[str]]:
 def finished(
     tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path, read_json: Callable[[Path], Any]
 ) -> Finished:
-    """`icecore run tiny.yaml`, once for all tests."""
+    """`icecore run tiny.yaml`, once for all tests; its figures are not rendered."""
     base = tmp_path_factory.mktemp("whole")
     config = write_config(base, decoder_folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["/somewhere/icecore", "run", str(config)])
-        assert main() == 0
+        with sketched():
+            assert main() == 0
     folder = base / "runs" / "tiny"
     return Finished(base, config, folder, read_json(folder / "scores.json"))

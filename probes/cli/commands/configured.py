@@ -25,9 +25,18 @@ from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
 from probes.runs.kinds import KINDS
-from probes.runs.obtain import Watcher, check_heads, load_run_task, obtain_cache, obtain_corpus, obtain_shards
+from probes.runs.obtain import (
+    Watcher,
+    check_heads,
+    find_sides,
+    load_run_task,
+    obtain_cache,
+    obtain_corpus,
+    obtain_shards,
+)
 from probes.runs.record import command_line
 from probes.runs.run import RunResult, pretrain, run
+from probes.tasks.base import Task
 from probes.tasks.corpora import load_corpus
 from probes.tasks.corpus import Corpus
 
@@ -48,8 +57,8 @@ def extract_command(found: SimpleNamespace) -> int:
         return embed_file(found.config, found.texts, column=found.column, to=found.out, watcher=watcher_of(found))
     if found.dry_run:
         return _dry_run(found.config, watcher_of(found))
-    for source in _sources(found.config):
-        cache = obtain_cache(found.config, source, watcher=watcher_of(found))
+    for config, source in _sources(found.config, load_run_task(found.config)):
+        cache = obtain_cache(config, source, watcher=watcher_of(found))
         show(str(cache.path))
     return 0
 
@@ -68,13 +77,15 @@ def _extract_shards(found: SimpleNamespace) -> int:
     if found.texts:
         lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
         stream: Iterable[str] = lines if found.texts == "-" else stream_texts(found.texts, column=found.column)
-        sources: dict[str, Iterable[Any]] = {Path(found.texts).name: stream}
+        sources: list[tuple[RunConfig, str, Iterable[Any]]] = [(found.config, Path(found.texts).name, stream)]
     else:
-        sources = {source.name: source.texts() for source in _sources(found.config)}
-    for name, texts in sources.items():
+        all_of_run = _sources(found.config, load_run_task(found.config))
+        sources = [(config, source.name, source.texts()) for config, source in all_of_run]
+    for config, name, texts in sources:
         folder = Path(found.shards, name if len(sources) > 1 else "")
-        cache = obtain_shards(found.config, texts, name=name, folder=folder, window=found.window,
-                              watcher=watcher_of(found))  # fmt: skip
+        cache = obtain_shards(
+            config, texts, name=name, folder=folder, window=found.window, watcher=watcher_of(found)
+        )  # fmt: skip
         show(str(cache.path))
     return 0
 
@@ -107,10 +118,16 @@ def _corpus(config: RunConfig) -> Corpus:
     return load_corpus(spec.corpus, spec.texts, spec.options)
 
 
-def _sources(config: RunConfig) -> list[Any]:
-    """Return everything whose texts a run extracts: its task, and the corpus that its heads start from."""
-    task, corpus = load_run_task(config), obtain_corpus(config)
-    return [task] if corpus is None else [task, corpus]
+def _sources(config: RunConfig, task: Task) -> list[tuple[RunConfig, Task | Corpus]]:
+    """Give everything whose texts a run extracts, and how: its task, and the corpus that its heads start from.
+
+    Queries and documents are two where the template tells them apart.
+    """
+    sides, corpus = find_sides(config, task), obtain_corpus(config)
+    found: list[tuple[RunConfig, Task | Corpus]] = [(config, sides.queries if sides else task)]
+    if sides:
+        found.append((sides.config, sides.documents))
+    return found if corpus is None else [*found, (config, corpus)]
 
 
 def _open_named(name: str) -> LatentCache:
@@ -128,15 +145,16 @@ def _show(result: RunResult) -> None:
 
 
 def _dry_run(config: RunConfig, watcher: Watcher) -> int:
-    sources = _sources(config)
-    check_heads(config, sources[0])  # the splits that they need are there, with enough rows
+    task = load_run_task(config)
+    sources = _sources(config, task)
+    check_heads(config, task)  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=watcher.say)
     estimates: list[Estimate] = []
     lines: list[str] = []
-    for source in sources:
+    for own, source in sources:
         texts = unique_texts(source.texts())
         lines += [f"{source.name}:"] * (len(sources) > 1)
-        for spec in config.extraction.members:
+        for spec in own.extraction.members:
             manifest = describe_extraction(decoder, texts, spec)
             estimates.append(estimate_extraction(decoder, texts, spec=spec, manifest=manifest))
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]

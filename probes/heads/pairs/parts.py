@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32
 
+from extract.poolings.pages import keep_blocks
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.fitting import FittedHead, fit_seed
 from probes.heads.parts import HeadParts, split_scorer
@@ -12,8 +13,8 @@ from probes.heads.setting import Setting, Watch
 from probes.networks.layer_cosine import LayerCosine
 from probes.networks.pair_head import PairHead, collect_similarities
 
-AT_ONCE = 1 << 19
-"""Similarities at once: few, as what a network makes of them should stay in the cache of the processor."""
+AT_ONCE = 1 << 18
+"""Similarities at once: few, so that the memory of what a network makes of them is used again and again."""
 
 
 def pair_parts(
@@ -57,6 +58,7 @@ class Muted:
         blocks = n_channels // self.head.n_layers
         keeps = torch.from_numpy(np.ascontiguousarray(masks)).repeat(1, blocks)
         found = []
+        keep_blocks()
         with torch.no_grad():
             for part in torch.split(keeps, step):
                 kept = part.T.unsqueeze(2)  # channels, sets, rows

@@ -15,7 +15,7 @@ from extract.inputs.template import InputTemplate
 from extract.inputs.tokenised import Tokeniser
 from tests.extract.word_tokenizers import LOSSLESS, WORD_TOKENIZERS, word_tokenizer
 
-FEW = settings(max_examples=40, deadline=None, database=None)
+FEW = settings(max_examples=15, deadline=None, database=None)
 CHARACTERS = st.sampled_from(
     [*"aeimotuMÜé0159-.,!?'", *"氷水はからहिسर", "\u0301", "\u0323", "\u0308", "\u094d", "\u200b", "\u200d", "\u00ad",
      "\ufeff", "\u00a0", "ﬁ", "①", "½", "👍🏽", "👩\u200d🔬", "🇳🇴", "🔬", "\x07"]

@@ -146,7 +146,7 @@ class Rows(Dataset[tuple[int, Tensor]]):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_read_the_right_rows(path: Path, start: str) -> None:
     latents = torch.from_numpy(write_cache(path, TEXTS))[:, 0]
     cache = LatentCache(path)

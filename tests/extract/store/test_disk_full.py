@@ -41,7 +41,9 @@ def test_no_room_up_front(decoder: Decoder, texts: list[str], tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("n_writes", [0, 5, 30, 61])
+@pytest.mark.parametrize(
+    "n_writes", [0, 30, pytest.param(5, marks=pytest.mark.long), pytest.param(61, marks=pytest.mark.long)]
+)
 def test_full_in_the_middle_then_resumed(
     decoder: Decoder, texts: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_writes: int
 ) -> None:

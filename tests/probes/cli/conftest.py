@@ -1,13 +1,15 @@
-"""Whole commands are tested without checks of shapes, some of them on the same finished runs."""
+"""Whole commands are tested without checks of shapes, some on the same finished runs; figures are not rendered."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.sketched import sketched
+
 
 @pytest.fixture(scope="module", autouse=True)
-def fast(unchecked_shapes: None) -> None:
-    """Save the time of checking shapes."""
+def fast(unchecked_shapes: None, sketched_figures: None) -> None:
+    """Save the time of checking shapes and of rendering."""
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +17,8 @@ def words(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Pat
     """A run on tagged words."""
     from tests.probes.scored_runs import run_words
 
-    return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
+    with sketched():
+        return run_words(tmp_path_factory.mktemp("words"), decoder_folder, seeds=(0,))
 
 
 @pytest.fixture(scope="session")
@@ -23,4 +26,5 @@ def classes(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> P
     """A run on texts of two classes."""
     from tests.probes.scored_runs import run_classes
 
-    return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)
+    with sketched():
+        return run_classes(tmp_path_factory.mktemp("classes"), decoder_folder)

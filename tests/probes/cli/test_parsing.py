@@ -11,8 +11,6 @@ from probes.cli.parsing import read_arguments
 from probes.cli.table import COMMANDS
 from probes.runs.config import RunConfig
 
-ROOT = Path(__file__).resolve().parents[3]
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 BASE = """
 name: base
 extraction:
@@ -50,20 +48,14 @@ def refusal(*argv: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_every_shipped_config_resolves_and_names_its_command(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    command = "sweep" if path.stem.endswith("-sweep") else "run"
-    assert lines[0].split("#")[1].split("  ")[0].strip().startswith(f"icecore {command} {path.relative_to(ROOT)}")
-    assert any("untime" in line for line in lines[:6])
-    assert read(str(path)).config.name in (path.stem, f"{path.parent.name}-{path.stem}")
-
-
-def test_there_are_shipped_configs() -> None:
-    assert CONFIGS
-
-
 def test_nothing_at_all_is_the_defaults() -> None:
+    assert read().config == RunConfig()
+
+
+def test_a_configuration_leaves_nothing_to_the_next() -> None:
+    """The parser is kept."""
+    changed = read("--heads.cosine-mlp.hidden", "8", "--task.options.name", "x", "--seeds", "1,2", "--bootstrap", "200")
+    assert set(changed.config.heads) == {"layer-cosine", "cosine-mlp"}
     assert read().config == RunConfig()
 
 

@@ -56,6 +56,19 @@ def test_processes_together_read_no_standard_input(
     assert "2 processes were launched together, and only one can read the standard input" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("key", "value"), [("device_map", "auto"), ("tp_plan", "auto")])
+def test_processes_together_have_a_decoder_each(
+    key: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    (tmp_path / "some.txt").write_text("Ice melts.", encoding="utf-8")
+    options = ["--shards", str(tmp_path / "some"), "--texts", str(tmp_path / "some.txt"), f"--decoder.{key}", value]
+    assert main(["extract", *options]) == 1
+    assert f"2 processes were started, and decoder.{key} s" in capsys.readouterr().err
+    assert not (tmp_path / "some").exists()
+
+
 @pytest.mark.long
 def test_heads_are_fitted_on_shards(
     finished: Finished, decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

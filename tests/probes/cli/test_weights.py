@@ -16,6 +16,7 @@ from tests.extract.tiny_decoders import save_decoder
 MERGE = "[{name: one, weight: 0.5}, {name: other, weight: 0.5, adapter: mine}]"
 
 
+@pytest.mark.usefixtures("rendered_figures")
 def test_weights_of_two_checkpoints_are_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

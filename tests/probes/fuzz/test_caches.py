@@ -56,7 +56,7 @@ def assert_refused_or_same(path: Path, whole: dict[str, NDArray[np.generic]]) ->
     return False
 
 
-@bounded(150)
+@bounded(75)
 @given(which=st.integers(0, 1), share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_refused_or_harmless(
     stores: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory, which: int, share: float, bit: int

@@ -1,6 +1,5 @@
 """Mutated configurations: read, or refused with an `IcecoreError`."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,6 @@ KEYS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_parser() -> Iterator[None]:
-    """Build the parser once, which takes most of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        made = parsing._build_parser()
-        patch.setattr(parsing, "_build_parser", lambda: made)
-        yield
-
-
 def read(path: Path, content: bytes) -> None:
     """Read a configuration from a file; only an `IcecoreError` may come of it, of one line."""
     path.write_bytes(content)
@@ -55,7 +45,7 @@ def read(path: Path, content: bytes) -> None:
         assert str(error)
 
 
-@bounded(40)
+@bounded(20)
 @given(data=st.data())
 def test_a_value_of_any_kind_under_any_key(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     files = {"name": "pair-files", "options": {"files": "x.csv"}}
@@ -72,7 +62,7 @@ def test_a_value_of_any_kind_under_any_key(data: st.DataObject, tmp_path_factory
     read(tmp_path_factory.getbasetemp() / "value.yaml", text.encode(errors="surrogatepass"))
 
 
-@bounded(40)
+@bounded(20)
 @given(data=st.data())
 def test_damaged_text(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     content = data.draw(st.sampled_from(CONFIGS)).read_bytes()

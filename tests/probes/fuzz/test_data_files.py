@@ -49,7 +49,7 @@ def load(name: str, options: dict[str, Any]) -> None:
         assert str(error)
 
 
-@bounded(100)
+@bounded(50)
 @given(data=st.data())
 def test_damaged_files(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = data.draw(st.sampled_from(sorted(FILES)))
@@ -59,7 +59,7 @@ def test_damaged_files(data: st.DataObject, tmp_path_factory: pytest.TempPathFac
     load(name, {"files": {"train": str(path)} if name == "word-files" else str(path)})
 
 
-@bounded(100)
+@bounded(50)
 @given(data=st.data())
 def test_options_of_any_kind(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = data.draw(st.sampled_from(sorted(FILES)))

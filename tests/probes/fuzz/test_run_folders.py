@@ -37,7 +37,7 @@ def copy(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(finished.folder, tmp_path_factory.mktemp("damaged") / "run"))
 
 
-@bounded(60)
+@bounded(30)
 @given(data=st.data())
 def test_damaged_files_of_a_run(data: st.DataObject, copy: Path, decoder: Decoder, expected: float) -> None:
     path = copy / data.draw(st.sampled_from(FILES))

@@ -138,7 +138,7 @@ def test_rough_products_move_values_by_far_less_than_the_draw_of_orders() -> Non
 
 def test_values_of_a_head_are_those_of_captum() -> None:
     torch.manual_seed(0)
-    cosines = torch.rand(6, 40)
+    cosines = torch.rand(5, 40)
     head = SiameseCosine(len(cosines), 8, bottleneck=4, hidden=16).eval()
     with torch.no_grad():
         next(head.network.parameters()).mul_(10)  # an untrained network is nearly linear

@@ -15,8 +15,14 @@ from probes.logistic.estimator import LogisticProbe
 from tests.probes.logistic.problems import plant
 
 
-@parametrize_with_checks([LogisticProbe(), LogisticProbe(standardise=False)])  # type: ignore[untyped-decorator]
+@parametrize_with_checks([LogisticProbe()])  # type: ignore[untyped-decorator]
 def test_scikit_learns_checks(estimator: LogisticProbe, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.long
+@parametrize_with_checks([LogisticProbe(standardise=False)])  # type: ignore[untyped-decorator]
+def test_scikit_learns_checks_of_raw_latents(estimator: LogisticProbe, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 

@@ -153,6 +153,7 @@ def test_pairs_are_searched_along_coordinates(
     assert f"best on validation {found['chosen']['layer-cosine']['plan']}" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_plans_that_are_no_grid_can_be_halved(folder: Path) -> None:
     config = RunConfig(**{**vars(load_config(folder)), "name": "lines"})
     plans = plans_over_k(["backward", "nosink-causal"], range(3))

@@ -93,6 +93,7 @@ def test_flags_that_say_no_plans_are_refused(flags: dict[str, str], message: str
         choose_plans({**EMPTY, **flags})
 
 
+@pytest.mark.usefixtures("rendered_figures")
 def test_verify_prints_the_mask_of_every_block_and_draws_it(
     config: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

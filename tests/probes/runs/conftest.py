@@ -1,8 +1,8 @@
-"""Whole runs are tested without checks of shapes."""
+"""Whole runs are tested without checks of shapes, and their figures are not rendered."""
 
 import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fast(unchecked_shapes: None) -> None:
-    """Save the time of checking shapes."""
+def fast(unchecked_shapes: None, sketched_figures: None) -> None:
+    """Save the time of checking shapes and of rendering."""

@@ -15,6 +15,7 @@ from PIL import Image
 import probes.runs.obtain
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
+from probes.cli.main import main
 from probes.runs.config import RunConfig, TaskSpec
 from probes.runs.run import run
 from probes.tasks.pairs.leakage import SUBSETS
@@ -39,9 +40,12 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
 
 
-def test_figures_show_something(finished: Finished) -> None:
-    figures = list((finished.folder / "figures").glob("*.png"))
-    assert figures
+@pytest.mark.long
+@pytest.mark.usefixtures("rendered_figures")
+def test_figures_show_something(finished: Finished, tmp_path: Path) -> None:
+    assert main(["run", str(finished.config), "--runs", str(tmp_path)]) == 0
+    figures = list(tmp_path.glob("tiny/figures/*.png"))
+    assert len(figures) == len(list((finished.folder / "figures").iterdir()))
     for path in figures:
         with Image.open(path) as image:
             assert min(image.size) > 300

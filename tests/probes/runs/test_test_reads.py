@@ -110,6 +110,7 @@ def test_every_plan_is_read_where_that_is_asked_for(kind: str, base: Path, decod
         assert result.scores["chosen"][name] == some["chosen"][name]
 
 
+@pytest.mark.long
 def test_without_causal_the_first_plan_stands_beside_the_chosen(base: Path, decoder_folder: Path) -> None:
     config = config_of("classes", base, decoder_folder, name="first")
     result = run_sweep(config, [plan for plan in PLANS if plan.text != "causal"])
@@ -127,6 +128,11 @@ def test_what_reads_test_too_early_is_refused(
     config = config_of("pairs", base, decoder_folder, name="released", protocol="freeze-released")
     with pytest.raises(ConfigError, match="protocol 'freeze-released' chooses epochs on test"):
         run_sweep(config, PLANS)
-    assert run_sweep(config, PLANS[:2], test="all").scores["test_read"] == "every plan"
     assert main(["sweep", "--k", "0-2", "--k0", "0-2", "--search", "halving", "--test", "all"]) == 1
     assert "--test is 'all', but a search reads test for what it chose" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_protocol_that_reads_test_reads_it_for_every_plan(base: Path, decoder_folder: Path) -> None:
+    config = config_of("pairs", base, decoder_folder, name="released", protocol="freeze-released")
+    assert run_sweep(config, PLANS[:2], test="all").scores["test_read"] == "every plan"

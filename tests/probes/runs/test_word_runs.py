@@ -36,6 +36,12 @@ from tests.probes.finished_run import opening, require_opening
 
 pytestmark = pytest.mark.long
 
+
+@pytest.fixture(scope="module")
+def sketched_figures() -> None:
+    """Render the figures of these runs: tests look at them."""
+
+
 QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 1, "learning_rate": 1e-2}
 LAYERS = ["embedding", "block_01", "block_02", "block_03", "final_norm"]
 SPLITS = ("train", "validation", "test")

@@ -78,7 +78,15 @@ def test_documents_are_read_under_their_own_template_and_sweeps_refuse_it(
     write: Callable[..., Path], read_json: Callable[[Path], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write("retrieval-sample", "sides", instruction="Query: ", document_instruction="")
+    assert main(["extract", str(config), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "queries of retrieval-sample:" in shown and "documents of retrieval-sample:" in shown
+    assert main(["extract", str(config)]) == 0
+    extracted = {Path(line) for line in capsys.readouterr().out.splitlines() if line.endswith(".h5")}
+    assert len(extracted) == 2
+    before = set((config.parent / "caches").glob("*.h5"))
     assert main(["run", str(config)]) == 0
+    assert set((config.parent / "caches").glob("*.h5")) == before, "the run extracted again"
     manifests = [read_json(path) for path in (config.parent / "caches").glob("*.json")]
     folder = config.parent / "runs" / "sides"
     assert read_json(folder / "scores.json")["cache"]["n_rows"] == 40, manifests  # queries alone

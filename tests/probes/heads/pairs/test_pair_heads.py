@@ -27,6 +27,7 @@ from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair
 
 # Options that make a head quick on planted latents; one that is not named here is fitted as the registry says.
 QUICK: dict[str, dict[str, Any]] = {
+    "cosine-linear": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
     "cosine-mlp": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
     "siamese-cosine": {
         "max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40, "bottleneck": 24, "hidden": 32, "dropout": 0.1,

@@ -116,7 +116,7 @@ def test_fitting_moves_the_bias_of_o_only_where_it_is_told_to(cache: PlantedCach
     assert all(a >= b for a, b in zip(after.scores, before.scores, strict=True))
 
 
-@pytest.mark.parametrize("make", [TokenClassifier, TokenMix])
+@pytest.mark.parametrize("make", [TokenClassifier, pytest.param(TokenMix, marks=pytest.mark.long)])
 def test_planted_tags_are_learned(task: WordTask, make: type[TokenHead]) -> None:
     options = replace(QUICK, max_epochs=25, patience=8)
     head, data, found = fit(plant(task, noise=0.2), task, options, make=make)
@@ -223,6 +223,7 @@ def test_steps_are_counted_and_the_last_weights_kept(cache: PlantedCache, task: 
     assert list(result.scores) == [judge.score(row) for row in predict_ids(head, data, "validation")]
 
 
+@pytest.mark.long
 def test_an_epoch_of_several_passes_is_several_epochs(cache: PlantedCache, task: WordTask) -> None:
     last = replace(QUICK, keep="last")
     single, _, _ = fit(cache, task, replace(last, max_epochs=6))  # fifteen batches a pass

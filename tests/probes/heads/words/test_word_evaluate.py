@@ -170,6 +170,7 @@ def test_a_mix_reports_its_weights(cache: PlantedCache, task: WordTask, tmp_path
     assert result.selection == "validation (epoch and decoding)"
 
 
+@pytest.mark.long
 def test_a_mix_is_judged_as_its_head_is(task: WordTask, tmp_path: Path) -> None:
     n_train = sum(map(len, task.splits["train"]["words"]))
     cut = plant(task, noise=0.8, cut=range(n_train, n_train + 30))
@@ -221,6 +222,7 @@ def test_without_validation_there_is_one_layer_and_nothing_to_choose(tmp_path: P
     assert np.isnan(result.selection_score)
 
 
+@pytest.mark.long
 def test_the_way_of_decoding_is_chosen_on_validation_together_with_the_layer(
     cache: PlantedCache, task: WordTask, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ def pairs_of(task: PairTask) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json"])
 @given(pairs=texts)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_text_comes_back_as_it_was(suffix: str, pairs: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"pairs{suffix}"

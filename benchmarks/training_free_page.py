@@ -1,0 +1,120 @@
+"""The tables of docs/encoders_compared.md and of the README, from the committed JSON.
+
+`python -m benchmarks.training_free_page` writes both; `tests/test_encoders_compared.py` holds them against the JSON.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.training_free import OUT, TASKS
+
+ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "docs" / "encoders_compared.md", ROOT / "README.md")
+DECODERS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "gemma-3-270m-q4_k_m": "Gemma-3-270M"}
+TITLES = {
+    "stsb": "STS-B", "banking77": "Banking77, few shots", "banking77-clusters": "Banking77, clusters",
+    "odd-sample": "word sense",
+}  # fmt: skip
+METRICS = {"pearson": "Pearson", "spearman": "Spearman", "accuracy": "accuracy", "v_measure": "V-measure"}
+CERTAIN = 0.05
+"""Corrected p-value below which a difference is marked."""
+
+
+def read_tables() -> dict[str, Any]:
+    """Read the results: keyed by decoder and task."""
+    found: dict[str, Any] = json.loads(OUT.read_text(encoding="utf-8"))
+    return found
+
+
+def of_decoder(results: Mapping[str, Any], decoder: str) -> dict[str, dict[str, Any]]:
+    """Take the encoders of every task that a decoder was scored on."""
+    found = {task: results.get(f"{decoder} {task}") for task in TASKS}
+    return {task: each["encoders"] for task, each in found.items() if each}
+
+
+def layer_of(row: Mapping[str, Any]) -> str:
+    """Write the chosen layer."""
+    return str(row["chosen"].get("layer", "")).replace("block_0", "block ").replace("block_", "block ")
+
+
+def gap_of(row: Mapping[str, Any]) -> str:
+    """Write the difference from the plain mean, in bold where it is certain."""
+    if "difference" not in row:
+        return ""
+    gap = f"{100 * row['difference']:+.1f}"
+    return f"**{gap}**" if row["bootstrap_corrected"] < CERTAIN else gap
+
+
+def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
+    """Write one row per encoder: tokens, and test on every task with what it has over the plain mean."""
+    tasks = of_decoder(results, decoder)
+    yield f"| {DECODERS[decoder]} | tokens | " + " | ".join(TITLES[task] for task in tasks) + " |"
+    yield "|---" * (len(tasks) + 2) + "|"
+    first = next(iter(tasks.values()))
+    for encoder, row in first.items():
+        cells = []
+        for found in tasks.values():
+            own = found.get(encoder)
+            cells.append("-" if own is None else f"{100 * own['test']['mean']:.1f} {gap_of(own)}".strip())
+        times = row["n_tokens"] / first["mean"]["n_tokens"]
+        yield f"| {encoder} | {times:.1f}x | " + " | ".join(cells) + " |"
+
+
+def task_table(encoders: Mapping[str, Any]) -> Iterator[str]:
+    """Write one row per encoder on one task: layer, validation, test with its interval, and the paired difference."""
+    metric = next(iter(encoders.values()))["metric"]
+    yield f"| encoder | layer | validation {METRICS[metric]} | test | 95 % | over plain mean | p, corrected | tokens |"
+    yield "|---" * 8 + "|"
+    for encoder, row in encoders.items():
+        test, gap, p = row["test"], gap_of(row), ""
+        if gap:
+            gap += f" ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+            p = "< 0.01" if row["bootstrap_corrected"] < 0.01 else f"{row['bootstrap_corrected']:.2f}"
+        yield (
+            f"| {encoder} | {layer_of(row)} | {100 * row['validation']['mean']:.1f} | {100 * test['mean']:.1f} | "
+            f"{100 * test['low']:.1f} to {100 * test['high']:.1f} | {gap} | {p} | {row['n_tokens']:,} |"
+        )
+
+
+def command_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
+    """Write what `icecore run` is told for every encoder, beside decoder, task and head."""
+    [task, *_] = of_decoder(results, decoder)
+    yield "| encoder | `icecore run`, further options |"
+    yield "|---|---|"
+    for encoder, row in of_decoder(results, decoder)[task].items():
+        options = row["options"].partition("--extraction.template.bos force ")[2]
+        yield f"| {encoder} | `{options}` |"
+
+
+def blocks(results: Mapping[str, Any]) -> dict[str, str]:
+    """Make every generated table by the name it has in the pages."""
+    found = {}
+    for decoder in DECODERS:
+        tasks = of_decoder(results, decoder)
+        if tasks:
+            found[f"summary {decoder}"] = summary_table(results, decoder)
+            found[f"commands {decoder}"] = command_table(results, decoder)
+        found |= {f"{task} {decoder}": task_table(encoders) for task, encoders in tasks.items()}
+    return {name: "\n".join(lines) for name, lines in found.items()}
+
+
+def filled(page: str, tables: Mapping[str, str]) -> str:
+    """Fill a page: each table stands between a comment that names it and one that ends it."""
+    return re.sub(
+        r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page,
+        flags=re.DOTALL,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Write the tables into the pages."""
+    tables = blocks(read_tables())
+    for path in PAGES:
+        path.write_text(filled(path.read_text(encoding="utf-8"), tables), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
