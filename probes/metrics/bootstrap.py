@@ -47,19 +47,23 @@ class SeedSummary:
 
 
 def summarise(
-    values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT
-) -> SeedSummary:
+    values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT,
+    is_centred: bool = False,
+) -> SeedSummary:  # fmt: skip
     """Mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
 
     Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
     (percentile interval): the interval reflects the sampling of the units, `std` that of the seeds. The interval is NaN
     for fewer than two units, or where a value is NaN; a resample without a value (constant predictions have no
-    correlation) is left out.
+    correlation) is left out. Where units that are drawn twice lift a metric, `is_centred` moves the resamples so that
+    their mean is the metric's own value.
     """
     low = high = float("nan")
     if n_units > 1 and np.isfinite(values).all():
         tail = (1 - resampling.confidence) / 2
         means = resample(score, n_units=n_units, resampling=resampling).mean(axis=0)
+        if is_centred:
+            means = means - np.nanmean(means) + values.mean()
         low, high = (float(end) for end in np.nanquantile(means, [tail, 1 - tail]))
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     plain = tuple(float(value) for value in values)

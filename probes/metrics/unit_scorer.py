@@ -30,6 +30,7 @@ class UnitScorer:
         count: Counts, for `(M, N)` predictions, what the metric needs of every unit: `(M, U, C)`.
         of_sums: Computes the metric from sums `(..., C)` of counts.
         quick: Scores `(M, N)` predictions without counting unit by unit; None where that is no faster.
+        is_lifted: Whether units that are drawn twice lift the metric, so that its intervals must be moved back.
     """
 
     metric: str
@@ -39,6 +40,7 @@ class UnitScorer:
     count: Counts
     of_sums: Callable[[NDArray[np.float64]], NDArray[np.float64]]
     quick: Callable[[NDArray[np.generic]], NDArray[np.float64]] | None = None
+    is_lifted: bool = False
 
     def score(self, predicted: NDArray[np.generic]) -> Float[np.ndarray, " M"]:
         """Score `(M, N)` predictions on all rows."""

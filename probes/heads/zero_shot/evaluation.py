@@ -188,7 +188,7 @@ def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) ->
 def _summarise(task: Any, split: str, metric: str, rows: NDArray[Any], how: Resampling) -> SeedSummary:
     scorer = zero_shot_scorer(task, split, metric)
     score = score_counts(scorer.count(rows), scorer.of_sums)
-    return summarise(scorer.score(rows), score, n_units=scorer.n_units, resampling=how)
+    return summarise(scorer.score(rows), score, n_units=scorer.n_units, resampling=how, is_centred=scorer.is_lifted)
 
 
 @dataclass(frozen=True, eq=False)

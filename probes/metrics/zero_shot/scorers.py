@@ -87,7 +87,7 @@ def cluster_scorer(
         return of_sums(np.stack([np.bincount(row, minlength=n_cells) for row in cells(predicted)]).astype(np.float64))
 
     return UnitScorer(
-        "v-measure", "rows" if groups is None else "groups", n_units, n_cells, count, of_sums, quick
+        "v-measure", "rows" if groups is None else "groups", n_units, n_cells, count, of_sums, quick, is_lifted=True
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 import pytrec_eval
 from sklearn.metrics import average_precision_score, v_measure_score
 
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import Resampling, score_counts, summarise
 from probes.metrics.paired import paired_scores
 from probes.metrics.zero_shot.ranking import average_precision, ndcg, recall, reciprocal_rank
 from probes.metrics.zero_shot.scorers import MOST_STEPS, cluster_scorer, precision_scorer
@@ -75,6 +75,23 @@ def test_clusters_score_as_in_scikit_learn_whatever_their_numbers() -> None:
     drawn = np.random.default_rng(3).integers(0, 80, (10, 80))
     expected = [[v_measure_score(gold[rows], row[rows]) for rows in drawn] for row in predicted]
     np.testing.assert_allclose(scorer.resample(predicted, Resampling(10, seed=3)), expected, atol=1e-12)
+
+
+def test_the_interval_of_many_small_clusters_holds_their_v_measure() -> None:
+    """Rows that are drawn twice are always together: where clusters are small, every resample scores higher."""
+    rng = np.random.default_rng(5)
+    gold = rng.integers(0, 60, 180)
+    predicted = np.where(rng.random(180) < 0.6, gold, rng.integers(0, 60, 180))[None]
+    scorer = cluster_scorer(gold)
+    assert scorer.is_lifted
+    [value], score = scorer.score(predicted), score_counts(scorer.count(predicted), scorer.of_sums)
+    lifted, centred = (
+        summarise(np.array([value]), score, n_units=scorer.n_units, is_centred=is_centred)
+        for is_centred in (False, True)
+    )
+    assert lifted.low > value
+    assert centred.low < value < centred.high
+    assert centred.high - centred.low == pytest.approx(lifted.high - lifted.low)
 
 
 @pytest.mark.parametrize(
