@@ -18,7 +18,7 @@ TITLES = {
     "stsb": "STS-B", "banking77": "Banking77, few shots", "banking77-clusters": "Banking77, clusters",
     "odd-sample": "word sense",
 }  # fmt: skip
-METRICS = {"pearson": "Pearson", "spearman": "Spearman", "accuracy": "accuracy", "v_measure": "V-measure"}
+METRICS = {"pearson": "Pearson", "spearman": "Spearman", "accuracy": "accuracy", "v-measure": "V-measure"}
 CERTAIN = 0.05
 """Corrected p-value below which a difference is marked."""
 
@@ -48,11 +48,18 @@ def gap_of(row: Mapping[str, Any]) -> str:
     return f"**{gap}**" if row["bootstrap_corrected"] < CERTAIN else gap
 
 
+def options_of_row(row: Mapping[str, Any]) -> str:
+    """Take what makes an encoder from the options of its run; the prefix that they share is left out."""
+    options = str(row["options"]).partition("--extraction.template.bos force ")[2]
+    transform = re.search(r"transform: standardise", str(row["options"]))
+    return options.replace("--extraction.", "") + (", transform: standardise" if transform else "")
+
+
 def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
-    """Write one row per encoder: tokens, and test on every task with what it has over the plain mean."""
+    """Write one row per encoder: tokens, test on every task with what it has over the plain mean, and the options."""
     tasks = of_decoder(results, decoder)
-    yield f"| {DECODERS[decoder]} | tokens | " + " | ".join(TITLES[task] for task in tasks) + " |"
-    yield "|---" * (len(tasks) + 2) + "|"
+    yield f"| {DECODERS[decoder]} | tokens | " + " | ".join(TITLES[task] for task in tasks) + " | `icecore run` with |"
+    yield "|---" * (len(tasks) + 3) + "|"
     first = next(iter(tasks.values()))
     for encoder, row in first.items():
         cells = []
@@ -60,7 +67,7 @@ def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
             own = found.get(encoder)
             cells.append("-" if own is None else f"{100 * own['test']['mean']:.1f} {gap_of(own)}".strip())
         times = row["n_tokens"] / first["mean"]["n_tokens"]
-        yield f"| {encoder} | {times:.1f}x | " + " | ".join(cells) + " |"
+        yield f"| {encoder} | {times:.1f}x | " + " | ".join(cells) + f" | `{options_of_row(row)}` |"
 
 
 def task_table(encoders: Mapping[str, Any]) -> Iterator[str]:
@@ -79,16 +86,6 @@ def task_table(encoders: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def command_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
-    """Write what `icecore run` is told for every encoder, beside decoder, task and head."""
-    [task, *_] = of_decoder(results, decoder)
-    yield "| encoder | `icecore run`, further options |"
-    yield "|---|---|"
-    for encoder, row in of_decoder(results, decoder)[task].items():
-        options = row["options"].partition("--extraction.template.bos force ")[2]
-        yield f"| {encoder} | `{options}` |"
-
-
 def blocks(results: Mapping[str, Any]) -> dict[str, str]:
     """Make every generated table by the name it has in the pages."""
     found = {}
@@ -96,7 +93,6 @@ def blocks(results: Mapping[str, Any]) -> dict[str, str]:
         tasks = of_decoder(results, decoder)
         if tasks:
             found[f"summary {decoder}"] = summary_table(results, decoder)
-            found[f"commands {decoder}"] = command_table(results, decoder)
         found |= {f"{task} {decoder}": task_table(encoders) for task, encoders in tasks.items()}
     return {name: "\n".join(lines) for name, lines in found.items()}
 

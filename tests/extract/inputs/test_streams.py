@@ -12,7 +12,7 @@ import pytest
 from extract.errors import InputError, UnknownNameError
 from extract.inputs import streams
 from extract.inputs.streams import stream_texts
-from extract.run.shards import read_windows
+from extract.run.windows import read_windows
 
 TEXTS = ["Ice\u2028floats.", "Schnee fällt.", "氷"]
 

@@ -148,7 +148,7 @@ def test_a_lost_entry_of_the_index_is_named(tmp_path: Path) -> None:
 def extract(folder: str, report: str, pause: float = 0, end: int = 0, at_batch: int = 0) -> None:
     """Extract, or help to, in a process of its own: slowed down, or sent a signal after some batches."""
     encoded: set[str] = set()
-    make = extraction.make_encoder
+    make = vars(extraction)["make_encoder"]
 
     def make_recording(*args: Any, **kwargs: Any) -> Any:
         encode = make(*args, **kwargs)
