@@ -236,6 +236,7 @@ def test_the_reference_has_every_public_name() -> None:
     assert "automodule:: extract.errors" in page, "which has IcecoreError"
 
 
+@pytest.mark.long
 def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
     from probes.tasks import load_stsb_local
 

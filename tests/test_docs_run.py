@@ -48,7 +48,7 @@ from tests.pages import (
 OWN_TEST = {"docs/cache_format.md"}
 """Pages with a test of their own."""
 REAL = ("README.md", "docs/cookbook/serving.md")
-OFTEN = ("README.md", "docs/concepts.md")
+OFTEN = ("docs/concepts.md",)
 """Pages whose code runs in the default suite; that of the others is `long`."""
 TRAINED = ("cosine-mlp", "siamese-cosine", "token-classifier")
 N_BLOCKS = 12  # of the stand-in; pages convert up to ten of them

@@ -65,6 +65,7 @@ def test_an_unpaired_set_tells_nothing_apart() -> None:
     assert wrong["mean_size_of_set"] > 1.3 * right["mean_size_of_set"]
 
 
+@pytest.mark.long
 def test_rows_alone_miss_what_seeds_add() -> None:
     found = counted(seed_rates(3, 200, n_simulations=200), 200)
     assert is_nominal(found["rows_and_seeds"], slack=0.02)

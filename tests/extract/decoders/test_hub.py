@@ -145,6 +145,7 @@ def test_refused_connection_and_unknown_host_are_noticed(address: str, monkeypat
         resolve_revision("nobody/tiny", "main")
 
 
+@pytest.mark.long
 def test_a_hub_that_accepts_and_never_answers_is_given_up(
     tiny: KnownDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_the_sum_is_taken_before_rounding(folders: list[str]) -> None:
         assert torch.equal(tensor, weights_of(whole)[key].bfloat16()), key
 
 
+@pytest.mark.long
 def test_no_third_checkpoint_is_ever_in_memory(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     most = 0

@@ -161,6 +161,7 @@ def test_a_resumed_extraction_equals_an_uninterrupted_one(decoder: Decoder, whol
     assert_same_arrays(again.path, whole.path)
 
 
+@pytest.mark.long
 def test_a_sweep_reads_windows_as_separate_extractions_do(decoder: Decoder, whole: LatentCache, tmp_path: Path) -> None:
     plans = [parse_plan("causal"), parse_plan("nosink-bidirectional:1")]
     caches = sweep_latents(decoder, TEXTS, plans, spec=SPEC, folder=tmp_path / "swept")

@@ -78,6 +78,7 @@ def test_in_every_family_and_plan_too(family: str, plan: str) -> None:
     check_follows(family, plan)
 
 
+@pytest.mark.long
 def test_taps_attention_and_words_follow_too() -> None:
     plain, other = make_decoder(), make_decoder()
     inside: dict[str, Any] = {"layers": ("block_02.value", "block_02.mid", "block_03.attention")}
@@ -92,6 +93,7 @@ def test_taps_attention_and_words_follow_too() -> None:
         require_close(embed_words(other, words, spec=spec).latents, of_words)
 
 
+@pytest.mark.long
 def test_a_tree_of_plans_follows_too() -> None:
     plain, other = make_decoder(), make_decoder()
     plans = [route_of(parse_plan(text), 3) for text in ("backward:1", "extra/backward:2", "inter-block/backward:2")]
@@ -132,6 +134,7 @@ def test_certificates_hold_on_every_device(plan: str) -> None:
     assert found["influence"]["is_as_planned"]
 
 
+@pytest.mark.long
 def test_an_extraction_is_certified_on_every_device(tmp_path: Path) -> None:
     decoder, plain = make_decoder(), make_decoder()
     whole = extract_latents(plain, SENTENCES, folder=tmp_path / "whole")

@@ -106,6 +106,7 @@ def _by_autograd(weight: Tensor, bias: Tensor, x: Tensor, codes: Tensor, C: floa
     return float(value.detach()), max(float(g.abs().max()) for g in gradients) / (C * len(x))
 
 
+@pytest.mark.long
 def test_batched_equals_alone() -> None:
     latents, codes = plant(3, 80, 10, n_classes=3)
     folds = torch.rand(2, 80, generator=torch.Generator().manual_seed(1)) < 0.8

@@ -149,6 +149,7 @@ def train_in_whole_batches(module: LayerAutoencoder, latents: Tensor, *, n_steps
         return module.losses(latents)
 
 
+@pytest.mark.long
 def test_a_linear_autoencoder_reaches_the_bound_of_pca() -> None:
     """The best code of H numbers loses the trailing eigenvalues of the correlation matrix, and none when H = D."""
     n_texts, codes = 200, [2, 5, WIDTH]

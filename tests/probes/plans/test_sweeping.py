@@ -53,6 +53,7 @@ def test_a_sweep_reports_every_plan_and_chooses_on_validation(config: Path, caps
     assert scores["chosen"]["layer-cosine"]["plan"] in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_second_sweep_reuses_every_cache(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["sweep", str(config), "--plans", "causal; backward:3", "--task.pairs", "16"]
     assert main(arguments) == 0

@@ -57,6 +57,7 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     assert opening(folder).endswith(f"where always predicting the mean has {mean:.3f}.")
 
 
+@pytest.mark.long
 def test_a_sweep_chooses_a_plan_on_validation(config: Path, read_json: Callable[[Path], Any]) -> None:
     assert main(["sweep", str(config), "--plans", "causal; backward:1", "--name", "swept"]) == 0
     scores = read_json(config.parent / "runs" / "swept-sweep" / "scores.json")

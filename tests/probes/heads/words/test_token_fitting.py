@@ -91,6 +91,7 @@ def test_before_the_first_step_every_class_is_as_likely_as_in_train(
     assert np.allclose(predicted.detach().numpy(), expected, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_bias_of_o_that_hides_spans_is_moved_back_by_validation(task: WordTask) -> None:
     head, data, found = fit(plant(task, noise=0.2), task, replace(QUICK, max_epochs=25, patience=8))
     outside, others = data.classes.index("O"), [k for k, name in enumerate(data.classes) if name != "O"]
@@ -131,6 +132,7 @@ def test_planted_tags_are_learned(task: WordTask, make: type[TokenHead]) -> None
     assert max(judge.score(row) for row in ids) > 0.9
 
 
+@pytest.mark.long
 def test_shuffled_tags_score_at_chance() -> None:
     truth = make_task(metric="accuracy")
     shuffled = make_task(metric="accuracy", shuffled=("train",))
@@ -174,6 +176,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[Sequence[float]])
     monkeypatch.setattr("probes.heads.words.fitting.judge_of", make)
 
 
+@pytest.mark.long
 def test_every_layer_keeps_its_own_best_epoch_and_is_done_by_its_own_patience(
     cache: PlantedCache, task: WordTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +282,7 @@ def test_balanced_weights_are_inverse_shares(task: WordTask) -> None:
     assert np.allclose(weights.numpy() * counts, len(ids) / len(counts), rtol=1e-5)
 
 
+@pytest.mark.long
 def test_weights_that_do_not_stay_finite_are_told_with_their_layer(task: WordTask) -> None:
     cache = plant(task)
     cache.latents["mean"][1, 4] = float("inf")
@@ -307,6 +311,7 @@ def test_the_tags_of_test_are_not_looked_at(task: WordTask, monkeypatch: pytest.
     assert set(asked) == {"train", "validation"}
 
 
+@pytest.mark.long
 def test_the_buffers_of_training_are_given_back(
     cache: PlantedCache, task: WordTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

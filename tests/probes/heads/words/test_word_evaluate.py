@@ -126,6 +126,7 @@ def poisoned(task: WordTask) -> WordTask:
     return replace(task, splits=build_word_splits(columns))
 
 
+@pytest.mark.long
 def test_poisoned_tags_of_test_change_the_scores_of_test_alone(
     found: tuple[HeadResult, Path], cache: PlantedCache, task: WordTask, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_the_history_holds_only_scores_that_may_be_kept() -> None:
     assert [step["best_layer_score"] for step in first] == [0.3, 0.3, 0.5]
 
 
+@pytest.mark.long
 def test_words_left_out_make_a_score_optimistic(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
     fair = evaluate(setting(cache, task, tmp_path / "a"), max_epochs=1)
     left_out = evaluate(setting(cache, task, tmp_path / "b"), max_epochs=1, leaves_out_cut=True)

@@ -40,6 +40,7 @@ def test_stsb_has_the_published_counts_and_range(icecore_data: Path) -> None:
     np.testing.assert_allclose(task.gold01("test")[:2], [0.5, 0.72], rtol=1e-6)
 
 
+@pytest.mark.long
 def test_stsb_prefers_the_local_files(icecore_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICECORE_DATA", str(icecore_data))
     task = load_stsb()
