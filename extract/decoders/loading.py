@@ -207,9 +207,7 @@ def _loading(located: Located, spec: DecoderSpec) -> Iterator[None]:
             yield
     except DecoderError:
         raise
-    except (
-        Exception
-    ) as error:  # transformers, accelerate, torch and pickle raise a dozen unrelated types on foreign files
+    except Exception as error:  # transformers, accelerate, torch and pickle raise a dozen types on foreign files
         raise DecoderError(
             f"decoder {spec.name!r} cannot be loaded from {located.source} {located.path}: {_first_line(error)} "
             + ("Check decoder.device_map, or set it to auto." if isinstance(spec.device_map, dict) else FILES_WANTED)

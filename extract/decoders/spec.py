@@ -12,7 +12,9 @@ COMPUTE_DTYPES = ("float32", "bfloat16", "float16")
 
 
 DEVICE_MAPS = ("auto", "balanced")
-LATER = ("merge", "device_map", "max_memory", "offload_folder", "tp_plan", "quantization")
+PLACEMENT = ("device_map", "max_memory", "offload_folder", "tp_plan")
+"""Settings that say where a decoder is held, and not what it is."""
+LATER = ("merge", *PLACEMENT, "quantization")
 """Settings that are recorded only where they are given: older records lack them."""
 WEIGHT_TOLERANCE = 1e-6
 """Of the sum of the weights of a merge."""
@@ -150,6 +152,17 @@ def plain_decoder(spec: DecoderSpec) -> dict[str, Any]:
 def read_plain_decoder(values: dict[str, Any]) -> DecoderSpec:
     """Read settings back from plain values; an unknown key is a `TypeError`, a part that is none a `DecoderError`."""
     return DecoderSpec(**{**values, "merge": tuple(_read_part(each) for each in values.get("merge", ()))})
+
+
+def read_recorded_decoder(values: dict[str, Any]) -> DecoderSpec:
+    """Read the settings of a run back; raises as `read_plain_decoder`.
+
+    Where that run held the decoder is passed over, as it may have been another machine, and a stranger must not choose
+    a folder that is written to: one that was spread is spread by accelerate, as this machine allows.
+    """
+    kept = {key: value for key, value in values.items() if key not in PLACEMENT}
+    is_spread = bool(values.get("device_map") or values.get("tp_plan"))
+    return read_plain_decoder({**kept, "device_map": "auto"} if is_spread else kept)
 
 
 def _read_part(values: Any) -> MergePart:

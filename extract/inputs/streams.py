@@ -1,5 +1,6 @@
 """Texts of files of any size, read as they are asked for."""
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ BATCH_ROWS = 1024
 
 @dataclass(frozen=True)
 class TextStream:
-    """The texts of a file or folder, read anew each time it is iterated; see `stream_texts`."""
+    """The texts of a file or folder, which are read again whenever it is iterated; see `stream_texts`."""
 
     files: tuple[Path, ...]
     column: str
@@ -32,7 +33,8 @@ def stream_texts(path: str | Path, *, column: str = "text") -> TextStream:
 
     Args:
         path: A `.txt` file with a text on each line, of which blank ones are passed over; a `.jsonl` file with an
-            object on each line; a `.parquet` file; or a folder of such files, read in the order of their names.
+            object on each line; a `.csv` or `.tsv` file with a header; a `.parquet` file; or a folder of such files,
+            read in the order of their names.
         column: The column of the texts, where the file is a table.
 
     Raises:
@@ -67,6 +69,17 @@ def _read_objects(file: Path, column: str) -> Iterator[str]:
         yield found[column]
 
 
+def _read_table(file: Path, column: str) -> Iterator[str]:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
+        if column not in (rows.fieldnames or ()):
+            raise unknown_name(f"column of {str(file)!r}", column, rows.fieldnames or ())
+        try:
+            yield from (row[column] for row in rows)
+        except csv.Error as error:
+            raise ValueError(f"line {rows.line_num}: {error}") from error
+
+
 def _read_parquet(file: Path, column: str) -> Iterator[str]:
     import pyarrow.parquet as pq
 
@@ -80,6 +93,8 @@ def _read_parquet(file: Path, column: str) -> Iterator[str]:
 READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
     ".txt": _read_lines,
     ".jsonl": _read_objects,
+    ".csv": _read_table,
+    ".tsv": _read_table,
     ".parquet": _read_parquet,
 }
 """What reads the texts of a file, by its suffix."""

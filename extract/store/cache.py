@@ -216,11 +216,14 @@ class LatentCache:
             CacheError: A position outside the cache, one that is not a whole number (such as a mask), or layers that
                 differ in width.
         """
-        index = self._check_places(np.asarray(rows))
-        names = select_from(layers, self.layers)
-        gathered = torch.empty(len(names), len(index), self.width_of(names), dtype=torch.float32)
-        for slot, name in zip(gathered, names, strict=True):
-            slot.copy_(self.layer(name, pooling)[index])
+        index, names = self._check_places(np.asarray(rows)), select_from(layers, self.layers)
+        return self._gather(index, [self._array(name, pooling) for name in names], self.width_of(names))
+
+    def _gather(self, rows: Int[Tensor, " B"], arrays: list[str], width: int) -> Float[Tensor, "L B D"]:
+        """Gather rows that are there of arrays of one width."""
+        gathered = torch.empty(len(arrays), len(rows), width, dtype=torch.float32)
+        for slot, name in zip(gathered, arrays, strict=True):
+            slot.copy_(self._torch(self._file.map(name))[rows])
         return gathered
 
     def read(

@@ -1,6 +1,6 @@
 """Several caches of the same texts as one that holds the mean of their latents; nothing is copied."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,6 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.layers import select_from
 from extract.errors import CacheError
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, require_same
@@ -93,21 +92,11 @@ class MeanCache(LatentCache):
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
         return self.gather(np.arange(self._n_places), pooling, layers=layer)[0]
 
-    def gather(
-        self,
-        rows: Int[Tensor, " B"] | NDArray[np.int64] | Sequence[int],
-        pooling: str,
-        *,
-        layers: str | int | Iterable[str | int] = "all",
-    ) -> Float[Tensor, "L B D"]:
-        """Gather the means of latents; arguments and errors as of `LatentCache.gather`."""
-        index = self._check_places(np.asarray(rows)).numpy()
-        names = select_from(layers, self.layers)
-        for name in names:
-            self._array(name, pooling)  # one that is not there is refused by this cache's own names
-        total = torch.zeros(len(names), len(index), self.width_of(names))
+    def _gather(self, rows: Int[Tensor, " B"], arrays: list[str], width: int) -> Float[Tensor, "L B D"]:
+        """Gather the means of latents."""
+        total = torch.zeros(len(arrays), len(rows), width)
         for part, places in zip(self.parts, self._places, strict=True):
-            total += part.gather(places[index], pooling, layers=names)
+            total += part._gather(torch.from_numpy(places)[rows], arrays, width)
         return total / len(self.parts)
 
     def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:

@@ -83,7 +83,7 @@ _COMMANDS = (
             _DRY_RUN, Argument("--texts", "text file, table, or '-', instead of a task", completes="files"), *_LATENTS,
             Argument(
                 "--shards", "folder for shards instead of one file: texts of any number, read as they come, from a "
-                "text file, .jsonl, .parquet, a folder of such files, or '-'", completes="files",
+                "text file, table, a folder of such files, or '-'", completes="files",
             ),
             Argument("--window", "with --shards: texts of a shard", WINDOW_TEXTS, int), *_PROGRESS,
         ),

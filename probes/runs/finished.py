@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from extract.decoders.decoder import Decoder
-from extract.decoders.spec import DecoderSpec, read_plain_decoder, split_random
+from extract.decoders.spec import DecoderSpec, read_recorded_decoder, split_random
 from extract.digest import digest_bytes
 from extract.errors import CacheIdentityError, HeadError, first_line
 from extract.files import read_file
@@ -142,7 +142,7 @@ def read_config(folder: Path) -> RunConfig:
     try:
         values = yaml.safe_load(read_file(folder / CONFIG))
         parts = {
-            "decoder": read_plain_decoder({**values["decoder"], "trust_remote_code": False}),
+            "decoder": read_recorded_decoder({**values["decoder"], "trust_remote_code": False}),
             "extraction": read_spec(values["extraction"]),
             "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
         }  # fmt: skip
@@ -165,7 +165,7 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_decoder(values: dict[str, Any]) -> DecoderSpec:
-    spec = read_plain_decoder(values)
+    spec = read_recorded_decoder(values)
     for key in ("name", "device", "revision", "adapter"):
         value = getattr(spec, key)
         if not isinstance(value, str) and (value is not None or key in ("name", "device")):

@@ -29,7 +29,6 @@ from probes.tasks.classes.look_both_ways import look_both_ways_split
 from probes.tasks.corpora import load_corpus
 from probes.tasks.corpus import Corpus
 from probes.tasks.words.every_token import label_every_token
-from probes.tasks.zero_shot.task import CorpusTask
 
 
 @dataclass(frozen=True)
@@ -137,13 +136,15 @@ class Sides:
 def find_sides(config: RunConfig, task: Task) -> Sides | None:
     """Tell queries and documents of a task apart, where the template does; None where one cache holds both."""
     template = config.extraction.template
-    if not isinstance(task, CorpusTask) or template.for_documents() == template:
+    sides = task.sides()
+    if sides is None or template.for_documents() == template:
         return None
     other = replace(config, extraction=replace(config.extraction, template=template.for_documents()))
     return Sides(
-        Corpus(f"queries of {task.name}", task.source, tuple(task.queries())),
-        Corpus(f"documents of {task.name}", task.source, tuple(dict.fromkeys(task.corpus))), other,
-    )  # fmt: skip
+        Corpus(f"queries of {task.name}", task.source, tuple(sides[0])),
+        Corpus(f"documents of {task.name}", task.source, tuple(sides[1])),
+        other,
+    )
 
 
 class EncoderShelf:

@@ -62,6 +62,10 @@ class Task(ABC):
         """List every text of the task once, as strings."""
         return cast("list[str]", list(self.texts()))
 
+    def sides(self) -> tuple[list[str], list[str]] | None:
+        """List queries and documents, which a template may tell apart; None where all texts are read alike."""
+        return None
+
     @abstractmethod
     def audit(self) -> tuple[str, ...]:
         """Count what a reader should know about the rows: duplicates, overlap between splits, and so on.

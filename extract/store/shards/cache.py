@@ -1,22 +1,18 @@
 """Shards read as one cache, and the one way to open a cache of either kind."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.layers import select_from
 from extract.errors import CacheError, CacheIncompleteError
 from extract.store.cache import LatentCache
 from extract.store.layout import read_layout
 from extract.store.manifest import require_same
 from extract.store.shards.files import LocalFiles, digest_file
-from extract.store.shards.index import INDEX, Shard
+from extract.store.shards.index import INDEX, Shard, shard_file
 from extract.store.shards.reader import ShardsReader
 
 
@@ -94,25 +90,16 @@ class ShardedCache(LatentCache):
                 "this one file and run the extraction again."
             )
 
-    def gather(
-        self,
-        rows: Int[Tensor, " B"] | NDArray[np.int64] | Sequence[int],
-        pooling: str,
-        *,
-        layers: str | int | Iterable[str | int] = "all",
-    ) -> Float[Tensor, "L B D"]:
-        """Gather latents; arguments and errors as of `LatentCache.gather`."""
-        index = self._check_places(np.asarray(rows)).numpy()
-        names = select_from(layers, self.layers)
-        self.width_of(names)  # refuses layers that differ
-        return self._torch(self._file.take([self._array(name, pooling) for name in names], index)).to(torch.float32)
+    def _gather(self, rows: Int[Tensor, " B"], arrays: list[str], width: int) -> Float[Tensor, "L B D"]:
+        del width  # the index has it
+        return self._torch(self._file.take(arrays, rows.numpy())).to(torch.float32)
 
 
 def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None = None) -> Shard:
     """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
     cache = LatentCache(path, expected=expected)
     return Shard(
-        window=window, file=f"shard-{window:06d}.h5", n_rows=len(cache), n_words=cache.n_words,
+        window=window, file=shard_file(window), n_rows=len(cache), n_words=cache.n_words,
         n_bytes=path.stat().st_size, sha256=digest_file(LocalFiles(path.parent), path.name),
         text_digest=str(cache.identity["text_digest"]), n_tokens=int(cache.n_tokens.sum()),
         n_truncated=int(cache.is_truncated.sum()), layout=read_layout(path)[1],

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from extract.digest import digest_json, digest_text
-from extract.errors import CacheError
+from extract.errors import CacheError, IcecoreError, first_line
 from extract.files import write_file
-from extract.store.layout import ArrayPlace
+from extract.store.layout import ArrayPlace, array_shapes
 from extract.store.manifest import Manifest, of_all_texts
 
 INDEX = "index.json"
 INDEX_SCHEMA = 1
+NONSENSE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, IcecoreError)
+"""What a field of the wrong kind raises."""
 Layout = dict[str, ArrayPlace]
 
 
@@ -60,12 +62,16 @@ class ShardIndex:
     @property
     def manifest(self) -> Manifest:
         """The manifest of all shards together; its text digest is over those of the shards."""
-        of_texts: dict[str, Any] = {
-            "n_rows": self.n_rows,
-            "text_digest": digest_text("".join(shard.text_digest for shard in self.shards)),
-        }
+        text_digest = digest_text("".join(shard.text_digest for shard in self.shards))
+        return self._manifest(self.n_rows, sum(shard.n_words for shard in self.shards), text_digest)
+
+    def manifest_of(self, shard: Shard) -> Manifest:
+        """Return the manifest that one shard has."""
+        return self._manifest(shard.n_rows, shard.n_words, shard.text_digest)
+
+    def _manifest(self, n_rows: int, n_words: int, text_digest: str) -> Manifest:
+        of_texts: dict[str, Any] = {"n_rows": n_rows, "text_digest": text_digest}
         if "words" in self.identity:
-            n_words = sum(shard.n_words for shard in self.shards)
             of_texts["words"] = {**self.identity["words"], "n_words": n_words}
         return Manifest({**self.identity, **of_texts}, self.provenance)
 
@@ -126,6 +132,13 @@ def parse_index(text: str | bytes, *, where: str) -> ShardIndex:
         raise CacheError(
             f"index {where!r} is damaged: it does not match its digest; copy it again, or delete it and extract again."
         )
+    try:
+        return _read_index(value)
+    except NONSENSE as error:
+        raise _nonsense(where, error) from error
+
+
+def _read_index(value: dict[str, Any]) -> ShardIndex:
     layouts = [
         {name: ArrayPlace(offset, tuple(shape), np.dtype(dtype)) for name, (offset, dtype, shape) in layout.items()}
         for layout in value["layouts"]
@@ -134,9 +147,43 @@ def parse_index(text: str | bytes, *, where: str) -> ShardIndex:
     for each in value["shards"]:
         own = {key: item for key, item in each.items() if key != "first_row"}
         shards.append(Shard(**{**own, "layout": layouts[each["layout"]]}))
+        if each["file"] != shard_file(each["window"]):  # perhaps one outside the folder
+            raise ValueError(f"the shard of window {each['window']} is {each['file']!r}")
     return ShardIndex(
         value["identity"], value["provenance"], value["window_texts"], tuple(shards), value["is_complete"]
     )
+
+
+def require_arrays(index: ShardIndex, *, where: str) -> None:
+    """Refuse an index, which may be a stranger's, whose arrays are not those of its identity: `CacheError`."""
+    known: dict[tuple[int, int, int], int] = {}  # bytes that a layout needs
+    try:
+        for shard in index.shards:
+            key = id(shard.layout), shard.n_rows, shard.n_words
+            if key not in known:
+                known[key] = _end_of(index.manifest_of(shard), shard.layout)
+            if known[key] > shard.n_bytes:
+                raise ValueError(f"arrays of {shard.file} end at byte {known[key]} of {shard.n_bytes}")
+    except NONSENSE as error:
+        raise _nonsense(where, error) from error
+
+
+def _nonsense(where: str, error: Exception) -> CacheError:
+    return CacheError(f"index {where!r} says what no index does ({first_line(error)}); delete it and extract again.")
+
+
+def _end_of(manifest: Manifest, layout: Layout) -> int:
+    """Return the byte at which the arrays of a layout end, which must be those that the manifest says."""
+    for name, (shape, dtype) in array_shapes(manifest).items():
+        place = layout[name]
+        if place.shape != shape or place.dtype != dtype or type(place.offset) is not int or place.offset < 0:
+            raise ValueError(f"array {name} is {place}")
+    return max(place.offset + place.n_bytes for place in layout.values())
+
+
+def shard_file(window: int) -> str:
+    """Name the file of the shard of a window."""
+    return f"shard-{window:06d}.h5"
 
 
 def shared_identity(identity: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from extract.errors import CacheError
 from extract.store.reader import StoreReader
 from extract.store.shards.files import digest_file, open_files
-from extract.store.shards.index import INDEX, parse_index
+from extract.store.shards.index import INDEX, parse_index, require_arrays
 
 
 class ShardsReader(StoreReader):
@@ -26,6 +26,7 @@ class ShardsReader(StoreReader):
         self.path = Path(place)
         self.files = open_files(place)
         self.index = parse_index(self.files.read(INDEX), where=f"{place}/{INDEX}")
+        require_arrays(self.index, where=f"{place}/{INDEX}")
         self.manifest = self.index.manifest
         self._maps: dict[str, NDArray[Any]] = {}
         self._names = [shard.file for shard in self.index.shards]

@@ -128,6 +128,10 @@ class CorpusTask(ZeroShotTask):
         """List every document and query once."""
         return list(dict.fromkeys((*self.corpus, *self.queries())))
 
+    def sides(self) -> tuple[list[str], list[str]]:
+        """List queries and documents, each once."""
+        return self.queries(), list(dict.fromkeys(self.corpus))
+
     def queries(self) -> list[str]:
         """List every query once."""
         return unique_texts(self.splits, self.text_columns)

@@ -1,5 +1,6 @@
 """Texts of files of any size."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,15 @@ def write_parquet(path: Path) -> None:
     pq.write_table(pa.table({"n": [1] * len(TEXTS), "body": TEXTS}), path)
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {".txt": write_txt, ".jsonl": write_jsonl, ".parquet": write_parquet}
+def write_table(path: Path) -> None:
+    rows = [["n", "body"], *(["1", text] for text in TEXTS)]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_ALL).writerows(rows)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    ".txt": write_txt, ".jsonl": write_jsonl, ".csv": write_table, ".tsv": write_table, ".parquet": write_parquet,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -74,18 +83,26 @@ def test_a_column_of_a_dataset_is_streamed() -> None:
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no file .*none\.txt'; give one of \.txt, \.jsonl, \.parquet, or a"):
+    with pytest.raises(
+        InputError, match=r"there is no file .*none\.txt'; give one of \.txt, \.jsonl, \.csv, \.tsv, \.parquet, or a"
+    ):
         stream_texts(tmp_path / "none.txt")
     with pytest.raises(InputError, match="holds no texts; allowed: files of"):
         stream_texts(tmp_path)
-    (tmp_path / "some.csv").write_text("text\nIce\n")
-    with pytest.raises(UnknownNameError, match=r"unknown suffix of a file of texts '\.csv'"):
-        stream_texts(tmp_path / "some.csv")
-    for suffix in (".jsonl", ".parquet"):
+    (tmp_path / "some.docx").write_text("Ice")
+    with pytest.raises(UnknownNameError, match=r"unknown suffix of a file of texts '\.docx'"):
+        stream_texts(tmp_path / "some.docx")
+    for suffix in (".jsonl", ".csv", ".parquet"):
         WRITERS[suffix](tmp_path / f"some{suffix}")
         with pytest.raises(UnknownNameError, match=r"unknown column of .* 'text'.*Allowed: .*body"):
             list(stream_texts(tmp_path / f"some{suffix}"))
-    for name, content in (("a.txt", b"\xff\xfe"), ("a.jsonl", b"{"), ("b.jsonl", b"[1]"), ("a.parquet", b"PAR1")):
+    for name, content in (
+        ("a.txt", b"\xff\xfe"),
+        ("a.jsonl", b"{"),
+        ("b.jsonl", b"[1]"),
+        ("a.csv", b'text\n"Ice'),
+        ("a.parquet", b"PAR1"),
+    ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=rf"{name}' cannot be read \("):
             list(stream_texts(tmp_path / name))

@@ -6,7 +6,7 @@ import pickle
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from extract.digest import digest_json
 from extract.errors import CacheError, CacheIdentityError, CacheIncompleteError, UnknownNameError
 from extract.store.cache import LatentCache
 from extract.store.shards.cache import ShardedCache, open_cache
@@ -26,6 +27,7 @@ from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
 
 TEXTS = make_texts(23)
 WINDOW = 8
+ARRAY = "/latents/mean/block_01"
 POOLINGS = ("mean", "last")
 
 
@@ -224,3 +226,34 @@ def test_the_index_says_where_arrays_are(written: tuple[Path, NDArray[np.float32
         raw = np.fromfile(folder / shard["file"], dtype, shape[0] * shape[1], offset=offset).reshape(shape)
         first = shard["first_row"]
         assert (raw == latents[1, 1, first : first + shard["n_rows"]]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda index: index["shards"][0].update(file="../../other.h5"), r"window 0 is '\.\./\.\./other\.h5'"),
+        (lambda index: index["shards"][1].update(window="1"), "says what no index does"),
+        (lambda index: index["shards"][0].update(n_rows=9), "array /latents/.* is "),
+        (lambda index: index["shards"][0].update(n_bytes=100), "end at byte .* of 100"),
+        (lambda index: index["shards"][0].update(layout=7), "says what no index does"),
+        (
+            lambda index: index["layouts"][0]["/latents/mean/block_01"].__setitem__(0, -8),
+            "array /latents/mean/block_01",
+        ),
+        (
+            lambda index: index["layouts"][0]["/latents/mean/block_01"].__setitem__(1, "|O"),
+            "array /latents/mean/block_01",
+        ),
+        (lambda index: index["layouts"][0].pop("/rows/digest"), "/rows/digest"),
+        (lambda index: index["identity"].pop("poolings"), "poolings"),
+        (lambda index: index.update(shards=None), "says what no index does"),
+    ],
+)
+def test_an_index_that_a_stranger_wrote_leads_nowhere(change: Callable[[Any], Any], said: str, copied: Path) -> None:
+    """Its digest is right, as whoever writes an index can make it so."""
+    value = json.loads((copied / "index.json").read_text())
+    change(value)
+    value["digest"] = digest_json({key: each for key, each in value.items() if key != "digest"})
+    (copied / "index.json").write_text(json.dumps(value))
+    with pytest.raises(CacheError, match=said):
+        open_cache(copied)

@@ -16,7 +16,7 @@ from extract.digest import digest_json
 from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreError, UnknownNameError
 from probes.cli.main import main
 from probes.heads.saved import load_head
-from probes.runs.finished import read_finished
+from probes.runs.finished import read_config, read_finished
 from probes.runs.scorer import load_scorer
 from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times
 
@@ -95,6 +95,29 @@ def test_a_run_folder_cannot_have_code_run(
     for argv in ([], ["--trust-remote-code"]):
         assert main(["score", str(copy), "a", "b", *argv]) == 1
     assert [spec.trust_remote_code for spec in asked] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [{"device_map": {"": "disk"}, "max_memory": {"cpu": "1MB"}}, {"device_map": "balanced"}, {"tp_plan": "auto"}],
+)
+def test_a_run_does_not_say_where_a_decoder_is_held(
+    spread: dict[str, Any], copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may have been another one, and a stranger's folder would be written to."""
+    folder = {"offload_folder": str(tmp_path / "theirs")} if "device_map" in spread else {}
+    edit_config(copy, lambda config: config["decoder"].update(device="auto", **spread, **folder))
+    asked: list[DecoderSpec] = []
+
+    def refuse(spec: DecoderSpec) -> None:
+        asked.append(spec)
+        raise DecoderError("far enough.")
+
+    monkeypatch.setattr(probes.runs.scorer, "load_decoder", refuse)
+    assert main(["score", str(copy), "a", "b"]) == 1
+    for spec in (*asked, read_config(copy).decoder):
+        assert (spec.device_map, spec.max_memory, spec.offload_folder, spec.tp_plan) == ("auto", None, None, None)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "..", "/elsewhere", "layer-cosine/../../..", "", "autoencoder"])
