@@ -217,13 +217,15 @@ class LatentCache:
                 differ in width.
         """
         index, names = self._check_places(np.asarray(rows)), select_from(layers, self.layers)
-        return self._gather(index, [self._array(name, pooling) for name in names], self.width_of(names))
+        return self._gather(index, names, pooling, width=self.width_of(names))
 
-    def _gather(self, rows: Int[Tensor, " B"], arrays: list[str], width: int) -> Float[Tensor, "L B D"]:
-        """Gather rows that are there of arrays of one width."""
-        gathered = torch.empty(len(arrays), len(rows), width, dtype=torch.float32)
-        for slot, name in zip(gathered, arrays, strict=True):
-            slot.copy_(self._torch(self._file.map(name))[rows])
+    def _gather(
+        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+    ) -> Float[Tensor, "L B D"]:
+        """Gather rows that are there, of layers of one width."""
+        gathered = torch.empty(len(layers), len(rows), width, dtype=torch.float32)
+        for slot, name in zip(gathered, layers, strict=True):
+            slot.copy_(self.layer(name, pooling)[rows])
         return gathered
 
     def read(

@@ -92,11 +92,14 @@ class MeanCache(LatentCache):
         """Return the mean of one layer in float32, in new memory; raises as `LatentCache.layer`."""
         return self.gather(np.arange(self._n_places), pooling, layers=layer)[0]
 
-    def _gather(self, rows: Int[Tensor, " B"], arrays: list[str], width: int) -> Float[Tensor, "L B D"]:
-        """Gather the means of latents."""
-        total = torch.zeros(len(arrays), len(rows), width)
+    def _gather(
+        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+    ) -> Float[Tensor, "L B D"]:
+        for name in layers:
+            self._array(name, pooling)  # one that is not there is refused by this cache's own names
+        total = torch.zeros(len(layers), len(rows), width)
         for part, places in zip(self.parts, self._places, strict=True):
-            total += part._gather(torch.from_numpy(places)[rows], arrays, width)
+            total += part.gather(places[rows.numpy()], pooling, layers=layers)
         return total / len(self.parts)
 
     def _fill(self, slot: Float[Tensor, "B D"], layer: str, pooling: str, start: int) -> None:

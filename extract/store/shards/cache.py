@@ -1,5 +1,6 @@
 """Shards read as one cache, and the one way to open a cache of either kind."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,12 @@ class ShardedCache(LatentCache):
                 "this one file and run the extraction again."
             )
 
-    def _gather(self, rows: Int[Tensor, " B"], arrays: list[str], width: int) -> Float[Tensor, "L B D"]:
+    def _gather(
+        self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int
+    ) -> Float[Tensor, "L B D"]:
         del width  # the index has it
-        return self._torch(self._file.take(arrays, rows.numpy())).to(torch.float32)
+        found = self._file.take([self._array(name, pooling) for name in layers], rows.numpy())
+        return self._torch(found).to(torch.float32)
 
 
 def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None = None) -> Shard:
