@@ -27,6 +27,7 @@ from benchmarks.memory import memory_growth
 from benchmarks.peers import compare_with_peers
 from benchmarks.probes import banking77_rows, compare_probes, why_skipped
 from benchmarks.reba import compare_reba
+from benchmarks.roofline import break_down
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
@@ -56,6 +57,11 @@ def measure_extraction(decoder: Decoder, asked: argparse.Namespace) -> Found:
     found.append(compare_capture(decoder, batches, repeats=asked.repeats))
     facts = {"source": source, "n": len(texts), "n_unique": len(set(texts))}
     return found, {"sentences": facts, "matmul_share": matmul_share(decoder, batches, repeats=asked.repeats)}
+
+
+def measure_roofline(decoder: Decoder, asked: argparse.Namespace) -> Found:
+    """Measure where the time of an extraction goes."""
+    return [], {"roofline": break_down(decoder, choose_sentences(asked.sentences)[1], repeats=asked.repeats)}
 
 
 def measure_masks(decoder: Decoder, asked: argparse.Namespace) -> Found:
@@ -127,7 +133,7 @@ def measure_peers(decoder: Decoder, asked: argparse.Namespace) -> Found:
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
     "extraction": measure_extraction, "masks": measure_masks, "heads": measure_heads, "probes": measure_probes,
     "words": measure_words, "tokens": measure_tokens, "memory": measure_memory, "checksums": measure_checksums,
-    "reba": measure_reba, "peers": measure_peers,
+    "reba": measure_reba, "peers": measure_peers, "roofline": measure_roofline,
 }  # fmt: skip
 
 
@@ -179,13 +185,7 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
         print(f"{item.name:58} {item.ratio:6.2f} {low:6.2f}-{high:6.2f} {item.bar:>8}  {seconds}")
     for peer, why in results.get("peers", {}).items():
         print(f"{peer}: skipped, {why}")
-    if "matmul_share" in results:
-        share = results["matmul_share"]
-        print(
-            f"{'share of the matmul rate on real tokens':58} {share['share']:6.2f} {'':13} {'>= 0.75':>8}  "
-            f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s "
-            f"(PyTorch's own products: {share['pytorch_matmul_gflops']:.0f})"
-        )
+    show_shares(results)
     for name, facts in results.get("heads", {}).items():
         epochs = ", ".join(f"{label} {seconds:.1f} s" for label, seconds in facts["epoch_seconds"].items())
         print(f"{name}: an epoch takes {epochs}; {facts['share']:.2f} of {facts['matmul_gflops']:.0f} GFLOP/s at once")
@@ -210,6 +210,19 @@ def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:
             f"{f'growth of peak memory with 10x the {what}':58} {memory['growth']:6.2%} {'':12} {'<= 5%':>8}  "
             f"{memory['bytes'] / 1e6:.0f} MB to {memory['bytes_10x'] / 1e6:.0f} MB"
         )
+
+
+def show_shares(results: dict[str, Any]) -> None:
+    """Print the share of the matmul rate, and where the rest goes."""
+    if "matmul_share" in results:
+        share = results["matmul_share"]
+        print(
+            f"{'share of the matmul rate on real tokens':58} {share['share']:6.2f} {'':13} {'>= 0.75':>8}  "
+            f"{share['extraction_gflops']:.0f} of {share['matmul_gflops']:.0f} GFLOP/s "
+            f"(PyTorch's own products: {share['pytorch_matmul_gflops']:.0f})"
+        )
+    if "roofline" in results:
+        print("where the time goes:", ", ".join(f"{part} {value:.3g}" for part, value in results["roofline"].items()))
 
 
 if __name__ == "__main__":
