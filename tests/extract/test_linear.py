@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from extract import linear
-from extract.linear import QuickLinear, has_quick_linear, round_rows
+from extract.linear import QuickLinear, bfloat16_gain, has_quick_linear, round_rows
 from extract.masks.plan import parse_plan
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
@@ -187,3 +187,22 @@ def test_a_build_without_the_operator_is_noticed(monkeypatch: pytest.MonkeyPatch
 def test_a_processor_without_avx512_keeps_pytorchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     assert not has_quick_linear.__wrapped__()
+
+
+def test_the_gain_of_bfloat16_is_measured_only_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(64, 32)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "avx2": True})
+    gain = bfloat16_gain(weight, n_rows=8, repeats=1)
+    assert gain is not None
+    assert gain > 0
+    assert bfloat16_gain(weight.bfloat16()) is None
+    assert bfloat16_gain(weight.to("meta")) is None
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False, "avx2": True})
+    assert bfloat16_gain(weight) is None
+
+
+def test_the_gain_of_bfloat16_is_that_of_the_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    ticks = iter([0, 9, 0, 1, *[0, 3, 0, 2] * 3])  # the first pair is not counted
+    monkeypatch.setattr("extract.linear.time.perf_counter", lambda: next(ticks))
+    assert bfloat16_gain(torch.randn(64, 32), n_rows=8, repeats=3) == 1.5

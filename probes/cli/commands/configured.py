@@ -7,11 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from rich.console import Console
 
+from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
 from extract.errors import ConfigError, UsageError
 from extract.inputs.streams import stream_texts
+from extract.linear import bfloat16_gain
 from extract.run.estimate import Estimate, estimate_extraction
 from extract.run.runner import describe_extraction, unique_texts
 from extract.run.workers import launched_size
@@ -39,6 +42,9 @@ from probes.runs.run import RunResult, pretrain, run
 from probes.tasks.base import Task
 from probes.tasks.corpora import load_corpus
 from probes.tasks.corpus import Corpus
+
+WORTH_SAYING = 1.3
+"""How much faster products must be in bfloat16 for a dry run to say so."""
 
 
 def run_command(found: SimpleNamespace) -> int:
@@ -160,8 +166,20 @@ def _dry_run(config: RunConfig, watcher: Watcher) -> int:
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
     if len(estimates) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
-    show("\n".join(lines))
+    show("\n".join([*lines, *_faster_line(decoder)]))
     return 0
+
+
+def _faster_line(decoder: Decoder) -> list[str]:
+    """Say when bfloat16 would pay on this CPU: a line, or none."""
+    weights = [own.weight for own in decoder.module.modules() if isinstance(own, torch.nn.Linear)]
+    gain = bfloat16_gain(max(weights, key=torch.Tensor.numel)) if weights else None
+    if gain is None or gain < WORTH_SAYING:
+        return []
+    return [
+        f"faster    products take 1/{gain:.1f} of the time in bfloat16 on this processor (--decoder.dtype bfloat16); "
+        "docs/scaling.md says what that did to scores"
+    ]
 
 
 def _settings_text(manifest: Manifest) -> str:
