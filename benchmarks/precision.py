@@ -24,7 +24,8 @@ from probes.runs.paired_tests import paired_tests
 from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "cpu-precision.json"
-DTYPES: tuple[Literal["float32", "bfloat16"], ...] = ("float32", "bfloat16")
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
 HEADS: dict[str, tuple[str, ...]] = {
     "stsb": ("layer-cosine", "cosine-mlp", "cosine-linear", "siamese-cosine"),
     "banking77": ("logistic-probe", "nearest-centroid"),
@@ -34,7 +35,7 @@ HEADS: dict[str, tuple[str, ...]] = {
 """Task to the heads that are fitted on it."""
 
 
-def run_heads(task: str, dtype: str, *, decoder: str, rows: int, folder: Path) -> Path:
+def run_heads(task: str, dtype: Dtype, *, decoder: str, rows: int, folder: Path) -> Path:
     """Fit the heads of a task on latents computed in a dtype; return the run's folder."""
     name = f"{task}-{dtype}"
     few = () if task.endswith("sample") else ("--task.pairs", str(rows))
@@ -63,7 +64,7 @@ def compare_speed(name: str, *, sentences: int, repeats: int) -> dict[str, Any]:
     decoders = {dtype: load_decoder(DecoderSpec(name, dtype=dtype), report=print) for dtype in DTYPES}
     batches = make_batches(decoders["float32"], choose_sentences(sentences)[1])
 
-    def side(dtype: str) -> list[torch.Tensor]:
+    def side(dtype: Dtype) -> list[torch.Tensor]:
         own = decoders[dtype]
         return [pool_batch(own, batch, poolings=POOLINGS, layers=own.layers) for batch in batches]
 
