@@ -16,7 +16,6 @@ from extract.inputs.alignment import WORD_CUT, WORD_LOST
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.store.layout import CHECKSUMS, ArrayPlace, read_layout
 
-
 MAPPED_BYTES = 2 << 30
 """Bytes of files that gathering leaves mapped: a smaller cache stays mapped whole."""
 FAULT_BYTES = 64 << 10
