@@ -11,6 +11,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from benchmarks.timing import Comparison, compare
 from extract.decoders.layers import layer_names
 from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
+from extract.inputs.joined import JoinedText, digest_texts
 from extract.store.cache import LatentCache
 from extract.store.create import create_store
 from extract.store.manifest import Manifest, build_identity
@@ -76,7 +77,7 @@ def compare_layers(
         RuntimeError: The two sides give different weights.
     """
     task = synthetic_task(sizes)
-    cache = write_word_cache(folder / "layers.h5", task, sizes)
+    cache = write_word_cache(folder / "layers.h5", task.texts(), sizes)
     options = TokenOptions(max_epochs=epochs, keep="last")
     ends: dict[str, torch.Tensor] = {}
 
@@ -113,7 +114,7 @@ def time_streaming(folder: Path, sizes: Sizes, *, epochs: int = 1) -> dict[str, 
         resident size of the process in MB, before and after.
     """
     task = synthetic_task(sizes)
-    cache = write_word_cache(folder / "stream.h5", task, sizes)
+    cache = write_word_cache(folder / "stream.h5", task.texts(), sizes)
     before = _peak_mb()
     data = WordLatents(cache, task)
     options = TokenOptions(max_epochs=epochs, keep="last", is_standardised=False)
@@ -157,9 +158,8 @@ def synthetic_task(sizes: Sizes, *, seed: int = 0) -> WordTask:
     return WordTask("synthetic", build_word_splits(columns), "accuracy", "made up")
 
 
-def write_word_cache(path: Path, task: WordTask, sizes: Sizes, *, seed: int = 0) -> LatentCache:
-    """Write a whole word cache of random latents, a block at a time."""
-    texts = task.texts()
+def write_word_cache(path: Path, texts: Sequence[JoinedText], sizes: Sizes, *, seed: int = 0) -> LatentCache:
+    """Write a whole cache of random latents of words, a block at a time; each text has `SENTENCE_WORDS` of them."""
     layers = list(layer_names(sizes.n_layers - 2))
     decoder: dict[str, Any] = {
         "name": "synthetic", "revision": "", "adapter": "", "family": "none", "n_layers": sizes.n_layers - 2,

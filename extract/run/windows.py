@@ -129,8 +129,7 @@ class Ledger:
         """What is listed now."""
         try:
             with (self.folder / INDEX).open("rb") as file:
-                status = os.fstat(file.fileno())
-                stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+                stamp = _stamp(os.fstat(file.fileno()))
                 if stamp != self._read[0]:
                     self._read = stamp, parse_index(file.read(), where=str(self.folder / INDEX))
         except FileNotFoundError:
@@ -170,7 +169,9 @@ class Ledger:
                 index = index.without(shard.window)
                 index.write(self.folder)
             draft.replace(self.folder / shard.file)
-            index.with_shard(shard).write(self.folder)
+            index = index.with_shard(shard)
+            index.write(self.folder)
+            self._read = _stamp((self.folder / INDEX).stat()), index  # thousands of shards take long to read back
 
     def complete(self) -> ShardIndex:
         """Mark the shards as all there are; CacheIdentityError if the texts ended before their windows did."""
@@ -243,6 +244,11 @@ class Ledger:
             raise explain_write_error(error, self.folder / LOCK, needed=None) from error
         with file, locked_file(file.fileno(), waits=True):
             yield
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file is replaced."""
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def map_windows(

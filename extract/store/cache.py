@@ -225,8 +225,12 @@ class LatentCache:
         """Gather rows that are there, of layers of one width."""
         gathered = torch.empty(len(layers), len(rows), width, dtype=torch.float32)
         for slot, name in zip(gathered, layers, strict=True):
-            slot.copy_(self.layer(name, pooling)[rows])
+            slot.copy_(self._pick(name, pooling, rows))
         return gathered
+
+    def _pick(self, layer: str, pooling: str, rows: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+        """Gather rows that are there, of one layer, in the stored dtype."""
+        return self._torch(self._file.pick(self._array(layer, pooling), rows.numpy()))
 
     def read(
         self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",

@@ -1,5 +1,6 @@
 """The arrays of a store, mapped or read, and the rows of texts by their digests. Nothing here is POSIX only."""
 
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -15,6 +16,46 @@ from extract.inputs.alignment import WORD_CUT, WORD_LOST
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.store.layout import CHECKSUMS, ArrayPlace, read_layout
 
+MAPPED_BYTES = 2 << 30
+"""Bytes of files that gathering leaves mapped: a smaller cache stays mapped whole."""
+FAULT_BYTES = 64 << 10
+"""Bytes around a row that Linux maps with it, if they are in memory."""
+
+
+class RowMaps:
+    """Read-only maps of files that rows are gathered from.
+
+    Every page that is touched counts as memory of the process, as if it were its own. So pages are let go of before
+    they are many: the system keeps them as long as it has room, and training takes no more memory on a larger cache.
+    """
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, mmap.mmap] = {}
+        self._n_touched = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the maps behind."""
+        return {"_maps": {}, "_n_touched": 0}
+
+    def map(self, path: Path, *, is_random: bool = False) -> NDArray[np.uint8]:
+        """Map a file whole; with `is_random` no row brings its neighbours from the disk. Raises OSError, ValueError."""
+        if path not in self._maps:
+            with FileIO(path) as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if is_random and hasattr(mmap, "MADV_RANDOM"):
+                mapped.madvise(mmap.MADV_RANDOM)
+            self._maps[path] = mapped
+        return np.frombuffer(self._maps[path], np.uint8)
+
+    def touched(self, n_rows: int) -> None:
+        """Count rows that were read, and let go of all pages where they may be too many."""
+        self._n_touched += n_rows * FAULT_BYTES
+        if self._n_touched > MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            self._n_touched = 0
+            if sum(map(len, self._maps.values())) > MAPPED_BYTES:
+                for mapped in self._maps.values():
+                    mapped.madvise(mmap.MADV_DONTNEED)
+
 
 class StoreReader:
     """Reads the arrays of a laid-out store, which is never held open.
@@ -26,6 +67,7 @@ class StoreReader:
         self.path = path
         self.manifest, self._places = read_layout(path)
         self._maps: dict[str, NDArray[Any]] = {}
+        self._row_maps = RowMaps()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the maps behind."""
@@ -60,11 +102,25 @@ class StoreReader:
             try:
                 self._maps[name] = np.memmap(self.path, place.dtype, "c", offset=place.offset, shape=place.shape)
             except (OSError, ValueError) as error:
-                raise CacheError(
-                    f"cache {str(self.path)!r} cannot be mapped into memory ({first_line(error)}); copy it to a disk "
-                    "that allows it, and check the limits of this process."
-                ) from error
+                raise self._unmapped(error) from error
         return self._maps[name]
+
+    def pick(self, name: str, rows: Int[np.ndarray, " B"]) -> NDArray[Any]:
+        """Gather rows of an array, in any order, into new memory; what stays mapped does not grow with the file."""
+        place = self._places[name]
+        try:
+            raw = self._row_maps.map(self.path)[place.offset : place.offset + place.n_bytes]
+            found: NDArray[Any] = raw.view(place.dtype).reshape(place.shape)[rows]
+        except (OSError, ValueError) as error:
+            raise self._unmapped(error) from error
+        self._row_maps.touched(len(rows))
+        return found
+
+    def _unmapped(self, error: Exception) -> CacheError:
+        return CacheError(
+            f"cache {str(self.path)!r} cannot be mapped into memory ({first_line(error)}); copy it to a disk that "
+            "allows it, and check the limits of this process."
+        )
 
     def read_into(self, buffer: NDArray[Any], name: str, first: int) -> None:
         """Read the rows of an array from `first` on into contiguous memory of the stored dtype; nothing is mapped.

@@ -1,7 +1,6 @@
 """The files of shards: on a disk, mapped or read by ranges, or at an address that fsspec reads by ranges."""
 
 import hashlib
-import mmap
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import FileIO
@@ -13,6 +12,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, first_line
+from extract.store.reader import RowMaps
 
 CHUNK = 1 << 22  # bytes read at a time to digest a file
 
@@ -22,11 +22,7 @@ class LocalFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._maps: dict[str, NDArray[np.uint8]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the maps behind."""
-        return {**self.__dict__, "_maps": {}}
+        self._maps = RowMaps()
 
     def read(self, name: str) -> bytes:
         """Read a file whole."""
@@ -66,18 +62,13 @@ class LocalFiles:
             shape = ((len(raw) - width * found.itemsize) // step + 1, width)
             rows = np.lib.stride_tricks.as_strided(values, shape, (step, found.itemsize), writeable=False)
             found[:, where] = rows[some // step]
+            self._maps.touched(some.size)
 
     def _map(self, name: str) -> NDArray[np.uint8]:
-        if name not in self._maps:
-            try:
-                with self._open(name) as file:
-                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except (OSError, ValueError) as error:
-                raise _unreadable(str(self.folder / name), error) from error
-            if hasattr(mmap, "MADV_RANDOM"):
-                mapped.madvise(mmap.MADV_RANDOM)  # else every row brings its neighbours from the disk
-            self._maps[name] = np.frombuffer(mapped, np.uint8)
-        return self._maps[name]
+        try:
+            return self._maps.map(self.folder / name, is_random=True)
+        except (OSError, ValueError) as error:
+            raise _unreadable(str(self.folder / name), error) from error
 
     def _open(self, name: str) -> FileIO:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from extract.digest import digest_json, digest_text
+from extract.digest import canonical_json, digest_json, digest_text
 from extract.errors import CacheError, IcecoreError, first_line
 from extract.files import write_file
 from extract.store.layout import ArrayPlace, array_shapes
@@ -113,7 +113,8 @@ class ShardIndex:
             ],
             "shards": shards,
         }  # fmt: skip
-        return json.dumps({**value, "digest": digest_json(value)})
+        text = canonical_json(value)  # written once for both: it is long, and there is one for every shard
+        return f'{text[:-1]},"digest":"{digest_text(text)}"}}'
 
 
 def parse_index(text: str | bytes, *, where: str) -> ShardIndex:

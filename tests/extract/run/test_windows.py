@@ -19,7 +19,7 @@ from extract.run.spec import ExtractionSpec
 from extract.run.windows import DRAFTS, PATIENCE, Claim, Ledger, Window, map_windows, read_windows
 from extract.store.manifest import Manifest
 from extract.store.shards.cache import ShardedCache
-from extract.store.shards.index import INDEX, Shard
+from extract.store.shards.index import INDEX, Shard, ShardIndex, parse_index
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
 
@@ -72,6 +72,31 @@ def test_each_window_is_done_once(tmp_path: Path) -> None:
     assert not list((tmp_path / DRAFTS).iterdir()), "a claim or a draft is left"
     assert workers[0].ledger.complete().is_complete
     assert not (tmp_path / DRAFTS).exists()
+
+
+def test_an_index_is_read_back_only_where_another_process_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, n_read = ledger_in(tmp_path), ledger_in(tmp_path), list[str]()
+
+    def counted(text: bytes, *, where: str) -> ShardIndex:
+        n_read.append(where)
+        return parse_index(text, where=where)
+
+    def list_next(ledger: Ledger, window: Window) -> list[int]:
+        with ledger.claimed(window) as claim:
+            assert claim is not None
+            ledger.list_shard(*write(window, claim))
+        n_before = len(n_read)
+        numbers = [shard.window for shard in ledger.index.shards]
+        assert len(n_read) == n_before, "what was just written was read"
+        assert ledger.index == parse_index((tmp_path / INDEX).read_bytes(), where="")
+        return numbers
+
+    monkeypatch.setattr("extract.run.windows.parse_index", counted)
+    turns = zip((one, one, other, one), windows(4), strict=True)
+    assert [list_next(ledger, window) for ledger, window in turns] == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3]]
+    assert len(n_read) == 3, "one begins, the other joins, and the first sees what the other wrote"
 
 
 def test_a_slow_one_costs_its_window_alone(tmp_path: Path) -> None:

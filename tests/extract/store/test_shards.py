@@ -189,10 +189,11 @@ def test_one_that_is_half_done_is_refused(copied: Path) -> None:
 def test_a_damaged_index_is_refused(copied: Path) -> None:
     path = copied / "index.json"
     text = path.read_text()
-    path.write_text(text.replace('"plan": "causal"', '"plan": "backward"'))
+    assert '"plan":"causal"' in text
+    path.write_text(text.replace('"plan":"causal"', '"plan":"backward"'))
     with pytest.raises(CacheError, match="is damaged: it does not match its digest"):
         open_cache(copied)
-    path.write_text(text.replace('"icecore_index": 1', '"icecore_index": 2'))
+    path.write_text(text.replace('"icecore_index":1', '"icecore_index":2'))
     with pytest.raises(CacheError, match="has schema 2; this version reads schema 1"):
         open_cache(copied)
     for other in ("{}", "[]", "core", ""):

@@ -65,6 +65,9 @@ class PlantedCache(LatentCache):
             raise unknown_name("pooling", pooling, self.latents)
         return self.latents[pooling][LAYERS.index(layer)]
 
+    def _pick(self, layer: str, pooling: str, rows: Tensor) -> Tensor:
+        return self.layer(layer, pooling)[rows]
+
     def words_of(self, texts: Sequence[JoinedText]) -> WordPlaces:
         missing = [text for text in texts if text not in self.spots]
         if missing:
