@@ -11,6 +11,7 @@ from torch import Tensor
 
 from extract.errors import InputError
 from extract.inputs.batching import Batch, BatchWindows
+from extract.poolings.transfer import send
 
 
 def _by_count(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -73,7 +74,7 @@ class Joiner:
             self._joined = None
         parts = torch.stack([self._join(name, windows, latents[:, p]) for p, name in enumerate(self._poolings)], dim=1)
         if self._joined is not None:
-            is_max = torch.tensor([JOINS[name] is None for name in self._poolings], device=parts.device)[:, None]
+            is_max = send(torch.tensor([JOINS[name] is None for name in self._poolings]), parts.device)[:, None]
             parts = torch.where(is_max, torch.maximum(self._joined, parts), self._joined + parts)
         self._joined = parts
         if windows.first + len(batch.rows) < len(windows.counts):
@@ -91,5 +92,5 @@ class Joiner:
             return latents.amax(1)
         weights = weigh(windows.counts)
         shares = torch.from_numpy((weights / weights.sum())[windows.first : windows.first + latents.shape[1]])
-        shares = shares.to(latents.device, torch.float32)[:, None]
+        shares = send(shares.to(torch.float32), latents.device)[:, None]
         return (latents * shares).masked_fill(shares == 0, 0.0).sum(1)  # what does not count may not be finite

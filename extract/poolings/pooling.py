@@ -9,6 +9,7 @@ from torch import Tensor
 
 from extract.inputs.batching import Batch
 from extract.inputs.roles import PADDING, SPECIAL, TEXT
+from extract.poolings.transfer import send
 
 Index = TypeVar("Index", bound=Any)
 
@@ -44,14 +45,15 @@ class PoolingIndex:
 
 def index_rows(batch: Batch, device: torch.device) -> PoolingIndex:
     """Work out the pooling index of a batch, whatever the padding side; every row has at least one text token."""
-    made = index_batch(batch.is_text.to(device), batch.is_real.to(device))
+    is_text = batch.is_text
+    made = index_batch(send(is_text, device), send(batch.is_real, device), is_full=bool(is_text.all()))
     return replace(
         made,
-        last=batch.last.to(device),
-        copies=batch.copies.to(device),
-        roles=batch.roles.to(device),
-        spans=None if batch.spans is None else batch.spans.to(device),
-        before=0.0 if batch.windows is None else batch.windows.before(len(batch.rows)).to(device),
+        last=send(batch.last, device),
+        copies=send(batch.copies, device),
+        roles=send(batch.roles, device),
+        spans=None if batch.spans is None else send(batch.spans, device),
+        before=0.0 if batch.windows is None else send(batch.windows.before(len(batch.rows)), device),
     )
 
 
@@ -63,8 +65,13 @@ def place_index(index: Index, device: torch.device) -> Index:
     return replace(index, **moved, **parts)
 
 
-def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> PoolingIndex:
-    """Work out the pooling index of rows of one copy of a text, and specials beside it."""
+def index_batch(
+    is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"], *, is_full: bool | None = None
+) -> PoolingIndex:
+    """Work out the pooling index of rows of one copy of a text, and specials beside it.
+
+    Without `is_full`, the device is asked for it and waited for.
+    """
     weights = is_text.to(torch.float32)
     columns = torch.arange(is_text.shape[1], device=is_text.device)
     return PoolingIndex(
@@ -72,7 +79,7 @@ def index_batch(is_text: Bool[Tensor, "B T"], is_real: Bool[Tensor, "B T"]) -> P
         counts=weights.sum(1, keepdim=True),
         first=torch.where(is_text, columns, is_text.shape[1]).amin(1),
         last=torch.where(is_real, columns, -1).amax(1),
-        is_full=bool(is_text.all()),
+        is_full=bool(is_text.all()) if is_full is None else is_full,
         copies=is_text.to(torch.int8),
         roles=torch.where(is_text, TEXT, torch.where(is_real, SPECIAL, PADDING)).to(torch.int8),
     )

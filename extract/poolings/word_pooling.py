@@ -10,6 +10,7 @@ from torch import Tensor
 
 from extract.errors import InputError
 from extract.inputs.batching import BatchWords
+from extract.poolings.transfer import send
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ def _index_places(starts: NDArray[np.int64], counts: NDArray[np.int64], device: 
     is_read = counts > 0
     first, last = np.where(is_read, starts, 0), np.where(is_read, starts + counts - 1, 0)
     return WordIndex(
-        first=torch.from_numpy(first).to(device),
-        last=torch.from_numpy(last).to(device),
-        tokens=torch.from_numpy(tokens).to(device),
-        offsets=torch.from_numpy(offsets).to(device),
-        has_no_latent=None if is_read.all() else torch.from_numpy(~is_read).unsqueeze(1).to(device),
+        first=send(torch.from_numpy(first), device),
+        last=send(torch.from_numpy(last), device),
+        tokens=send(torch.from_numpy(tokens), device),
+        offsets=send(torch.from_numpy(offsets), device),
+        has_no_latent=None if is_read.all() else send(torch.from_numpy(~is_read).unsqueeze(1), device),
     )
 
 

@@ -21,8 +21,8 @@ from extract.inputs.batching import Batch, collate_group, group_texts
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.poolings.guard import require_no_padding
 from extract.poolings.joining import Joiner
-from extract.poolings.pages import empty_in_pages
 from extract.poolings.table import POOLINGS, SHIPPED
+from extract.poolings.transfer import HostCopies, HostCopy
 from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -33,7 +33,7 @@ from extract.store.checksums import require_sound
 from extract.store.create import create_store
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import StoreReader
-from extract.store.rounding import name_latent, refuse_latent, round_latents
+from extract.store.rounding import name_latent, read_report, refuse_latent, round_latents
 from extract.store.writer import StoreWriter
 from extract.wiring.applied import plan_in_force
 from extract.wiring.capture import pool_batch
@@ -81,6 +81,7 @@ class Extraction:
     writer: StoreWriter
     progress: ExtractionProgress
     workers: Workers = field(default_factory=Workers)
+    copies: HostCopies = field(default_factory=HostCopies)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -177,8 +178,7 @@ class Extraction:
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
                 )
                 for row in self.storable(batch, latents):
-                    if self.workers.writes:
-                        sink.put(row)
+                    sink.put(row)
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -199,28 +199,45 @@ class Extraction:
                 if self.workers.computes(number) and not is_done[rows].all():
                     yield from collate_group(items, rows, batch_tokens=batching["batch_tokens"], first_word=first_word)
 
-    def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, Tensor]]:
-        """Yield a batch with its latents as they are stored; of windows, once, when all of a text are there."""
-        joined = self.joiner.add(batch, latents)
-        if joined is not None:
-            yield joined[0], self.to_storage(*joined)
+    def storable(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Iterator[tuple[Batch, HostCopy]]:
+        """Yield a batch with its latents on their way to the store; of windows, once, when all of a text are there.
 
-    def to_storage(self, batch: Batch, latents: Float[Tensor, "L P N D"]) -> Tensor:
-        """Cast the latents of a batch to the storage dtype, on the CPU; `NonFiniteLatentError` if one does not fit."""
-        stored, unfit = round_latents(latents, self.storage)
+        The latents are rounded on their device, which reports on those that do not fit; `write` reads the report.
+        """
+        joined = self.joiner.add(batch, latents)
+        if joined is None:
+            return
+        whole, latents = joined
+        stored, report = round_latents(latents, self.storage)
+        if self.workers.shares_decoder:  # the others wait for each other in the next batch, so all stop at this one
+            self.require_fit(whole, report.cpu(), stored.shape)
+        yield whole, self.copies.start(stored, report)
+
+    def require_fit(self, batch: Batch, report: Tensor, shape: Sequence[int]) -> None:
+        """Refuse latents of a batch by the report on them, in main memory: `NonFiniteLatentError` names the first."""
+        unfit = read_report(report, shape)
         if unfit is None:
-            on_cpu = stored.device.type == "cpu"
-            return stored if on_cpu else empty_in_pages(stored.shape, stored.dtype).copy_(stored)
-        layer, pooling, place, column = unfit
+            return
+        layer, pooling, place, column = unfit.place
         where = (
             f"layer {self.layers[layer]}, pooling {self.poolings[pooling]}, dimension {column}, "
             f"{name_latent(batch, place, self.texts)}"
         )
-        dtype = self.decoder.description.dtype
-        raise refuse_latent(float(latents[unfit]), where=where, storage=self.storage, dtype=dtype)
+        raise refuse_latent(unfit.value, where=where, storage=self.storage, dtype=self.decoder.description.dtype)
 
-    def write(self, batch: Batch, stored: Tensor) -> None:
-        """Write the latents of a batch and mark its rows as done."""
+    def write(self, batch: Batch, copy: HostCopy) -> None:
+        """Write the latents of a batch once they have arrived, and mark its rows as done.
+
+        Raises:
+            NonFiniteLatentError: One of them does not fit; nothing of the batch is written.
+            DiskFullError: No space left.
+        """
+        with copy as (stored, report):
+            self.require_fit(batch, report, stored.shape)
+            if self.workers.writes:
+                self._write(batch, stored)
+
+    def _write(self, batch: Batch, stored: Tensor) -> None:
         raw = (stored.view(torch.uint16) if self.storage == "bfloat16" else stored).numpy()
         rows: dict[str, NDArray[Any]] = {
             "digest": digest_texts([self.texts[i] for i in batch.positions]),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
 from extract.poolings.reba_options import REBA
+from extract.poolings.transfer import HostCopies, HostCopy
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -108,13 +110,14 @@ def sweep_latents(
     manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]
     with ExitStack() as stack:
-        branches = []
+        branches, copies = [], HostCopies()
         for plan in missing:
             path = cache_path(Path(folder), manifests[plan])
             if plan is missing[0]:
                 check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
-            extraction = Extraction(decoder, unique, specs[plan], writer, progress or ExtractionProgress())
+            watch = progress or ExtractionProgress()
+            extraction = Extraction(decoder, unique, specs[plan], writer, watch, copies=copies)
             branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.
         branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
@@ -149,9 +152,9 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
 
 
 def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
-    def write(item: tuple[Extraction, Batch, Tensor]) -> None:
-        extraction, batch, stored = item
-        extraction.write(batch, stored)
+    def write(item: tuple[Extraction, Batch, HostCopy]) -> None:
+        extraction, batch, copy = item
+        extraction.write(batch, copy)
 
     first = branches[0].extraction
     # The word pooling that `auto` stands for differs between plans; each plan gets its own out of all of these.
@@ -166,7 +169,8 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
 
             def emit(route: Kinds, latents: Tensor, batch: Batch = batch, needed: Any = needed) -> None:
                 for branch in needed[route]:
-                    own = latents[:, [poolings.index(name) for name in branch.extraction.poolings]]  # a copy
+                    names = branch.extraction.poolings
+                    own = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy
                     for rows in branch.extraction.storable(batch, own):
                         sink.put((branch.extraction, *rows))
 

@@ -206,6 +206,7 @@ def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Ite
         return
     first, last, seed = plan.prepend
     draw = draw_placeholder(decoder.description.width, seed)
+    placed: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # the draw, copied once
 
     def put(hidden: Tensor, *, is_drawn: bool) -> Tensor:
         if wiring.placeholder is None or wiring.last is None:
@@ -213,7 +214,9 @@ def prepending_in_force(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> Ite
         rows = torch.arange(len(hidden), device=hidden.device)
         place, end = (wiring.placed(side, hidden.device) for side in (wiring.placeholder, wiring.last))
         changed = hidden.clone()
-        changed[rows, place] = draw.to(hidden) if is_drawn else hidden[rows, end]
+        if is_drawn and (key := (hidden.device, hidden.dtype)) not in placed:
+            placed[key] = draw.to(hidden)
+        changed[rows, place] = placed[hidden.device, hidden.dtype] if is_drawn else hidden[rows, end]
         return changed
 
     with ExitStack() as hooks:

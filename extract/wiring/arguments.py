@@ -98,10 +98,14 @@ def mask_argument(
     The window is read off the family's own mask and kept. Biases in it are dropped: Falcon adds its ALiBi once more by
     itself, and where nobody does, the decoder differs from the untouched one. `DecoderError` where it is not causal.
     """
-    shown = ~own if own.dtype == torch.bool else own > HIDDEN
-    for triangle in triangles:
-        shown = shown & triangle[..., : own.shape[-2], : own.shape[-1]]
-    mask = wiring.mask(block, wiring.window_within(shown, family=family))
+
+    def shown() -> Tensor:
+        seen = ~own if own.dtype == torch.bool else own > HIDDEN
+        for triangle in triangles:
+            seen = seen & triangle[..., : own.shape[-2], : own.shape[-1]]
+        return seen
+
+    mask = wiring.mask(block, wiring.window_of((own, *triangles), shown, family=family))
     allowed = wiring.placed(mask, own.device) if isinstance(mask, Tensor) else written_out(mask, own)
     hidden = ~allowed if own.dtype == torch.bool else additive(allowed, own.dtype)
     return hidden.expand(len(own), -1, -1, -1)

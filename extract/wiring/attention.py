@@ -22,6 +22,7 @@ def attend(
     scaling: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    bias: Float[Tensor, "b 1 T S"] | None = None,
 ) -> Float[Tensor, "B T Q V"]:
     """Compute attention.
 
@@ -34,13 +35,14 @@ def attend(
         scaling: Factor of the scores; `H ** -0.5` when absent.
         softcap: Scores are capped smoothly at this value (Gemma 2).
         sinks: `(heads,)` learned scores of a sink that takes part in the softmax and has no value (GPT-OSS).
+        bias: The mask as what is added to scores, in the dtype of the queries, if it has been made already.
 
     Returns:
         `(B, T, heads, V)`, contiguous.
     """
     value = _repeat_heads(value, query.shape[1])
     if softcap is None and sinks is None:
-        mixed = _fast(query, _repeat_heads(key, query.shape[1]), value, mask, scaling)
+        mixed = _fast(query, _repeat_heads(key, query.shape[1]), value, mask if bias is None else bias, scaling)
     else:
         weights = attention_weights(query, key, mask=mask, scaling=scaling, softcap=softcap, sinks=sinks)
         mixed = weights.to(value.dtype) @ value
@@ -68,7 +70,7 @@ def _repeat_heads(x: Float[Tensor, "B K T H"], n_heads: int) -> Float[Tensor, "B
 
 def _fast(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | str, scaling: float | None) -> Tensor:
     if isinstance(mask, Tensor):
-        bias = additive(mask, query.dtype)
+        bias = mask if mask.is_floating_point() else additive(mask, query.dtype)
         return scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scaling)
     if mask == "backward":  # causal attention on the row read from its end
         query, key, value = query.flip(2), key.flip(2), value.flip(2)

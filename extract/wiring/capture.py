@@ -18,6 +18,7 @@ from extract.poolings.pooling import index_rows, place_index
 from extract.poolings.reba import backward_weights
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import WORD_POOLINGS, find_pooling
+from extract.poolings.transfer import send
 from extract.poolings.word_pooling import index_words
 from extract.wiring.forward import run_batch
 from extract.wiring.fused import FusedAttention
@@ -68,7 +69,7 @@ class Pooler:
         self._indices: dict[torch.device, Any] = {device: index}
         self._late = [p for p, name in enumerate(poolings) if name in REBA]
         self._kept: dict[int, Tensor] = {}
-        self._device, self._copies, self._direction = device, batch.copies.to(device), reba.direction
+        self._device, self._copies, self._direction = device, send(batch.copies, device), reba.direction
         self._fused = None
         if self._late:
             self.depth = None

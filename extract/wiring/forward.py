@@ -12,6 +12,7 @@ from extract.decoders.layers import FINAL_NORM
 from extract.errors import DecoderError
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
+from extract.poolings.transfer import send
 from extract.wiring.interface import wiring_of
 
 FAMILY_FAULTS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
@@ -40,8 +41,12 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
     wanted = top if depth is None else depth
     wiring = wiring_of(decoder.blocks)
     if wiring is not None:
-        spans, places = (None if side is None else side.to(decoder.device) for side in (batch.spans, batch.placeholder))
-        wiring.begin(batch.is_real.to(decoder.device), spans, last=batch.last.to(decoder.device), placeholder=places)
+        device = decoder.device
+        spans, places = (None if side is None else send(side, device) for side in (batch.spans, batch.placeholder))
+        wiring.begin(
+            send(batch.is_real, device), spans,
+            last=send(batch.last, device), placeholder=places, is_padded=batch.is_padded,
+        )  # fmt: skip
     with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
@@ -71,9 +76,9 @@ def forward_inputs(decoder: Decoder, batch: Batch) -> dict[str, Any]:
     Without padding no mask is passed, which every attention implementation takes as plain causal and computes
     fastest. With padding the mask and positions counted from the first real token are passed.
     """
-    inputs: dict[str, Any] = {"input_ids": batch.ids.to(decoder.device, non_blocking=True), "use_cache": False}
+    inputs: dict[str, Any] = {"input_ids": send(batch.ids, decoder.device), "use_cache": False}
     if batch.is_padded:
-        is_real = batch.is_real.to(decoder.device, non_blocking=True)
+        is_real = send(batch.is_real, decoder.device)
         inputs["attention_mask"] = is_real.long()
         if decoder.takes_position_ids:
             inputs["position_ids"] = (is_real.long().cumsum(1) - 1).clamp(min=0)

@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from extract.errors import DecoderError
 from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import MaskKind, parse_kind
-from extract.masks.matrices import batch_mask
+from extract.masks.matrices import additive, batch_mask
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.wiring.attention import DECIDING, attend, attention_weights, prefix_last
 
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
+KEPT_BYTES = 64 << 20
+"""Bytes of masks that are kept for further batches."""
 MARK = "_icecore_wiring"  # attribute of a wired decoder's configuration, and of every module of its blocks
 
 
@@ -105,7 +107,10 @@ class Wiring:
     _is_padded: bool = False
     _spans: Tensor | None = None
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
+    _kept: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
     _copies: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _biases: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _own_windows: dict[tuple[int, ...], tuple[tuple[Tensor, ...], int | None]] = field(default_factory=dict)
 
     def set_kinds(self, kinds: Sequence[str]) -> None:
         """Set the kind of every block, bottom up; masks that were built stay."""
@@ -176,22 +181,26 @@ class Wiring:
     def begin(
         self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None, *,
         last: Int[Tensor, " B"] | None = None, placeholder: Int[Tensor, " B"] | None = None,
+        is_padded: bool | None = None,
     ) -> None:  # fmt: skip
         """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans.
 
-        The `last` tokens are the last real ones when absent.
+        The `last` tokens are the last real ones when absent. Without `is_padded`, the device is asked and waited for.
         """
         self._is_real, self._spans, self.placeholder = is_real, spans, placeholder
         columns = torch.arange(is_real.shape[1], device=is_real.device)
         self.last = torch.where(is_real, columns, -1).amax(1) if last is None else last
-        self._is_padded = not bool(is_real.all())
-        self._masks, self._copies = {}, {}
+        self._is_padded = not bool(is_real.all()) if is_padded is None else is_padded
+        self._forget_batch()
         self.calls = [0] * len(self.kinds)
 
     def end(self) -> None:
         """End a batch: until the next one begins, a forward call is refused."""
         self._is_real = self._spans = self.last = self.placeholder = None
-        self._masks, self._copies = {}, {}
+        self._forget_batch()
+
+    def _forget_batch(self) -> None:
+        self._masks, self._copies, self._biases, self._own_windows = {}, {}, {}, {}
 
     def mask(self, block: int, window: int | None) -> Tensor | str:
         """Return the mask `(B, 1, T, T)` of a block for the current batch, or the name of a shortcut that needs none.
@@ -209,6 +218,13 @@ class Wiring:
             self._masks[key] = self._build(kind, self._is_real, window)
         return self._masks[key]
 
+    def bias(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return a mask of the current batch as what is added to scores; made once a batch for all blocks."""
+        key = id(mask), dtype
+        if key not in self._biases:
+            self._biases[key] = mask, additive(mask, dtype)  # with the mask, so that its id is not given away
+        return self._biases[key][1]
+
     def placed(self, side: Tensor, device: torch.device) -> Tensor:
         """Return a mask or a side of the current batch on the device of a block; each is copied there once a batch."""
         if side.device == device:
@@ -222,6 +238,16 @@ class Wiring:
     def batch_shape(self) -> tuple[int, ...]:
         """Rows and tokens of the current batch."""
         return () if self._is_real is None else tuple(self._is_real.shape)
+
+    def window_of(self, own: Sequence[Tensor], shown: Callable[[], Tensor], *, family: str) -> int | None:
+        """Read the window off a family's own mask as `window_within`, once for all blocks that are given the same.
+
+        `own` are the mask and the triangles that make it, `shown` puts them together.
+        """
+        key = tuple(map(id, own))
+        if key not in self._own_windows:
+            self._own_windows[key] = tuple(own), self.window_within(shown(), family=family)
+        return self._own_windows[key][1]
 
     def window_within(self, shown: Bool[Tensor, "b Q T T"], *, family: str) -> int | None:
         """Read the window off a family's own mask for the current batch, in tokens; None for none.
@@ -249,7 +275,16 @@ class Wiring:
             return batch_mask(kind, is_real, window=window).unsqueeze(1)
         if kind.name in SHORTCUTS and window is None:
             return SHORTCUTS[kind.name]
-        return batch_mask(kind, is_real[:1], window=window).unsqueeze(1)
+        return self._build_once(kind, is_real, window)
+
+    def _build_once(self, kind: MaskKind, is_real: Tensor, window: int | None) -> Tensor:
+        """Build a mask of unpadded rows, or take that of an earlier batch: the length of the rows decides it."""
+        key = kind, window, is_real.shape[1], is_real.device, torch.is_inference_mode_enabled()
+        mask = self._kept.pop(key, None)
+        self._kept[key] = batch_mask(kind, is_real[:1], window=window).unsqueeze(1) if mask is None else mask
+        while len(self._kept) > 1 and sum(each.numel() for each in self._kept.values()) > KEPT_BYTES:
+            del self._kept[next(iter(self._kept))]  # the one that was not used for longest
+        return self._kept[key]
 
 
 class Mark(NamedTuple):
@@ -294,11 +329,17 @@ def wired_attention(
         )
         mixed = attend(query, seen_key, seen_value, **{**how, "mask": mask})
     else:
-        mixed = attend(query, key, value, **how)
+        shared = mark.wiring.bias(how["mask"], query.dtype) if _adds_bias(how) else None
+        mixed = attend(query, key, value, bias=shared, **how)
     if mark.wiring.watch is None:
         return mixed, None
     instead = mark.wiring.watch(mark.block, AttentionCall(module, query, key, value, options, how["mask"], mixed))
     return mixed if instead is None else instead, None
+
+
+def _adds_bias(how: dict[str, Any]) -> bool:
+    """Whether attention adds its mask to the scores as a bias."""
+    return isinstance(how["mask"], Tensor) and how["softcap"] is None and how["sinks"] is None
 
 
 def no_mask(*_: Any, config: Any = None, local_size: int | None = None, **__: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,7 @@ from extract.wiring.forward import run_batch
 from extract.wiring.interface import Wiring
 
 Kinds = tuple[str, ...]
+_norms: "WeakKeyDictionary[Decoder, nn.Module | None]" = WeakKeyDictionary()
 
 
 def route_of(plan: MaskPlan, n_blocks: int) -> Kinds:
@@ -87,7 +89,10 @@ def walk_plans(
     wiring.set_kinds(ordered[0])
     with pool.watching(decoder), replay.noting(), torch.inference_mode(), QuickLinear(varied=True):
         run_batch(decoder, batch, visit)
-        norm = _final_norm(decoder, path[n_blocks], path.pop())
+        final = path.pop()
+        if decoder not in _norms:
+            _norms[decoder] = _final_norm(decoder, path[n_blocks], final)
+        norm = _norms[decoder]
         if ordered[0] in plans:
             emit(ordered[0], pool.latents)
         climb = _Climb(replay, path)

@@ -4,10 +4,20 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
-from extract.store.rounding import TORCH_STORAGE, refuse_latent, round_latents
+from extract.store.rounding import TORCH_STORAGE, Unfit, read_report, refuse_latent, report_on, round_latents
 
 SHAPE = (3, 2, 50, 7)
+
+
+def unfit_in(latents: Tensor, storage: str) -> Unfit | None:
+    """Find the first latent that does not fit."""
+    report = round_latents(latents, storage)[1]
+    of_device = report_on(latents, latents.to(TORCH_STORAGE[storage]))  # without the short cut through a sum
+    assert torch.equal(report[:1], of_device[:1])
+    assert not report[0] or torch.equal(report, of_device)
+    return read_report(report, latents.shape)
 
 
 @pytest.mark.parametrize("storage", TORCH_STORAGE)
@@ -15,30 +25,37 @@ SHAPE = (3, 2, 50, 7)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_found(storage: str, place: tuple[int, ...], value: float) -> None:
     latents = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
-    stored, unfit = round_latents(latents, storage)
-    assert unfit is None
-    assert torch.equal(stored, latents.to(TORCH_STORAGE[storage]))
+    assert unfit_in(latents, storage) is None
+    assert torch.equal(round_latents(latents, storage)[0], latents.to(TORCH_STORAGE[storage]))
     latents[place] = value
-    assert round_latents(latents, storage)[1] == place
+    found = unfit_in(latents, storage)
+    assert found is not None
+    assert found.place == place
+    assert found.value == value or (math.isnan(found.value) and math.isnan(value))
+    latents[2, 1, 49, 6] = math.inf  # the last one
+    again = unfit_in(latents, storage)
+    assert again is not None
+    assert again.place == place  # the first of two
 
 
 def test_infinities_that_cancel_are_found() -> None:
     latents = torch.zeros(SHAPE)
     latents[0, 0, 1], latents[2, 0, 1] = math.inf, -math.inf
-    assert round_latents(latents, "float32")[1] == (0, 0, 1, 0)
+    assert unfit_in(latents, "float32") == ((0, 0, 1, 0), math.inf)
 
 
 def test_a_sum_that_overflows_is_no_latent_that_does() -> None:
-    stored, unfit = round_latents(torch.full(SHAPE, 3e38), "float32")
-    assert not math.isfinite(float(stored.sum()))
-    assert unfit is None
+    latents = torch.full(SHAPE, 3e38)
+    assert not math.isfinite(float(round_latents(latents, "float32")[0].sum()))
+    assert unfit_in(latents, "float32") is None
+    assert round_latents(latents[:, :, :0], "float32")[1].tolist() == [0, 0, 0]
 
 
 def test_a_latent_that_overflows_its_storage_is_found() -> None:
     latents = torch.zeros(SHAPE)
     latents[1, 0, 4, 2] = 1e6
-    assert round_latents(latents, "float16")[1] == (1, 0, 4, 2)
-    assert round_latents(latents, "bfloat16")[1] is None
+    assert unfit_in(latents, "float16") == ((1, 0, 4, 2), 1e6)  # its value before rounding
+    assert unfit_in(latents, "bfloat16") is None
 
 
 @pytest.mark.parametrize(
