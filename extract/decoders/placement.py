@@ -42,6 +42,11 @@ def is_offloaded(module: nn.Module) -> bool:
     return any(parameter.device == META for parameter in module.parameters())
 
 
+def is_split(module: nn.Module) -> bool:
+    """Whether weights of a module are split over processes (tensor parallel), so that all of them compute together."""
+    return any(type(parameter).__name__ == "DTensor" for parameter in module.parameters())
+
+
 def count_places(blocks: tuple[nn.Module, ...]) -> dict[str, int]:
     """Count the blocks by the device that they compute on, and those whose weights are offloaded."""
     places = [f"{computing_device(block)}{', offloaded' if is_offloaded(block) else ''}" for block in blocks]

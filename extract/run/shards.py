@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from extract.decoders.decoder import Decoder
+from extract.decoders.placement import is_split
 from extract.errors import ConfigError, InputError, NonFiniteLatentError
 from extract.inputs.joined import JoinedText
 from extract.inputs.streams import stream_texts
@@ -14,6 +15,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.runner import describe_extraction, warn_truncated
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
 from extract.run.windows import PATIENCE, Claim, Ledger, Window, map_windows, read_windows
+from extract.run.workers import require_one_process
 from extract.store.disk import require_locks
 from extract.store.reuse import cache_path
 from extract.store.shards.cache import ShardedCache, describe_shard
@@ -74,7 +76,8 @@ def extract_shards(
 
     Raises:
         CacheIdentityError: The folder holds shards of something else or of other texts, which stay as they are.
-        ConfigError: A window of no texts, or a template that stands for several.
+        ConfigError: A window of no texts, a template that stands for several, or a decoder that is split over the
+            processes (`tp_plan`), which cannot go through shards of their own.
         IcecoreError: As `extract_latents`; shards that are done stay.
     """
     if window < 1:
@@ -84,6 +87,8 @@ def extract_shards(
             f"the template stands for {len(spec.members)} whose latents are averaged, and shards hold those of one; "
             "extract each of them into a folder of its own."
         )
+    if is_split(decoder.module):
+        require_one_process("tp_plan")
     require_locks()
     watch = progress or ExtractionProgress()
     source = stream_texts(texts) if isinstance(texts, Path) else texts

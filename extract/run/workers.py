@@ -3,8 +3,18 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+
+from extract.errors import ConfigError
+
+PlacementKey = Literal["device_map", "tp_plan"]
+SPREADS: dict[PlacementKey, str] = {
+    "device_map": "spreads one decoder over all devices of one process",
+    "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
+}
+"""What keys of a decoder that do not go with several processes do."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,15 @@ def launched_size() -> int:
     if "SLURM_NTASKS" in os.environ and "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
         return int(os.environ["SLURM_NTASKS"])
     return 1
+
+
+def require_one_process(key: PlacementKey) -> None:
+    """Refuse several processes where a decoder was placed by a key of `SPREADS` (`ConfigError`)."""
+    if launched_size() > 1:
+        raise ConfigError(
+            f"{launched_size()} processes were started, and decoder.{key} {SPREADS[key]}; start one process, or leave "
+            f"decoder.{key} out."
+        )
 
 
 def place_worker(device: str = "auto") -> Workers:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from extract.errors import DecoderError
 from extract.inputs.spans import CONTEXT
+from extract.masks.kept import KeptMasks
 from extract.masks.kinds import MaskKind, parse_kind
 from extract.masks.matrices import additive, batch_mask
 from extract.masks.plan import MaskPlan, parse_plan
@@ -24,8 +25,6 @@ from extract.wiring.attention import DECIDING, attend, attention_weights, prefix
 
 NAME = "icecore"
 SHORTCUTS = {"causal": "causal", "backward": "backward", "bidirectional": "none"}
-KEPT_BYTES = 64 << 20
-"""Bytes of masks that are kept for further batches."""
 MARK = "_icecore_wiring"  # attribute of a wired decoder's configuration, and of every module of its blocks
 
 
@@ -107,7 +106,7 @@ class Wiring:
     _is_padded: bool = False
     _spans: Tensor | None = None
     _masks: dict[tuple[MaskKind, int | None], Tensor | str] = field(default_factory=dict)
-    _kept: dict[tuple[Any, ...], Tensor] = field(default_factory=dict)
+    _kept: KeptMasks = field(default_factory=KeptMasks)
     _copies: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _biases: dict[tuple[int, torch.dtype], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _own_windows: dict[tuple[int, ...], tuple[tuple[Tensor, ...], int | None]] = field(default_factory=dict)
@@ -275,16 +274,7 @@ class Wiring:
             return batch_mask(kind, is_real, window=window).unsqueeze(1)
         if kind.name in SHORTCUTS and window is None:
             return SHORTCUTS[kind.name]
-        return self._build_once(kind, is_real, window)
-
-    def _build_once(self, kind: MaskKind, is_real: Tensor, window: int | None) -> Tensor:
-        """Build a mask of unpadded rows, or take that of an earlier batch: the length of the rows decides it."""
-        key = kind, window, is_real.shape[1], is_real.device, torch.is_inference_mode_enabled()
-        mask = self._kept.pop(key, None)
-        self._kept[key] = batch_mask(kind, is_real[:1], window=window).unsqueeze(1) if mask is None else mask
-        while len(self._kept) > 1 and sum(each.numel() for each in self._kept.values()) > KEPT_BYTES:
-            del self._kept[next(iter(self._kept))]  # the one that was not used for longest
-        return self._kept[key]
+        return self._kept.build(kind, is_real, window=window)
 
 
 class Mark(NamedTuple):

@@ -10,7 +10,7 @@ from extract.errors import ConfigError, TaskError
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.shards import extract_shards
-from extract.run.workers import Workers, join_workers, launched_size, place_worker
+from extract.run.workers import PlacementKey, Workers, join_workers, place_worker, require_one_process
 from extract.store.cache import LatentCache
 from extract.store.shards.cache import ShardedCache
 from probes.fitting.keep_best import EpochReport, ignore_epoch
@@ -87,22 +87,16 @@ def check_heads(config: RunConfig, task: Task, *, chooses_plan: bool = False) ->
         HEADS[name].check(task, resolved, purpose)
 
 
-def _require_one_process(config: RunConfig, key: str) -> None:
-    """Refuse several processes under a key that spreads one decoder over more than one process or device."""
-    says = {
-        "device_map": "spreads one decoder over all devices of one process",
-        "tp_plan": "splits one decoder over all processes, while each computes shards of its own",
-    }[key]
-    if getattr(config.decoder, key) is not None and launched_size() > 1:
-        raise ConfigError(
-            f"{launched_size()} processes were started, and decoder.{key} {says}; start one process, or leave "
-            f"decoder.{key} out."
-        )
+def _refuse_spread(config: RunConfig, *keys: PlacementKey) -> None:
+    """Refuse several processes where one of these keys spreads a decoder, before it is loaded."""
+    for key in keys:
+        if getattr(config.decoder, key) is not None:
+            require_one_process(key)
 
 
 def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = SILENT) -> LatentCache:
     """Find the cache of every text of a run's task or corpus, or extract it."""
-    _require_one_process(config, "device_map")
+    _refuse_spread(config, "device_map")
     workers: Workers = join_workers(config.decoder.device, shares_decoder=config.decoder.tp_plan is not None)
     decoder = load_decoder(replace(config.decoder, device=workers.device), report=watcher.say)
     progress = watcher.extraction(f"extracting {task.name}") if workers.rank == 0 else None
@@ -115,8 +109,7 @@ def obtain_shards(
     config: RunConfig, texts: Iterable[Any], *, name: str, folder: Path, window: int, watcher: Watcher = SILENT
 ) -> ShardedCache:
     """Extract texts into shards in a folder, or go on there; processes that were launched together share the work."""
-    _require_one_process(config, "device_map")
-    _require_one_process(config, "tp_plan")
+    _refuse_spread(config, "device_map", "tp_plan")
     worker = place_worker(config.decoder.device)
     return extract_shards(
         load_decoder(replace(config.decoder, device=worker.device), report=watcher.say), texts, spec=config.extraction,

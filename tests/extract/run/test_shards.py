@@ -4,9 +4,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CacheIdentityError, ConfigError, InputError, TruncationWarning
@@ -221,6 +225,26 @@ def test_what_cannot_be_is_refused(decoder: Decoder, tmp_path: Path) -> None:
     assert len(several.members) == 8
     with pytest.raises(ConfigError, match="the template stands for 8 whose latents are averaged"):
         extract_shards(decoder, ["Ice."], folder=tmp_path, spec=several)
+
+
+def test_a_decoder_split_over_processes_cannot_have_shards_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = make_decoder()
+    attention: Any = decoder.blocks[0].self_attn
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        split = distribute_tensor(attention.q_proj.weight.data, init_device_mesh("cpu", (1,)))
+        monkeypatch.setattr(attention.q_proj, "weight", nn.Parameter(split, requires_grad=False))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", "1")
+        with pytest.raises(
+            ConfigError, match=r"2 processes were started, and decoder\.tp_plan splits one decoder over"
+        ):
+            extract_shards(decoder, ["Ice."], folder=tmp_path / "split")
+        assert not (tmp_path / "split").exists()
+    finally:
+        distributed.destroy_process_group()
 
 
 def test_a_second_writer_does_what_is_left(decoder: Decoder, tmp_path: Path) -> None:

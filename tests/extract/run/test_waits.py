@@ -20,13 +20,14 @@ from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
 from extract.poolings.table import POOLINGS
 from extract.poolings.transfer import LANES
-from extract.run import extraction, sweep
+from extract.run import sweep
 from extract.run.extraction import Extraction
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
 from extract.run.workers import Workers
 from extract.store.cache import LatentCache
+from extract.wiring.capture import pool_batch
 from tests.extract.pretended import spread
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts
@@ -102,7 +103,8 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> Loops:
 @contextmanager
 def far_away(family: str = "llama", *, n_layers: int = 3) -> Iterator[Any]:
     """Make a decoder on a pretended device."""
-    decoder = make_decoder(family, **{LAYER_KEY.get(family, "num_hidden_layers"): n_layers})
+    sizes: dict[str, Any] = {LAYER_KEY.get(family, "num_hidden_layers"): n_layers}
+    decoder = make_decoder(family, **sizes)
     with spread(decoder.module, dict.fromkeys(PARTS[family], "lazy:0")):
         yield decoder
 
@@ -217,13 +219,12 @@ def _near() -> Iterator[Any]:
 
 def test_processes_of_one_decoder_stop_at_the_same_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_pooled = []
-    pool = extraction.pool_batch
 
     def counted(*args: Any, **how: Any) -> Tensor:
         n_pooled.append(1)
-        return pool(*args, **how)
+        return pool_batch(*args, **how)
 
-    monkeypatch.setattr(extraction, "pool_batch", counted)
+    monkeypatch.setattr("extract.run.extraction.pool_batch", counted)
     for rank in (0, 1):
         n_pooled.clear()
         decoder = make_decoder()
