@@ -1,0 +1,68 @@
+"""Gathering leaves no more of a file mapped than it may, and gives the same rows as before."""
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from extract.store import reader
+from extract.store.cache import LatentCache
+from extract.store.shards.cache import open_cache
+from tests.extract.tiny_decoders import make_texts, write_cache, write_shards
+
+N_ROWS, WIDTH = 2000, 512
+ALLOWED = 2 << 20
+linux = pytest.mark.skipif(sys.platform != "linux", reason="counts pages in /proc")
+
+
+def mapped_bytes(folder: Path) -> int:
+    """Bytes of the files of a folder that are resident in this process."""
+    found, is_inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if not first.endswith(":"):
+            is_inside = str(folder) in line
+        elif is_inside and first == "Rss:":
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+def make_cache(folder: Path, kind: str) -> LatentCache:
+    texts = make_texts(N_ROWS)
+    if kind == "one file":
+        write_cache(folder / "one.h5", texts, width=WIDTH)
+        return open_cache(folder / "one.h5")
+    write_shards(folder / "many", texts, window=500, width=WIDTH)
+    return open_cache(folder / "many")
+
+
+@linux
+@pytest.mark.parametrize("kind", ["one file", "shards"])
+def test_pages_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    cache = make_cache(tmp_path, kind)
+    whole = torch.stack([cache.layer(name, "mean").clone() for name in cache.layers])
+    cache = pickle.loads(pickle.dumps(cache))  # one that has nothing mapped
+    chance = torch.Generator().manual_seed(0)
+
+    def gather_often() -> int:
+        most = 0
+        for _ in range(60):
+            rows = torch.randint(N_ROWS, (16,), generator=chance)
+            assert torch.equal(cache.gather(rows, "mean"), whole[:, rows])
+            most = max(most, mapped_bytes(tmp_path))
+        return most
+
+    gather_often()  # a small cache stays mapped
+    assert mapped_bytes(tmp_path) > 2 * ALLOWED
+    monkeypatch.setattr(reader, "MAPPED_BYTES", ALLOWED)
+    cache.gather(list(range(100)), "mean")  # more than may stay
+    assert gather_often() < 2 * ALLOWED
+
+
+def test_a_changed_view_is_none_of_what_is_gathered(tmp_path: Path) -> None:
+    cache = make_cache(tmp_path, "one file")
+    before = cache.gather([3], "mean")
+    cache.layer(cache.layers[0], "mean")[3] = 7.0
+    assert torch.equal(cache.gather([3], "mean"), before)
