@@ -4,9 +4,9 @@ Every case runs the command line on a tiny random decoder and a shipped sample, 
 `numbers.py`, and compares it with `tests/golden/CASE.json`:
 
 - by default to 1e-6, relative or absolute, whichever is looser (and predictions to the four places they are written
-  with). Where torch uses other processor instructions than `processor.txt` names, only the names of the numbers are
-  compared and the test is skipped: rounding differs there, and training and near ties in ranks amplify it beyond any
-  tolerance that would still catch a fault;
+  with). On another processor than `processor.txt` names, only the names of the numbers
+  are compared and the test is skipped: rounding differs there, and training and near ties in ranks amplify it beyond
+  any tolerance that would still catch a fault;
 - with `ICECORE_GOLDEN=exact` to the last bit, for two commits on one machine;
 - with `ICECORE_GOLDEN=write` not at all: the golden files are written again. Do so only where numbers are meant to
   change, and say in the commit which and why.
