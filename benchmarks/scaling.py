@@ -1,6 +1,6 @@
-"""What large extractions take, from measured rates and stated assumptions: the table of docs/scaling.md.
+"""What large extractions take, where their time goes, and what others take: the tables of docs/scaling.md.
 
-`python -m benchmarks.scaling` writes it into the page.
+`python -m benchmarks.scaling` writes them into the page.
 """
 
 from collections.abc import Iterator
@@ -76,9 +76,60 @@ def rows() -> Iterator[str]:
             yield f"| {size.name} | {n:,} | {' | '.join(cells)} |"
 
 
+PARTS = {
+    "products": "products of the decoder's weights with real tokens",
+    "padding": "the same with padding",
+    "rounding": "the same with rows of zeros up to a number of rows that oneDNN has compiled",
+    "attention": "attention",
+    "elementwise": "norms, rotations, activations and sums between the products",
+    "capture": "hooks, pooling and capturing every layer",
+    "rest": "certificates, digest of the weights, tokenising, laying out and writing",
+}
+
+
+def part_rows() -> Iterator[str]:
+    """Write where the time of an extraction goes."""
+    yield "| part | share of the time |"
+    yield "|---|---|"
+    for part, what in PARTS.items():
+        share = read_results("cpu-roofline")["roofline"][part]
+        yield f"| {what} | {f'{100 * share:.1f} %' if share > 0 else 'below what can be told'} |"
+
+
+def peer_rows() -> Iterator[str]:
+    """Write what other programs take beside an extraction of the same texts."""
+    yield "| the same sentences by | times as long as icecore | range | seconds of both |"
+    yield "|---|---|---|---|"
+    for each in read_results("cpu-peers")["comparisons"]:
+        (other, theirs), (_, ours) = each["seconds"].items()
+        if each["name"].startswith("extraction vs "):
+            name = other if other != "plain loop" else each["name"].removeprefix("extraction vs ")
+            spread = f"{min(each['ratios']):.2f} to {max(each['ratios']):.2f}"
+            yield f"| {name} | {each['ratio']:.2f} | {spread} | {theirs:.1f} and {ours:.1f} |"
+
+
+def precision_rows() -> Iterator[str]:
+    """Write what bfloat16 does to the score of every head."""
+    yield "| task | head | float32 | with bfloat16 | 95 % |"
+    yield "|---|---|---|---|---|"
+    for task, heads in read_results("cpu-precision")["heads"].items():
+        for head, row in heads.items():
+            low, high = 100 * row["low"], 100 * row["high"]
+            yield (
+                f"| {task} | {head} | {100 * row['float32']:.1f} | {100 * row['difference']:+.2f} | "
+                f"{low:+.2f} to {high:+.2f} |"
+            )
+
+
+def tables() -> dict[str, str]:
+    """Make every table of the page by its name there."""
+    made = {"sizes": rows(), "parts": part_rows(), "peers": peer_rows(), "precision": precision_rows()}
+    return {name: "\n".join(lines) for name, lines in made.items()}
+
+
 def main() -> None:
-    """Write the table into the page."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), {"sizes": "\n".join(rows())}), encoding="utf-8")
+    """Write the tables into the page."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
 
 
 if __name__ == "__main__":

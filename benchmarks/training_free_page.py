@@ -98,11 +98,12 @@ def blocks(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
-    """Fill a page: each table stands between a comment that names it and one that ends it."""
-    return re.sub(
-        r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", page,
-        flags=re.DOTALL,
-    )  # fmt: skip
+    """Fill a page: each table stands between a comment that names it and one that ends it; other tables stay."""
+
+    def fill(found: re.Match[str]) -> str:
+        return f"{found[1]}{tables[found[2]]}\n{found[3]}" if found[2] in tables else found[0]
+
+    return re.sub(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", fill, page, flags=re.DOTALL)
 
 
 def main() -> None:
