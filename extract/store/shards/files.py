@@ -66,7 +66,7 @@ class LocalFiles:
 
     def _map(self, name: str) -> NDArray[np.uint8]:
         try:
-            return self._maps.map(self.folder / name, is_random=True)
+            return self._maps.map(self.folder / name)
         except (OSError, ValueError) as error:
             raise _unreadable(str(self.folder / name), error) from error
 

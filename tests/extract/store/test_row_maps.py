@@ -48,8 +48,8 @@ def test_pages_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
 
     def gather_often() -> int:
         most = 0
-        for _ in range(60):
-            rows = torch.randint(N_ROWS, (16,), generator=chance)
+        for _ in range(50):
+            rows = torch.randint(N_ROWS, (4,), generator=chance)
             assert torch.equal(cache.gather(rows, "mean"), whole[:, rows])
             most = max(most, mapped_bytes(tmp_path))
         return most
@@ -57,8 +57,9 @@ def test_pages_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
     gather_often()  # a small cache stays mapped
     assert mapped_bytes(tmp_path) > 2 * ALLOWED
     monkeypatch.setattr(reader, "MAPPED_BYTES", ALLOWED)
-    cache.gather(list(range(100)), "mean")  # more than may stay
-    assert gather_often() < 2 * ALLOWED
+    for _ in range(3):
+        cache.gather(list(range(100)), "mean")  # more than may stay
+    assert gather_often() < 2 * ALLOWED, "pages of rows read long ago are still there"
 
 
 def test_a_changed_view_is_none_of_what_is_gathered(tmp_path: Path) -> None:
