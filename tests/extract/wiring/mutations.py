@@ -190,11 +190,9 @@ def _other_heads(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: di
 def _soft(attend: Any, query: Tensor, key: Tensor, value: Tensor, how: dict[str, Any]) -> Tensor:
     """Hide by subtracting 4 instead of infinity."""
     if _looks_ahead(how["mask"]):
-        with patch("extract.wiring.attention.additive", lambda mask, dtype: (~mask).to(dtype) * -4.0):
-            mixed: Tensor = attend(query, key, value, **how)
-        return mixed
-    plain: Tensor = attend(query, key, value, **how)
-    return plain
+        how = {**how, "bias": (~how["mask"]).to(query.dtype) * -4.0}
+    mixed: Tensor = attend(query, key, value, **how)
+    return mixed
 
 
 def _rows_shared(_: Wiring, __: int, mask: Tensor) -> Tensor:
