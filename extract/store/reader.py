@@ -19,42 +19,69 @@ from extract.store.layout import CHECKSUMS, ArrayPlace, read_layout
 MAPPED_BYTES = 2 << 30
 """Bytes of files that gathering leaves mapped: a smaller cache stays mapped whole."""
 FAULT_BYTES = 64 << 10
-"""Bytes around a row that Linux maps with it, if they are in memory."""
+"""Bytes that a touched row is taken to map where the system does not say how many are: with its neighbours."""
+DENSE = 0.25
+"""Share of the rows of a range from which on the whole range is read."""
 
 
 class RowMaps:
-    """Read-only maps of files that rows are gathered from.
+    """Read-only maps of files that scattered rows are gathered from.
 
-    Every page that is touched counts as memory of the process, as if it were its own. So pages are let go of before
-    they are many: the system keeps them as long as it has room, and training takes no more memory on a larger cache.
+    Every page that is touched counts as memory of the process, as if it were its own, and a page may be one of 2 MB.
+    So pages are let go of before they are many: the system keeps them as long as it has room, and training takes no
+    more memory on a larger cache.
     """
 
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
-        self._n_touched = 0
+        self._n_bytes = self._n_touched = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the maps behind."""
-        return {"_maps": {}, "_n_touched": 0}
+        return {"_maps": {}, "_n_bytes": 0, "_n_touched": 0}
 
-    def map(self, path: Path, *, is_random: bool = False) -> NDArray[np.uint8]:
-        """Map a file whole; with `is_random` no row brings its neighbours from the disk. Raises OSError, ValueError."""
+    def map(self, path: Path) -> NDArray[np.uint8]:
+        """Map a file whole; no row brings its neighbours from the disk. Raises OSError or ValueError."""
         if path not in self._maps:
             with FileIO(path) as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            if is_random and hasattr(mmap, "MADV_RANDOM"):
+            if hasattr(mmap, "MADV_RANDOM"):
                 mapped.madvise(mmap.MADV_RANDOM)
             self._maps[path] = mapped
+            self._n_bytes += len(mapped)
         return np.frombuffer(self._maps[path], np.uint8)
 
     def touched(self, n_rows: int) -> None:
-        """Count rows that were read, and let go of all pages where they may be too many."""
+        """Let go of all pages where the rows that were read since may have left too many."""
+        if self._n_bytes <= MAPPED_BYTES or not hasattr(mmap, "MADV_DONTNEED"):
+            return
         self._n_touched += n_rows * FAULT_BYTES
-        if self._n_touched > MAPPED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+        if (_resident_of_files() or self._n_touched) > MAPPED_BYTES:
             self._n_touched = 0
-            if sum(map(len, self._maps.values())) > MAPPED_BYTES:
-                for mapped in self._maps.values():
-                    mapped.madvise(mmap.MADV_DONTNEED)
+            for mapped in self._maps.values():
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _resident_of_files() -> int:
+    """Return the bytes of files that are resident in this process, on Linux; 0 elsewhere."""
+    try:
+        with FileIO("/proc/self/statm") as file:
+            return int(file.read().split()[2]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def dense_range(rows: Int[np.ndarray, " B"]) -> range | None:
+    """Return the range that rows are in where they are most of it, so that reading it whole is cheaper.
+
+    Example:
+        >>> dense_range(np.array([7, 5, 8])), dense_range(np.array([5, 5000]))
+        (range(5, 9), None)
+    """
+    if len(rows) < 2:
+        return None
+    found = range(int(rows.min()), int(rows.max()) + 1)
+    return found if len(rows) >= DENSE * len(found) else None
 
 
 class StoreReader:
@@ -106,8 +133,10 @@ class StoreReader:
         return self._maps[name]
 
     def pick(self, name: str, rows: Int[np.ndarray, " B"]) -> NDArray[Any]:
-        """Gather rows of an array, in any order, into new memory; what stays mapped does not grow with the file."""
-        place = self._places[name]
+        """Gather rows of an array, in any order, into new memory: what stays resident does not grow with the file."""
+        place, dense = self._places[name], dense_range(rows)
+        if dense is not None:
+            return self.read(name, dense.start, dense.stop)[rows - dense.start]
         try:
             raw = self._row_maps.map(self.path)[place.offset : place.offset + place.n_bytes]
             found: NDArray[Any] = raw.view(place.dtype).reshape(place.shape)[rows]
