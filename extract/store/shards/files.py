@@ -12,13 +12,13 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, first_line
-from extract.store.reader import RowMaps
+from extract.store.reader import RowMaps, dense_range
 
 CHUNK = 1 << 22  # bytes read at a time to digest a file
 
 
 class LocalFiles:
-    """Files of a folder. Scattered rows are read through maps, ranges with positioned reads."""
+    """Files of a folder. Scattered rows are read through maps; ranges, and rows close together, with plain reads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,15 +51,24 @@ class LocalFiles:
     ) -> None:
         """Fill `found` with rows; all layers of the rows of one file are gathered at once."""
         width = found.shape[2]
+        row_bytes = width * found.itemsize
         for where in _groups(owners):
-            raw = self._map(names[owners[where[0]]])
-            some = offsets[:, where]
-            if int(some.max()) + width * found.itemsize > len(raw):
-                raise _cut_short(str(self.folder / names[owners[where[0]]]), len(raw))
+            name, some = names[owners[where[0]]], offsets[:, where]
+            places = (some[0] - some[0].min()) // row_bytes
+            dense = dense_range(places)
+            if dense is not None:
+                part = np.empty((len(dense), width), found.dtype)
+                for k, first in enumerate(some.min(axis=1).tolist()):
+                    self.read_into(name, first, part.view(np.uint8).reshape(-1).data)
+                    found[k, where] = part[places]
+                continue
+            raw = self._map(name)
+            if int(some.max()) + row_bytes > len(raw):
+                raise _cut_short(str(self.folder / name), len(raw))
             # Every row begins at a multiple of `step`, so that one index over overlapping rows names them all.
-            step = int(np.gcd.reduce(some.ravel(), initial=found.itemsize * width))
+            step = int(np.gcd.reduce(some.ravel(), initial=row_bytes))
             values = raw[: len(raw) // found.itemsize * found.itemsize].view(found.dtype)
-            shape = ((len(raw) - width * found.itemsize) // step + 1, width)
+            shape = ((len(raw) - row_bytes) // step + 1, width)
             rows = np.lib.stride_tricks.as_strided(values, shape, (step, found.itemsize), writeable=False)
             found[:, where] = rows[some // step]
             self._maps.touched(some.size)
