@@ -136,7 +136,8 @@ class StoreReader:
         """Gather rows of an array, in any order, into new memory: what stays resident does not grow with the file."""
         place, dense = self._places[name], dense_range(rows)
         if dense is not None:
-            return self.read(name, dense.start, dense.stop)[rows - dense.start]
+            near: NDArray[Any] = self.read(name, dense.start, dense.stop)[rows - dense.start]
+            return near
         try:
             raw = self._row_maps.map(self.path)[place.offset : place.offset + place.n_bytes]
             found: NDArray[Any] = raw.view(place.dtype).reshape(place.shape)[rows]
