@@ -7,6 +7,8 @@ prints its rank, the store and its peak memory in kB.
 import resource
 import sys
 
+import torch
+
 from extract.inputs.joined import join_words
 from extract.inputs.template import InputTemplate
 from extract.run.runner import extract_latents
@@ -18,6 +20,7 @@ from tests.extract.tiny_decoders import make_decoder, make_texts
 
 def main(folder: str, n_texts: str, batch_tokens: str, width: str, kind: str = "texts") -> None:
     """Extract; words of texts longer than 20 tokens in windows, shards of 100 texts."""
+    torch.set_num_threads(1)  # however it is started: sums of two threads differ in their last bit
     spec = ExtractionSpec(poolings=("last", "mean", "max"), batch_tokens=int(batch_tokens))
     if kind == "words":
         template = InputTemplate(max_tokens=20, on_long="windows")

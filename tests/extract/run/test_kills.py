@@ -1,7 +1,6 @@
 """Kills, memory and many processes, each in processes of their own."""
 
 import multiprocessing
-import os
 import random
 import signal
 import subprocess
@@ -37,13 +36,11 @@ def command(
 
 def run(arguments: list[str], *, launcher: tuple[str, ...] = ()) -> list[str]:
     """Run a child to its end; return its lines."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *launcher, *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
