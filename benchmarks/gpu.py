@@ -11,19 +11,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models
-from torch import Tensor
 from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
+from benchmarks.compiled import Way, compare_ways
 from benchmarks.heads import compare_heads
 from benchmarks.masks import compare_plans
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.errors import first_line
 from extract.inputs.batching import Batch
 from extract.poolings.transfer import HostCopies, HostCopy
 from extract.run.pipeline import Sink
@@ -37,8 +37,11 @@ POOLINGS = ("mean", "last")
 LENGTHS = (16, 512)
 STORAGE = "bfloat16"
 N_BATCHES = 8
-BLOCK_OPTIONS: dict[str, dict[str, Any]] = {"compiled": {}, "CUDA graphs": {"mode": "reduce-overhead"}}
-"""How blocks may be compiled, by what it is called: arguments of `torch.compile`."""
+WAYS: dict[str, Way] = {
+    "compiled": lambda block: torch.compile(block.forward),
+    "CUDA graphs": lambda block: torch.compile(block.forward, mode="reduce-overhead"),
+}
+"""How blocks are compiled, by what it is called."""
 
 
 @dataclass(frozen=True)
@@ -127,54 +130,18 @@ def loop_over(decoder: Decoder, batches: list[Batch], *, is_waiting: bool = Fals
     return run
 
 
-def with_forwards(decoder: Decoder, forwards: list[Any], run: Callable[[], None]) -> Callable[[], None]:
-    """Run something with other forwards of the blocks; hooks stay outside of them."""
-
-    def side() -> None:
-        try:
-            for block, forward in zip(decoder.blocks, forwards, strict=True):
-                block.forward = forward
-            run()
-        finally:
-            for block in decoder.blocks:
-                vars(block).pop("forward", None)
-
-    return side
-
-
-def measure_options(decoder: Decoder, batches: list[Batch], *, repeats: int) -> Iterator[dict[str, Any]]:
-    """Compare compiled blocks with plain ones, and their latents; a way that does not work says why."""
-    found: list[Tensor] = []
-
-    def pool() -> None:
-        found.append(pool_batch(decoder, batches[0], poolings=POOLINGS, layers=decoder.layers))
-
-    run = loop_over(decoder, batches)
-    pool()
-    for name, options in BLOCK_OPTIONS.items():
-        try:
-            compiled = [torch.compile(block.forward, **options) for block in decoder.blocks]
-            with_forwards(decoder, compiled, pool)()
-            drift = float((found.pop() - found[0]).abs().max() / found[0].abs().max())
-            sides = (("plain", run), (name, with_forwards(decoder, compiled, run)))
-            ratio = compare(f"plain vs {name} blocks", sides, bar="> 1", repeats=repeats)
-            yield {"name": name, "largest_difference": drift, "comparison": ratio.to_dict()}
-        except Exception as error:  # whatever a compiler raises
-            yield {"name": name, "failed": first_line(error)}
-        finally:
-            torch.compiler.reset()
-
-
 def measure_shape(shape: Shape, device: torch.device, rate: float, *, repeats: int) -> Iterator[dict[str, Any]]:
     """Measure one decoder at every length; yields a record for each."""
     decoder = shape.make(device)
     for length in LENGTHS:
         batches = make_batches(shape, length, device)
         n_tokens = sum(int(batch.n_tokens.sum()) for batch in batches)
+        look = partial(pool_batch, decoder, batches[0], poolings=POOLINGS, layers=decoder.layers)
         overlapping, waiting = (loop_over(decoder, batches, is_waiting=waits) for waits in (False, True))
         sides = (("waiting", waiting), ("overlapping", overlapping))
         ratio = compare(f"{shape.name}, {length} tokens: waiting vs overlapping", sides, bar=">= 1", repeats=repeats)
         seconds = ratio.seconds["overlapping"]
+        found = compare_ways(decoder, WAYS, plain=overlapping, run=overlapping, look=look, repeats=repeats)
         yield {
             "decoder": shape.name,
             "tokens_of_a_text": length,
@@ -182,7 +149,7 @@ def measure_shape(shape: Shape, device: torch.device, rate: float, *, repeats: i
             "tokens_per_second": n_tokens / seconds,
             "share_of_matmul_rate": shape.flops(n_tokens, length) / seconds / rate,
             "comparisons": _plain([ratio, *compare_plans(decoder, batches, repeats=repeats)]),
-            "options": list(measure_options(decoder, batches, repeats=repeats)),
+            "options": list(found),
         }
 
 
