@@ -30,7 +30,13 @@ HEADS: dict[str, tuple[str, ...]] = {
     "stsb": ("layer-cosine", "cosine-mlp", "cosine-linear", "siamese-cosine"),
     "banking77": ("logistic-probe", "nearest-centroid"),
     "banking77-clusters": ("layer-clusters",),
-    "words-sample": ("token-classifier", "token-logistic", "token-mix"),
+    "number-sample": ("ridge-probe",),
+    "retrieval-sample": ("layer-search",),
+    "reranking-sample": ("layer-rerank",),
+    "pair-class-sample": ("layer-alike",),
+    "bitext-sample": ("layer-translate",),
+    "odd-sample": ("layer-odd",),
+    "words-sample": ("token-classifier", "token-logistic", "token-normed", "token-mix"),
 }
 """Task to the heads that are fitted on it."""
 

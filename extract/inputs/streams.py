@@ -72,8 +72,10 @@ def _read_objects(file: Path, column: str) -> Iterator[str]:
 def _read_table(file: Path, column: str) -> Iterator[str]:
     with file.open(encoding="utf-8-sig", newline="") as lines:
         rows = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", strict=True)
-        if column not in (rows.fieldnames or ()):
-            raise unknown_name(f"column of {str(file)!r}", column, rows.fieldnames or ())
+        if rows.fieldnames is None:
+            raise InputError(f"the file {str(file)!r} is empty; it needs a header that names its columns, and rows.")
+        if column not in rows.fieldnames:
+            raise unknown_name(f"column of {str(file)!r}", column, rows.fieldnames)
         try:
             yield from (row[column] for row in rows)
         except csv.Error as error:

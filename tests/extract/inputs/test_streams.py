@@ -106,3 +106,6 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=rf"{name}' cannot be read \("):
             list(stream_texts(tmp_path / name))
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(InputError, match=r"the file .*empty\.csv' is empty; it needs a header"):
+        list(stream_texts(tmp_path / "empty.csv"))
