@@ -9,7 +9,10 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import cache
 from io import StringIO
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from extract.errors import ConfigError, first_line
@@ -73,8 +76,8 @@ def _start(ray: Any, stack: ExitStack, workers: RayWorkers) -> None:
     place = tempfile.gettempdir()
     place = place if len(place) <= LONGEST_TEMPORARY else "/tmp"
     files = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir=place, ignore_cleanup_errors=True))
+    stack.enter_context(_environment(RAY_USAGE_STATS_ENABLED="0", **_own_key()))
     stack.callback(ray.shutdown)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no reports over the network
     n_cpus = max(os.cpu_count() or 1, math.ceil(workers.n_workers * workers.cpus))
     try:
         ray.init(address="local", num_cpus=n_cpus, include_dashboard=False, _temp_dir=files, **QUIET)
@@ -83,6 +86,26 @@ def _start(ray: Any, stack: ExitStack, workers: RayWorkers) -> None:
             f"Ray cannot be started on this machine ({first_line(error)}); start it with 'ray start --head', or "
             "extract without Ray."
         ) from error
+
+
+@cache  # as Ray reads it once in a process
+def _own_key() -> dict[str, str]:
+    """Make the key of clusters started here, which Ray else writes into the home folder; nothing where one is there."""
+    has_key = "RAY_AUTH_TOKEN_PATH" in os.environ or Path("~/.ray/auth_token").expanduser().exists()
+    return {} if has_key else {"RAY_AUTH_TOKEN": token_hex(32)}
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables for Ray that are not set, until the `with` block ends; Ray itself may set others in it."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    os.environ.update({**values, **before})
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 @contextmanager

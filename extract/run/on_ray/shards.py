@@ -99,11 +99,11 @@ def extract_shards_on_ray(
     return cache
 
 
-def _gpus_of_each(ray: Any, make: Maker, workers: RayWorkers) -> float:
+def _gpus_of_each(ray: Any, make: Maker, workers: RayWorkers) -> int | float:
     if workers.gpus is not None:
         return workers.gpus
     is_for_cpus = isinstance(make, DecoderSpec) and make.device == "cpu"
-    return float(not is_for_cpus and ray.cluster_resources().get("GPU", 0) > 0)
+    return int(not is_for_cpus and ray.cluster_resources().get("GPU", 0) > 0)
 
 
 @contextmanager

@@ -28,9 +28,9 @@ class RayWorkers:
 
     n_workers: int
     """Workers. Those for which the cluster has no room wait until it has; the others do their windows."""
-    cpus: float = 1
+    cpus: int | float = 1
     """CPUs of each, and as many threads, unless `OMP_NUM_THREADS` is set."""
-    gpus: float | None = None
+    gpus: int | float | None = None
     """GPUs of each, such as 1, or 0.5 where two share one; absent: 1 where the cluster has GPUs, else none."""
     restarts: int = 10
     """How often each one is started again when its process or its node dies; -1: however often."""

@@ -79,14 +79,18 @@ def test_a_named_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
 
     ray = SimpleNamespace(init=init, is_initialized=lambda: False, shutdown=lambda: None)
     monkeypatch.setenv("RAY_ADDRESS", "ice:6379")
-    with pytest.raises(ConfigError, match=r"'ice:6379' cannot be joined \(ConnectionError: nobody answers\)"):
-        with joined_cluster(ray, RayWorkers(2)):
-            pass
+    with (
+        pytest.raises(ConfigError, match=r"'ice:6379' cannot be joined \(ConnectionError: nobody answers\)"),
+        joined_cluster(ray, RayWorkers(2)),
+    ):
+        pass
     assert asked == ["ice:6379"]
     monkeypatch.delenv("RAY_ADDRESS")
-    with pytest.raises(ConfigError, match=r"Ray cannot be started on this machine \(ConnectionError: nobody answers\)"):
-        with joined_cluster(ray, RayWorkers(2)):
-            pass
+    with (
+        pytest.raises(ConfigError, match=r"Ray cannot be started on this machine \(ConnectionError: nobody answers\)"),
+        joined_cluster(ray, RayWorkers(2)),
+    ):
+        pass
     assert asked == ["ice:6379", "auto", "local"]
 
 

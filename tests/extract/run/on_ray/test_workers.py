@@ -11,6 +11,7 @@ import torch
 from extract.errors import IcecoreError, InputError, TruncationWarning
 from extract.inputs.streams import stream_texts
 from extract.inputs.template import InputTemplate
+from extract.run.on_ray.cluster import joined_cluster
 from extract.run.on_ray.shards import extract_shards_on_ray
 from extract.run.on_ray.workers import RayWorkers
 from extract.run.shards import extract_shards
@@ -27,14 +28,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="module")
-def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def ray() -> Iterator[Any]:
     """A cluster that these tests share."""
     ray = pytest.importorskip("ray", reason="needs the extra: pip install 'icecore[ray]'")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address="local", num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    with joined_cluster(ray, RayWorkers(3)):
+        yield ray
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +132,8 @@ def test_long_texts_are_counted_here(ray: Any, notes: Path, tmp_path: Path) -> N
 
 def test_what_cannot_be_sent(ray: Any, tmp_path: Path) -> None:
     del ray
-    here: Any = [open(__file__, "rb")]  # noqa: SIM115
-    with here[0], pytest.raises(IcecoreError, match="the texts or the decoder cannot be sent to Ray workers"):
-        extract_shards_on_ray("gpt2", here, folder=tmp_path, workers=1)
+    with (
+        Path(__file__).open("rb") as here,
+        pytest.raises(IcecoreError, match="the texts or the decoder cannot be sent to Ray workers"),
+    ):
+        extract_shards_on_ray("gpt2", [here], folder=tmp_path, workers=1)
