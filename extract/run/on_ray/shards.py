@@ -78,9 +78,9 @@ def extract_shards_on_ray(
     source = stream_texts(texts.absolute()) if isinstance(texts, Path) else texts
     place = Path(folder).absolute()
     watch = ListedProgress(place, progress or ExtractionProgress())
-    watch.start(n_rows=len(source) if isinstance(source, Sized) else 0)
     try:
         with joined_cluster(ray, workers):
+            watch.start(n_rows=len(source) if isinstance(source, Sized) else 0)
             gpus = _gpus_of_each(ray, make, workers)
             if isinstance(make, DecoderSpec) and not gpus:
                 make = replace(make, device="cpu")  # GPUs that Ray gave to nobody may be in sight

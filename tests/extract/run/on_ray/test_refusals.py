@@ -18,6 +18,8 @@ from extract.run.spec import ExtractionSpec
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import make_texts, write_shards
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)

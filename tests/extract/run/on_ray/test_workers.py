@@ -8,7 +8,7 @@ import h5py
 import pytest
 import torch
 
-from extract.errors import IcecoreError, InputError, TruncationWarning
+from extract.errors import ConfigError, IcecoreError, InputError, TruncationWarning
 from extract.inputs.streams import stream_texts
 from extract.inputs.template import InputTemplate
 from extract.run.on_ray.cluster import joined_cluster
@@ -24,7 +24,9 @@ from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_t
 SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=256)
 N_TEXTS, WINDOW, N_SHARDS = 600, 100, 6
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("unchecked_shapes"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +134,5 @@ def test_long_texts_are_counted_here(ray: Any, notes: Path, tmp_path: Path) -> N
 
 def test_what_cannot_be_sent(ray: Any, tmp_path: Path) -> None:
     del ray
-    with (
-        Path(__file__).open("rb") as here,
-        pytest.raises(IcecoreError, match="the texts or the decoder cannot be sent to Ray workers"),
-    ):
-        extract_shards_on_ray("gpt2", [here], folder=tmp_path, workers=1)
+    with Path(__file__).open("rb") as file, pytest.raises(ConfigError, match="texts or the decoder cannot be sent"):
+        extract_shards_on_ray(lambda: make_decoder(file.name), ["Ice."], folder=tmp_path, workers=1)
