@@ -77,7 +77,7 @@ def extract_shards_on_ray(
     ray = require_extra("ray")
     source = stream_texts(texts.absolute()) if isinstance(texts, Path) else texts
     place = Path(folder).absolute()
-    watch = ListedProgress(place, progress or ExtractionProgress())
+    watch, is_begun = ListedProgress(place, progress or ExtractionProgress()), (place / INDEX).exists()
     try:
         with joined_cluster(ray, workers):
             watch.start(n_rows=len(source) if isinstance(source, Sized) else 0)
@@ -88,8 +88,8 @@ def extract_shards_on_ray(
             with _filling(ray, worker, source, replace(workers, gpus=gpus)) as calls:
                 _wait(ray, calls, watch.look)
     except BaseException:
-        if (place / INDEX).exists():
-            abandon_empty(place)
+        if not is_begun and (place / INDEX).exists():
+            abandon_empty(place)  # which a worker that is killed cannot do itself
         raise
     finally:
         watch.finish()

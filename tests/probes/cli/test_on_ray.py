@@ -74,7 +74,7 @@ def test_shards_are_those_of_one_process(decoder_folder: Path, tmp_path: Path, p
 def test_stopped_it_ends_its_workers_and_goes_on_later(
     number: signal.Signals, decoder_folder: Path, tmp_path: Path, place: Path
 ) -> None:
-    n_texts = 4000
+    n_texts = 1000
     options = arguments(tmp_path, decoder_folder, n_texts=n_texts, to="shards")
     child = start([*options, "--ray", "2"], place)
     while not list((tmp_path / "shards").glob("*.h5")):
