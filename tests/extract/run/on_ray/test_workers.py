@@ -1,5 +1,6 @@
 """Workers on Ray fill a folder as one process does, whatever befalls them. Needs the extra."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ pytestmark = [
 def ray() -> Iterator[Any]:
     """A cluster that these tests share."""
     ray = pytest.importorskip("ray", reason="needs the extra: pip install 'icecore[ray]'")
+    before = signal.getsignal(signal.SIGTERM)
     with joined_cluster(ray, RayWorkers(3)):
+        assert signal.getsignal(signal.SIGTERM) == before, "Ray answers SIGTERM in place of the program"
         yield ray
 
 
