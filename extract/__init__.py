@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from extract.poolings.reba_options import RebaOptions as RebaOptions
     from extract.poolings.table import register_pooling as register_pooling
     from extract.poolings.table import register_word_pooling as register_word_pooling
+    from extract.run.on_ray.shards import extract_shards_on_ray as extract_shards_on_ray
+    from extract.run.on_ray.workers import RayWorkers as RayWorkers
     from extract.run.runner import extract_latents as extract_latents
     from extract.run.shards import extract_shards as extract_shards
     from extract.run.spec import ExtractionSpec as ExtractionSpec
@@ -40,12 +42,14 @@ _HOMES = {
     "LatentCache": "extract.store.cache",
     "MergePart": "extract.decoders.spec",
     "MeanCache": "extract.store.mean",
+    "RayWorkers": "extract.run.on_ray.workers",
     "RebaOptions": "extract.poolings.reba_options",
     "ShardedCache": "extract.store.shards.cache",
     "WordSpec": "extract.run.spec",
     "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",
     "extract_shards": "extract.run.shards",
+    "extract_shards_on_ray": "extract.run.on_ray.shards",
     "join_words": "extract.inputs.joined",
     "load_decoder": "extract.decoders.loading",
     "open_cache": "extract.store.shards.cache",

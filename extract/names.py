@@ -17,6 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from extract.errors import ConfigError
+
+EXTRAS = {"mteb": "mteb", "ray": "ray", "sentence_transformers": "sentence-transformers"}
+"""Package to the extra that brings it."""
+
 
 @dataclass(frozen=True)
 class Later:
@@ -53,6 +58,18 @@ def later(place: str, *bound: Any) -> Any:
 def resolve(named: Any) -> Any:
     """Return the object that `later` names; any other object as it is."""
     return named.value if isinstance(named, Later) else named
+
+
+def require_extra(package: str) -> Any:
+    """Import a package of an extra; ConfigError, which says how to install it, where it is missing."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        extra = EXTRAS[package]
+        raise ConfigError(
+            f"the extra package {extra} is needed for this and cannot be imported ({error}); install it with: "
+            f"pip install 'icecore[{extra}]'."
+        ) from error
 
 
 def option_names(source: Any) -> tuple[str, ...]:

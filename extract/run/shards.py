@@ -80,13 +80,7 @@ def extract_shards(
             processes (`tp_plan`), which cannot go through shards of their own.
         IcecoreError: As `extract_latents`; shards that are done stay.
     """
-    if window < 1:
-        raise ConfigError(f"window is {window}; allowed: a whole number of texts, at least 1.")
-    if len(spec.members) > 1:
-        raise ConfigError(
-            f"the template stands for {len(spec.members)} whose latents are averaged, and shards hold those of one; "
-            "extract each of them into a folder of its own."
-        )
+    require_shardable(spec, window)
     if is_split(decoder.module):
         require_one_process("tp_plan")
     require_locks()
@@ -111,6 +105,17 @@ def extract_shards(
     cache = ShardedCache(folder)
     warn_truncated(cache, n_cut=sum(shard.n_truncated for shard in index.shards))
     return cache
+
+
+def require_shardable(spec: ExtractionSpec, window: int) -> None:
+    """Refuse windows of no texts, and a template that stands for several: `ConfigError`."""
+    if window < 1:
+        raise ConfigError(f"window is {window}; allowed: a whole number of texts, at least 1.")
+    if len(spec.members) > 1:
+        raise ConfigError(
+            f"the template stands for {len(spec.members)} whose latents are averaged, and shards hold those of one; "
+            "extract each of them into a folder of its own."
+        )
 
 
 class _Within(ExtractionProgress):

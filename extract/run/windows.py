@@ -113,7 +113,7 @@ class Ledger:
         self._new = ShardIndex(shared_identity(manifest.identity), manifest.provenance, window_texts)
         self._read: tuple[tuple[int, ...], ShardIndex] = (), self._new
         self._seen: dict[Path, tuple[int, float]] = {}
-        with self._locked():
+        with locked_folder(self.folder):
             found = self.index
             require_same(found.identity, self._new.identity, where=repr(str(folder)))
             if found.window_texts != window_texts:
@@ -159,7 +159,7 @@ class Ledger:
 
     def list_shard(self, shard: Shard, draft: Path) -> None:
         """Move a draft in place and list it, unless another process has done so."""
-        with self._locked():
+        with locked_folder(self.folder):
             index = self.index
             listed = index.find(shard.window)
             if listed is not None and self._is_there(listed):
@@ -175,7 +175,7 @@ class Ledger:
 
     def complete(self) -> ShardIndex:
         """Mark the shards as all there are; CacheIdentityError if the texts ended before their windows did."""
-        with self._locked():
+        with locked_folder(self.folder):
             index = self.index
             numbers = [shard.window for shard in index.shards]
             if numbers[-1] >= self.n_windows:
@@ -197,9 +197,7 @@ class Ledger:
 
     def abandon(self) -> None:
         """Remove an index that lists nothing, so that something else may be begun in the folder."""
-        with self._locked():
-            if not self.index.shards:
-                (self.folder / INDEX).unlink(missing_ok=True)
+        abandon_empty(self.folder)
 
     def _is_there(self, shard: Shard) -> bool:
         file = self.folder / shard.file
@@ -234,16 +232,32 @@ class Ledger:
             return False
         return time.monotonic() - since > self.patience
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the folder, which is made; others hold it for moments only."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / LOCK).open("wb")
-        except OSError as error:
-            raise explain_write_error(error, self.folder / LOCK, needed=None) from error
-        with file, locked_file(file.fileno(), waits=True):
-            yield
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder of shards, which is made; others hold it for moments only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("wb")
+    except OSError as error:
+        raise explain_write_error(error, folder / LOCK, needed=None) from error
+    with file, locked_file(file.fileno(), waits=True):
+        yield
+
+
+def listed_in(folder: Path) -> tuple[Shard, ...]:
+    """Return the shards that are listed in a folder, none where there is no index; raises as `parse_index`."""
+    try:
+        return parse_index((folder / INDEX).read_bytes(), where=str(folder / INDEX)).shards
+    except FileNotFoundError:
+        return ()
+
+
+def abandon_empty(folder: Path) -> None:
+    """Remove an index that lists nothing, so that something else may be begun in the folder."""
+    with locked_folder(folder):
+        if not listed_in(folder):
+            (folder / INDEX).unlink(missing_ok=True)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

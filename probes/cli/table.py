@@ -85,12 +85,15 @@ _COMMANDS = (
                 "--shards", "folder for shards instead of one file: texts of any number, read as they come, from a "
                 "text file, table, a folder of such files, or '-'", completes="files",
             ),
-            Argument("--window", "with --shards: texts of a shard", WINDOW_TEXTS, int), *_PROGRESS,
+            Argument("--window", "with --shards: texts of a shard", WINDOW_TEXTS, int),
+            Argument("--ray", "with --shards: workers on a Ray cluster, each with a GPU where it has any", None, int),
+            *_PROGRESS,
         ),
         takes_config=True,
         examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1",
                   "extract --texts reviews.csv --column body",
-                  "extract --texts reviews.parquet --column body --shards caches/reviews"),
+                  "extract --texts reviews.parquet --column body --shards caches/reviews",
+                  "extract --texts reviews.parquet --column body --shards caches/reviews --ray 8"),
     ),
     Command(
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import select_layers
 from extract.errors import ConfigError, first_line
+from extract.names import require_extra
 from extract.run.progress import ExtractionProgress
 from extract.run.spec import ExtractionSpec
-from probes.export.extras import require_extra
 from probes.tasks.base import Task
 
 if TYPE_CHECKING:

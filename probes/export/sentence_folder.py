@@ -11,9 +11,9 @@ from extract.decoders.decoder_cache import working_folder
 from extract.decoders.loading import load_decoder, quiet_loading
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError
+from extract.names import require_extra
 from extract.run.embed import embed_texts
 from extract.run.spec import ExtractionSpec
-from probes.export.extras import require_extra
 from probes.export.folder import Recipe, why_not_stock, write_own, write_stock
 
 if TYPE_CHECKING:

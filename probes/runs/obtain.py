@@ -7,6 +7,7 @@ from typing import Any
 
 from extract.decoders.loading import choose_device, load_decoder, load_tokenizer
 from extract.errors import ConfigError, TaskError
+from extract.run.on_ray.shards import extract_shards_on_ray
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import extract_latents
 from extract.run.shards import extract_shards
@@ -106,14 +107,24 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
 
 
 def obtain_shards(
-    config: RunConfig, texts: Iterable[Any], *, name: str, folder: Path, window: int, watcher: Watcher = SILENT
-) -> ShardedCache:
-    """Extract texts into shards in a folder, or go on there; processes that were launched together share the work."""
+    config: RunConfig, texts: Iterable[Any], *, name: str, folder: Path, window: int, n_on_ray: int | None = None,
+    watcher: Watcher = SILENT,
+) -> ShardedCache:  # fmt: skip
+    """Extract texts into shards in a folder, or go on there.
+
+    Processes that were launched together share the work; so do `n_on_ray` workers on a Ray cluster, where given.
+    """
+    title = f"extracting {name}"
+    if n_on_ray is not None:
+        return extract_shards_on_ray(
+            config.decoder, texts, folder=folder, workers=n_on_ray, spec=config.extraction, window=window,
+            progress=watcher.extraction(title),
+        )  # fmt: skip
     _refuse_spread(config, "device_map", "tp_plan")
     worker = place_worker(config.decoder.device)
     return extract_shards(
         load_decoder(replace(config.decoder, device=worker.device), report=watcher.say), texts, spec=config.extraction,
-        folder=folder, window=window, progress=watcher.extraction(f"extracting {name}") if worker.rank == 0 else None,
+        folder=folder, window=window, progress=watcher.extraction(title) if worker.rank == 0 else None,
     )  # fmt: skip
 
 

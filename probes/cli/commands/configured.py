@@ -57,6 +57,8 @@ def run_command(found: SimpleNamespace) -> int:
 
 def extract_command(found: SimpleNamespace) -> int:
     """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
+    if found.ray is not None:
+        _check_ray(found)
     if found.shards:
         return _extract_shards(found)
     if found.texts:
@@ -90,10 +92,26 @@ def _extract_shards(found: SimpleNamespace) -> int:
     for config, name, texts in sources:
         folder = Path(found.shards, name if len(sources) > 1 else "")
         cache = obtain_shards(
-            config, texts, name=name, folder=folder, window=found.window, watcher=watcher_of(found)
-        )  # fmt: skip
+            config, texts, name=name, folder=folder, window=found.window, n_on_ray=found.ray, watcher=watcher_of(found)
+        )
         show(str(cache.path))
     return 0
+
+
+def _check_ray(found: SimpleNamespace) -> None:
+    if found.ray < 1:
+        raise UsageError(f"--ray is {found.ray}; allowed: a number of workers, at least 1.")
+    if not found.shards:
+        raise UsageError("--ray lets workers fill a folder of shards together; name the folder with --shards.")
+    if found.texts == "-":
+        raise UsageError(
+            "--ray lets every worker read the texts, and none of them can read the standard input; write the texts to "
+            "a file that all nodes see, and name it with --texts."
+        )
+    if launched_size() > 1:
+        raise UsageError(
+            f"{launched_size()} processes were launched together, and --ray starts workers itself; start one process."
+        )
 
 
 def fit_command(found: SimpleNamespace) -> int:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,41 @@ def test_processes_together_have_a_decoder_each(
     options = ["--shards", str(tmp_path / "some"), "--texts", str(tmp_path / "some.txt"), f"--decoder.{key}", value]
     assert main(["extract", *options]) == 1
     assert f"2 processes were started, and decoder.{key} s" in capsys.readouterr().err
+    assert not (tmp_path / "some").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--ray", "2"], "--ray lets workers fill a folder of shards together; name the folder with --shards"),
+        (["--ray", "0", "--shards", "some"], "--ray is 0; allowed: a number of workers, at least 1"),
+        (["--ray", "two", "--shards", "some"], "--ray is 'two'; allowed: a whole number"),
+        (["--ray", "2", "--shards", "some", "--texts", "-"], "none of them can read the standard input"),
+        (["--ray", "2", "--shards", "some", "--dry-run"], "it goes with neither --dry-run nor --out"),
+    ],
+)
+def test_what_does_not_go_with_ray(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract", *more]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_ray_is_started_from_one_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert main(["extract", "--shards", "some", "--ray", "2"]) == 2
+    assert "2 processes were launched together, and --ray starts workers itself" in capsys.readouterr().err
+
+
+def test_ray_has_decoders_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some.txt").write_text("Ice melts.", encoding="utf-8")
+    options = ["extract", "--shards", str(tmp_path / "some"), "--texts", str(tmp_path / "some.txt"), "--ray", "2"]
+    assert main([*options, "--decoder.device_map", "auto"]) == 1
+    assert "decoder.device_map spreads one decoder over all devices" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(options) == 1
+    assert "install it with: pip install 'icecore[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "some").exists()
 
 

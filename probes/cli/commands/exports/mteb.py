@@ -10,8 +10,8 @@ from rich.table import Table
 from extract.decoders.loading import load_decoder
 from extract.errors import UsageError, printable
 from extract.files import write_file
+from extract.names import require_extra
 from probes.cli.screen import show, watcher_of
-from probes.export.extras import require_extra
 from probes.export.mteb_run import fill_task, run_mteb
 from probes.report.figures.mteb import draw_scores
 from probes.report.figures.style import Album

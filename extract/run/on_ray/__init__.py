@@ -1,0 +1,1 @@
+"""Extraction into shards by workers on a Ray cluster."""
