@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.machine import describe_machine
 from benchmarks.shards import WINDOW, name_texts
 from benchmarks.tokens import SENTENCE_WORDS, Sizes, synthetic_task, write_word_cache
 from extract.decoders.layers import layer_names
@@ -43,7 +44,6 @@ from probes.latents.text_latents import TextLatents
 from probes.latents.word_latents import WordLatents
 from probes.networks.autoencoder import LayerAutoencoder
 from probes.networks.token_heads import TokenClassifier
-from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "cpu-big-caches.json"
 BLOCK_ROWS = 2048
@@ -216,8 +216,7 @@ def main() -> None:
         print(json.dumps(fit_here(asked.fit, asked.at, n_bytes)))
     else:
         found = measure(asked.folder, n_bytes)
-        facts = {"device": f"cpu, {torch.get_num_threads()} threads", "allowed_bytes": ALLOWED_BYTES}
-        result = {**facts, "fits": found, **describe_program()}
+        result = {"allowed_bytes": ALLOWED_BYTES, "fits": found, **describe_machine()}
         asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

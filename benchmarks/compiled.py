@@ -5,7 +5,6 @@
 
 import argparse
 import json
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.extraction import N_SENTENCES, choose_sentences, make_batches
+from benchmarks.machine import describe_machine
 from benchmarks.timing import compare, seconds_of
 from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
@@ -23,7 +23,6 @@ from extract.errors import first_line
 from extract.inputs.batching import Batch
 from extract.linear import QuickLinear
 from extract.wiring.forward import forward_inputs
-from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "cpu-compiled.json"
 Way = Callable[[torch.nn.Module], Any]
@@ -164,8 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "failed" not in way:
             way["rows_to_pay"] = rows_to_pay(way, n_rows)
     results = {
-        "decoder": asked.decoder, "device": f"cpu, {torch.get_num_threads()} threads", "n_rows": n_rows,
-        "ways": ways, "machine": platform.machine(), **describe_program(),
+        "decoder": asked.decoder, "n_rows": n_rows, "ways": ways, **describe_machine(),
     }  # fmt: skip
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(ways, indent=1))

@@ -21,6 +21,7 @@ from transformers import LlamaConfig, LlamaModel, PreTrainedTokenizerFast
 
 from benchmarks.compiled import Way, compare_ways
 from benchmarks.heads import compare_heads
+from benchmarks.machine import describe_machine
 from benchmarks.masks import compare_plans
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder, wrap_decoder
@@ -31,7 +32,6 @@ from extract.run.spec import ExtractionSpec, batch_limits
 from extract.store.rounding import round_latents
 from extract.wiring.capture import pool_batch
 from extract.wiring.probe_rows import plain_batch
-from probes.runs.record import describe_program
 
 POOLINGS = ("mean", "last")
 LENGTHS = (16, 512)
@@ -162,14 +162,12 @@ def measure(device: torch.device, shapes: tuple[Shape, ...], *, size: int, repea
     rate = matmul_rate(device, size)
     shown = [each for shape in shapes for each in measure_shape(shape, device, rate, repeats=repeats)]
     heads, facts = compare_heads(device, repeats=repeats, steps=5 if device.type == "cuda" else 1)
-    is_card = device.type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if is_card else f"cpu, {torch.get_num_threads()} threads",
-        "is_of_a_card": is_card,
+        "is_of_a_card": device.type == "cuda",
         "matmul_tflops": rate / 1e12,
         "extractions": shown,
         "heads": {"comparisons": _plain(heads), "facts": facts},
-        **describe_program(),
+        **describe_machine(device),
     }
 
 

@@ -11,7 +11,6 @@ through all sizes in turn, forwards and backwards, so that a drift of the machin
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,9 +24,9 @@ import numpy as np
 import torch
 
 from benchmarks.exponents import fit_growth
+from benchmarks.machine import describe_machine
 from benchmarks.training_free_page import ROOT, filled
 from extract.poolings.pages import trim_heap
-from probes.runs.record import describe_program
 
 OUT = ROOT / "benchmarks" / "results" / "cpu-growth.json"
 PAGE = ROOT / "docs" / "scaling.md"
@@ -306,9 +305,8 @@ def main() -> None:
             print(json.dumps(measure_curve(*asked.curve, repeats=asked.repeats, folder=Path(name))))
         return
     if not asked.page:
-        facts = {"device": f"cpu, {torch.get_num_threads()} threads", "machine": platform.machine()}
         curves = measure_all(asked.only, repeats=asked.repeats)
-        result = {**facts, "repeats": asked.repeats, "curves": curves, **describe_program()}
+        result = {"repeats": asked.repeats, "curves": curves, **describe_machine()}
         asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if asked.page or asked.out == OUT:
         curves = json.loads(asked.out.read_text(encoding="utf-8"))["curves"]

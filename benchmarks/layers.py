@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 import torch
 
+from benchmarks.machine import describe_machine
 from extract.linear import estimated_products
 from probes.heads.pairs.parts import Muted
 from probes.layers.shapley import shapley_values
@@ -20,7 +21,6 @@ from probes.metrics.best_set import best_set, joint_intervals
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.unit_scorer import correlation_scorer
 from probes.networks.siamese_cosine import SiameseCosine
-from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "layers.json"
 N_LAYERS, N_PAIRS, WIDTH = 32, 1379, 576
@@ -59,7 +59,7 @@ def main() -> None:
     found = {"alone": seconds(alone), "shapley": seconds(shapley)}
     results = {
         "n_layers": N_LAYERS, "n_pairs": N_PAIRS, "n_resamples": 1000, "n_orders": 200, "seconds": found,
-        "medians": {name: median(each) for name, each in found.items()}, **describe_program(),
+        "medians": {name: median(each) for name, each in found.items()}, **describe_machine(),
     }  # fmt: skip
     OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(results["medians"]))

@@ -6,7 +6,6 @@
 import argparse
 import json
 import os
-import platform
 import statistics
 import tempfile
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from accelerate import cpu_offload
 
+from benchmarks.machine import describe_machine
 from benchmarks.timing import seconds_of
 from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
@@ -81,9 +81,8 @@ def main() -> None:
         sides = load_sides(asked.decoder, folder)
         batches = [measure(sides, shape=shape, rounds=asked.rounds) for shape in SHAPES]
     content = {
-        "batches": batches, "rounds": asked.rounds, "device": f"cpu, {torch.get_num_threads()} threads",
-        "machine": platform.machine(), "load": os.getloadavg()[0], "torch": torch.__version__,
-        "decoder": sides["whole"].description.to_dict(),
+        "batches": batches, "rounds": asked.rounds, "load": os.getloadavg()[0],
+        "decoder": sides["whole"].description.to_dict(), **describe_machine(),
     }  # fmt: skip
     asked.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

@@ -6,7 +6,6 @@ sides in turn. Writes benchmarks/results/cpu-precision.json.
 
 import argparse
 import json
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from benchmarks.extraction import POOLINGS, choose_sentences, make_batches
+from benchmarks.machine import describe_machine
 from benchmarks.timing import compare
 from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
@@ -21,7 +21,6 @@ from extract.wiring.capture import pool_batch
 from probes.cli.main import main as icecore
 from probes.runs.finished import read_finished
 from probes.runs.paired_tests import paired_tests
-from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "cpu-precision.json"
 Dtype = Literal["float32", "bfloat16"]
@@ -99,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results["heads"][task] = compare_heads(where)
     if asked.sentences:
         results["speed"] = compare_speed(asked.decoder, sentences=asked.sentences, repeats=asked.repeats)
-        results["device"] = f"cpu, {torch.get_num_threads()} threads"
-    results |= {"decoder": asked.decoder, "rows": asked.rows, "machine": platform.machine(), **describe_program()}
+    results |= {"decoder": asked.decoder, "rows": asked.rows, **describe_machine()}
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: results.get(key) for key in ("heads", "speed")}, indent=1))
 

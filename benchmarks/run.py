@@ -1,14 +1,12 @@
-"""Run every benchmark, print a table, write JSON: `make bench`, or `python -m benchmarks.run --help`."""
+"""Run every benchmark, print its table, write its JSON: `make bench`, or `python -m benchmarks.run --help`."""
 
 import argparse
 import json
-import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.agreement import describe_agreement
@@ -22,6 +20,7 @@ from benchmarks.extraction import (
     matmul_share,
 )
 from benchmarks.heads import compare_heads
+from benchmarks.machine import describe_machine
 from benchmarks.masks import compare_plans, compare_sweeps
 from benchmarks.memory import memory_growth
 from benchmarks.peers import compare_with_peers
@@ -36,12 +35,12 @@ from extract.decoders.loading import load_decoder, quiet_loading
 from extract.decoders.locate import locate_decoder
 from extract.decoders.spec import DecoderSpec
 from probes.logistic.options import SolverOptions
-from probes.runs.record import describe_program
 
 N_CHECKED = 96
 """Sentences of the section `checksums`."""
 QUICK, N_QUICK = ("extraction",), 128
 """Sections and sentences of `--quick`."""
+RESULTS = Path(__file__).parent / "results"
 Found = tuple[list[Comparison], dict[str, Any]]
 """Comparisons of a section, and its facts by name."""
 
@@ -127,7 +126,7 @@ def measure_peers(decoder: Decoder, asked: argparse.Namespace) -> Found:
     texts = list(dict.fromkeys(" ".join(text.split()) for text in choose_sentences(asked.sentences)[1]))
     place = Path(locate_decoder(asked.decoder, report=print).path)
     found, skipped = compare_with_peers(decoder, place, texts, repeats=asked.repeats)
-    return found, {"peers": skipped}
+    return found, {"peers": skipped, "n_sentences": len(texts)}
 
 
 SECTIONS: dict[str, Callable[[Decoder, argparse.Namespace], Found]] = {
@@ -146,33 +145,23 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], choices=SECTIONS, help="sections; all unless told otherwise")
     parser.add_argument("--sentences", type=int, default=N_SENTENCES, help="sentences of `extraction` and `peers`")
     parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK)} on {N_QUICK} sentences: two minutes")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, help="folder of the JSON, one file a section; runs/bench with --quick")
     asked = parser.parse_args()
     if asked.quick:
         asked.sentences = N_QUICK
     decoder = load_decoder(DecoderSpec(asked.decoder, dtype=asked.dtype), report=print)
-    comparisons: list[Comparison] = []
-    results: dict[str, Any] = {}
+    folder = asked.out or (Path("runs/bench") if asked.quick else RESULTS)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in asked.only or (QUICK if asked.quick else SECTIONS):
-        found, facts = SECTIONS[name](decoder, asked)
-        comparisons += found
-        results |= facts
-    device = (
-        torch.cuda.get_device_name() if decoder.device.type == "cuda" else f"cpu, {torch.get_num_threads()} threads"
-    )
-    results |= {
-        "device": device,
-        "machine": platform.machine(),
-        "decoder": decoder.description.to_dict(),
-        "repeats": asked.repeats,
-        "comparisons": [item.to_dict() for item in comparisons],
-        **describe_program(),
-    }
-    show(comparisons, results)
-    out = asked.out or Path(__file__).parent / "results" / f"{decoder.device.type}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {out.name}")
+        comparisons, facts = SECTIONS[name](decoder, asked)
+        results = {
+            **facts, **describe_machine(decoder.device), "decoder": decoder.description.to_dict(),
+            "repeats": asked.repeats, "comparisons": [item.to_dict() for item in comparisons],
+        }  # fmt: skip
+        show(comparisons, results)
+        out = folder / f"{decoder.device.type}-{name}.json"
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(f"written to {out.name}")
 
 
 def show(comparisons: list[Comparison], results: dict[str, Any]) -> None:

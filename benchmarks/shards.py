@@ -6,7 +6,6 @@ Run as `python -m benchmarks.shards`; its numbers go to results/cpu-shards.json.
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.machine import describe_machine
 from extract.decoders.layers import layer_names
 from extract.digest import digest_rows
 from extract.inputs.joined import digest_texts
@@ -34,7 +34,6 @@ from extract.store.manifest import Manifest, build_identity
 from extract.store.shards.cache import ShardedCache, describe_shard
 from extract.store.shards.index import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
-from probes.runs.record import describe_program
 
 WINDOW = 4096
 N_LAYERS = 30
@@ -228,8 +227,7 @@ def main() -> None:
         results["memory"] = measure_memory(asked.texts, computes=True)
     if asked.simulated:
         results["memory_simulated"] = measure_memory(asked.simulated, computes=False)
-    threads = torch.get_num_threads()
-    results |= {"device": f"cpu, {threads} threads", "machine": platform.machine(), **describe_program()}
+    results |= describe_machine()
     asked.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: results.get(key) for key in ("reading", "memory", "memory_simulated")}, indent=1))
 

@@ -9,7 +9,6 @@ once, after the decoder is loaded, so that start-up can be told from extraction.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.extraction import POOLINGS, choose_sentences
+from benchmarks.machine import describe_machine
 from extract.store.shards.cache import ShardedCache
-from probes.runs.record import describe_program
 
 OUT = Path(__file__).parent / "results" / "cpu-workers.json"
 BAR = ">= 1.6"
@@ -130,9 +129,9 @@ def main() -> None:
     source, texts = choose_sentences(asked.texts)
     result = {
         "texts": {"source": source, "n": len(texts), "window": asked.window}, "decoder": asked.decoder,
-        "poolings": list(POOLINGS), "device": "cpu, one thread a process", "machine": platform.machine(),
-        "cores": os.cpu_count(), "repeats": asked.repeats,
-        **compare_workers(arguments, asked.folder, repeats=asked.repeats), **describe_program(),
+        "poolings": list(POOLINGS), "repeats": asked.repeats,
+        **describe_machine(), "device": "cpu, one thread a process",
+        **compare_workers(arguments, asked.folder, repeats=asked.repeats),
     }  # fmt: skip
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for part in ("extraction", "whole"):

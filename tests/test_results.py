@@ -9,12 +9,13 @@ import pytest
 from matplotlib.axes import Axes
 
 from benchmarks.curves import RUNS, make_picture, read_results
+from benchmarks.speed_page import tables
+from benchmarks.training_free_page import filled
 from tests.pages import ROOT
 
 PAGES = ("docs/results.md", "README.md")
 PLAIN, CONVERTED = "causal", "nosink-bidirectional:10"
 SAMPLES = ("2003-ner", "2003-chunk", "2003-pos", "2000-chunk")
-PLAIN_LOOP = "extraction vs plain loop over AutoModelForCausalLM"
 
 
 def read_page(name: str) -> str:
@@ -156,9 +157,10 @@ def test_sets_of_layers_are_those_committed(task: str, run: str) -> None:
 
 
 def test_speed_is_that_of_the_benchmarks() -> None:
-    ratios = {row["name"]: row["ratio"] for row in read_results("cpu-extraction")["comparisons"]}
-    for page in PAGES:
-        assert f"1/{ratios[PLAIN_LOOP]:.1f} of the time of a plain loop over the language model" in _unwrapped(page)
+    for page, names in (("README.md", ("speed", "machine")), ("docs/results.md", ("all ratios", "facts"))):
+        for name in names:
+            assert f"<!-- table: {name} -->" in read_page(page)
+        assert filled(read_page(page), tables()) == read_page(page)
     assert f"{read_results('stsb-sweep')['cost']['ratio']:.2f} of the separate work" in _unwrapped("docs/results.md")
 
 
