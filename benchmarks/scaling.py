@@ -121,9 +121,30 @@ def precision_rows() -> Iterator[str]:
             )
 
 
+def compiled_rows() -> Iterator[str]:
+    """Write what compiled blocks save, and from how many texts on their start-up pays."""
+    yield "| blocks | time of plain ones / theirs | range | start-up | pays from |"
+    yield "|---|---|---|---|---|"
+    for way in read_results("cpu-compiled")["ways"]:
+        ratio, n_rows = way["comparison"], way["rows_to_pay"]
+        spread = f"{min(ratio['ratios']):.2f} to {max(ratio['ratios']):.2f}"
+        pays = "never" if n_rows is None else f"{float(f'{n_rows:.2g}'):,.0f} texts"
+        yield f"| {way['name']} | {ratio['ratio']:.2f} | {spread} | {way['start_up_seconds']:.0f} s | {pays} |"
+
+
+def cache_rows() -> Iterator[str]:
+    """Write the peak memory of training on caches that are larger."""
+    yield "| training | cache | its size | peak memory of the process |"
+    yield "|---|---|---|---|"
+    for fit in read_results("cpu-big-caches")["fits"]:
+        peak = written_bytes(fit["peak_bytes"]["after"])
+        yield f"| {fit['fit']} | {fit['cache']} | {written_bytes(fit['bytes'])} | {peak} |"
+
+
 def tables() -> dict[str, str]:
     """Make every table of the page by its name there."""
     made = {"sizes": rows(), "parts": part_rows(), "peers": peer_rows(), "precision": precision_rows()}
+    made |= {"compiled": compiled_rows(), "caches": cache_rows()}
     return {name: "\n".join(lines) for name, lines in made.items()}
 
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from textwrap import fill
 from typing import Any
 
 from benchmarks.curves import read_results
@@ -32,10 +33,13 @@ def ratio_row(each: dict[str, Any]) -> str:
 
 
 def ratio_rows(sections: Sequence[str]) -> Iterator[str]:
-    """Write every comparison of sections."""
+    """Write every comparison of sections, once where several have it."""
     yield from HEADER
-    for section in sections:
-        yield from map(ratio_row, read_results(f"cpu-{section}")["comparisons"])
+    found = [each for section in sections for each in read_results(f"cpu-{section}")["comparisons"]]
+    firsts: dict[str, dict[str, Any]] = {}
+    for each in found:
+        firsts.setdefault(each["name"], each)
+    yield from map(ratio_row, firsts.values())
 
 
 def main_rows() -> Iterator[str]:
@@ -68,10 +72,21 @@ def fact_rows() -> Iterator[str]:
     yield f"| logistic probes with an objective no higher than scikit-learn's | {counted} | all |"
 
 
-def machine_line(section: str = "extraction") -> str:
-    """Name the machine on which a section was measured."""
-    found = read_results(f"cpu-{section}")
-    return f"{found['processor']} ({found['products']['cpu']}), {found['device']}, {found['cores']} cores"
+def machine_line() -> str:
+    """Say what the ratios were measured on, and what the first one is on a processor of another kind."""
+    here, there = (read_results(name) for name in ("cpu-extraction", "cpu-extraction-zen4"))
+    shares = here["matmul_share"], there["matmul_share"]
+    rates = [
+        f"{share['matmul_gflops']:.0f} GFLOP/s through oneDNN and {share['pytorch_matmul_gflops']:.0f} through "
+        "PyTorch's library"
+        for share in shares
+    ]
+    return fill(
+        f"Two cores that reach {rates[0]}. This gap is most of the first ratio: on another processor "
+        f"({there['processor']}, {there['cores']} cores) that reaches {rates[1]}, it is "
+        f"{there['comparisons'][0]['ratio']:.2f}.",
+        width=128,
+    )
 
 
 def tables() -> dict[str, str]:
