@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from benchmarks.curves import RUNS, make_picture, read_results
 from benchmarks.speed_page import tables
-from benchmarks.training_free_page import ROOT, filled
+from benchmarks.training_free_page import filled
 from tests.pages import ROOT
 
 PAGES = ("docs/results.md", "README.md")
