@@ -93,7 +93,7 @@ _COMMANDS = (
         examples=("extract configs/demo.yaml", "extract configs/demo.yaml --extraction.layers -1",
                   "extract --texts reviews.csv --column body",
                   "extract --texts reviews.parquet --column body --shards caches/reviews",
-                  "extract --texts reviews.parquet --column body --shards caches/reviews --ray 8"),
+                  "extract --texts reviews.parquet --shards caches/reviews --ray 8"),
     ),
     Command(
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
