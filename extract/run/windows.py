@@ -129,7 +129,7 @@ class Ledger:
         """What is listed now."""
         try:
             with (self.folder / INDEX).open("rb") as file:
-                stamp = _stamp(os.fstat(file.fileno()))
+                stamp = stamp_of(os.fstat(file.fileno()))
                 if stamp != self._read[0]:
                     self._read = stamp, parse_index(file.read(), where=str(self.folder / INDEX))
         except FileNotFoundError:
@@ -171,7 +171,7 @@ class Ledger:
             draft.replace(self.folder / shard.file)
             index = index.with_shard(shard)
             index.write(self.folder)
-            self._read = _stamp((self.folder / INDEX).stat()), index  # thousands of shards take long to read back
+            self._read = stamp_of((self.folder / INDEX).stat()), index  # thousands of shards take long to read back
 
     def complete(self) -> ShardIndex:
         """Mark the shards as all there are; CacheIdentityError if the texts ended before their windows did."""
@@ -260,7 +260,7 @@ def abandon_empty(folder: Path) -> None:
             (folder / INDEX).unlink(missing_ok=True)
 
 
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
     """Return what changes when a file is replaced."""
     return (status.st_ino, status.st_mtime_ns, status.st_size)
 

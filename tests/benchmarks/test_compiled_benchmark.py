@@ -1,4 +1,4 @@
-"""Compiled blocks: what a way of compiling saves and takes, and what is said of one that fails or differs."""
+"""The benchmark of compiled blocks: time saved, start-up, and reports of failures and of changed results."""
 
 import json
 from pathlib import Path

@@ -20,7 +20,7 @@ from extract.run.progress import ExtractionProgress
 from extract.run.runner import warn_truncated
 from extract.run.shards import require_shardable
 from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
-from extract.run.windows import DRAFTS, PATIENCE, abandon_empty, listed_in
+from extract.run.windows import DRAFTS, PATIENCE, abandon_empty, listed_in, stamp_of
 from extract.store.disk import require_locks
 from extract.store.shards.cache import ShardedCache
 from extract.store.shards.index import INDEX
@@ -189,7 +189,7 @@ class ListedProgress:
             status = (self._folder / INDEX).stat()
         except FileNotFoundError:
             return self._seen
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        stamp = stamp_of(status)
         if stamp == self._stamp:
             return self._seen
         self._stamp, shards = stamp, listed_in(self._folder)

@@ -43,9 +43,12 @@ def ray() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shards that one process makes."""
+    folder, n_threads = tmp_path_factory.mktemp("alone"), torch.get_num_threads()
     torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("alone")
-    extract_shards(make_decoder(adds_bos=True), make_texts(N_TEXTS), folder=folder, spec=SPEC, window=WINDOW)
+    try:
+        extract_shards(make_decoder(adds_bos=True), make_texts(N_TEXTS), folder=folder, spec=SPEC, window=WINDOW)
+    finally:
+        torch.set_num_threads(n_threads)
     return folder
 
 
