@@ -121,7 +121,16 @@ def multiply_each(
     x: Float[Tensor, "L B D"], weights: Sequence[Tensor] | Float[Tensor, "L K D"]
 ) -> Float[Tensor, "L B K"]:
     """Compute `x[l] @ weights[l].T` one by one through oneDNN, without a gradient and only where `is_quick`."""
-    return torch.stack([quick_product(one.contiguous(), weight) for one, weight in zip(x, weights, strict=True)])
+    return _join([(one, weight, None) for one, weight in zip(x, weights, strict=True)])
+
+
+def _join(operands: Sequence[tuple[Tensor, Tensor, Tensor | None]]) -> Float[Tensor, "L B K"]:
+    """Compute a product per layer, each moved to its place while it is still in the processor's cache."""
+    (x, weight, _), *_ = operands
+    joined = x.new_empty(len(operands), x.shape[0], weight.shape[0])
+    for place, (one, weight, bias) in zip(joined, operands, strict=True):
+        place.copy_(quick_product(one.contiguous(), weight, bias))
+    return joined
 
 
 class _MultiplyLayers(torch.autograd.Function):
@@ -140,7 +149,7 @@ class _AffineLayers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.stack([quick_product(x[k], weight[k].t(), bias[k, 0]) for k in range(len(x))])
+        return _join([(x[k], weight[k].t(), bias[k, 0]) for k in range(len(x))])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:

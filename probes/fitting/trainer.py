@@ -16,6 +16,7 @@ from jaxtyping import Float32
 from lightning.fabric.utilities import disable_possible_user_warnings
 
 from extract.errors import HeadError
+from extract.poolings.pages import keep_blocks
 from probes.fitting.epochs import EpochOptions
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, ignore_epoch
 from probes.latents.pair_latents import PairLatents, SimilarityRows
@@ -122,6 +123,7 @@ def run_trainer(
     `seed` is that of torch's own generator meanwhile; `options` are further ones of `lightning.Trainer`.
     """
     kind, _, index = device.partition(":")
+    keep_blocks()  # every step makes the same intermediate results
     with torch.random.fork_rng(), quiet_lightning(), _interruptible():
         torch.manual_seed(seed)
         trainer = lightning.Trainer(
