@@ -1,1 +1,1 @@
-"""Fitting: the Lightning loop, the best epoch kept, protocols."""
+"""Fitting: the Lightning loop, the best epoch kept, long fits that go on after a kill, protocols."""

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+_ARRAYS = ("scores", "best_epochs", "is_done")
 EpochReport = Callable[[int, dict[str, float]], None]
 
 
@@ -60,9 +61,9 @@ class KeepBest(Callback):
         self.kept: list[Tensor] = []
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Begin with the initial weights."""
+        """Begin with the initial weights, unless an earlier process left better ones."""
         del trainer
-        self.kept = [tensor.detach().cpu().clone() for tensor, _ in self.parts(pl_module)]
+        self.kept = self.kept or [tensor.detach().cpu().clone() for tensor, _ in self.parts(pl_module)]
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Look at the epoch that has ended."""
@@ -80,6 +81,17 @@ class KeepBest(Callback):
         self.history.append(found.history)
         self.report(epoch, found.reported)
         trainer.should_stop = bool(self.is_done.all())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a fit needs to go on from here."""
+        arrays = {name: torch.from_numpy(getattr(self, name)) for name in _ARRAYS}
+        return {"kept": self.kept, "history": self.history, **arrays}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.kept, self.history = state_dict["kept"], state_dict["history"]
+        for name in _ARRAYS:
+            setattr(self, name, state_dict[name].numpy())
 
     @torch.no_grad()
     def restore(self, module: lightning.LightningModule) -> None:

@@ -14,6 +14,7 @@ from extract.errors import HeadError
 from probes.fitting.epochs import FitOptions
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, Part, ignore_epoch
 from probes.fitting.trainer import run_trainer
+from probes.fitting.unfinished import Unfinished
 from probes.latents.text_latents import TextLatents
 from probes.networks.autoencoder import LayerAutoencoder
 
@@ -45,7 +46,7 @@ def _look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any)
 
 def fit_layers(
     module: LayerAutoencoder, data: TextLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu",
-    report: EpochReport = ignore_epoch,
+    report: EpochReport = ignore_epoch, unfinished: Unfinished | None = None,
 ) -> LayerFit:  # fmt: skip
     """Fit all layers together, the epoch of each chosen on held-out texts.
 
@@ -56,6 +57,7 @@ def fit_layers(
         seed: Seed of dropout.
         device: `cpu` or a torch device.
         report: Called after every epoch with its number and its values.
+        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None.
 
     Raises:
         HeadError: A layer without an epoch of finite loss.
@@ -63,7 +65,9 @@ def fit_layers(
     started = time.monotonic()
     module.prepare(data.standardiser())
     keeper = KeepBest(module.n_layers, parts=_parts, look=_look, patience=options.patience, report=report)
-    run_trainer(module, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper])
+    run_trainer(
+        module, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, callbacks=[keeper]
+    )
     module.cpu()
     broken = [name for name, epoch in zip(data.channels.names, keeper.best_epochs, strict=True) if not epoch]
     if broken:
@@ -72,9 +76,10 @@ def fit_layers(
         )
     keeper.restore(module)
     module.eval()
+    seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     return LayerFit(
         tuple(keeper.best_epochs.tolist()), tuple((-keeper.scores).tolist()), _raw_losses(module, data),
-        tuple(keeper.history), time.monotonic() - started,
+        tuple(keeper.history), seconds,
     )  # fmt: skip
 
 

@@ -21,6 +21,8 @@ READABLE = (1, 2, 3, SCHEMA)
 digests of weights and record."""
 SEALED_FROM = 4
 WEIGHTS, RECORD = "model.safetensors", "head.json"
+UNFINISHED = "unfinished-{}.ckpt"
+"""State of a fit that has not ended, named after what decides the fit."""
 DECODER_KEYS = ("weight_digest", "tokenizer_digest", "dtype")
 """What latents must have in common, of the identity of their decoder."""
 
@@ -116,7 +118,10 @@ def fit_or_load(
     except IcecoreError:
         pass  # absent, cut short, of another version or another head: fitted again
     head, record = fit()
-    return save_fitted(folder, head, {**record, "fit_id": fit_id, "latents": describe_latents(cache)})
+    saved = save_fitted(folder, head, {**record, "fit_id": fit_id, "latents": describe_latents(cache)})
+    for state in folder.glob(f"*{UNFINISHED.format('*')}"):  # or the draft of one
+        remove_file(state)
+    return saved
 
 
 def describe_latents(cache: LatentCache) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 from lightning.fabric.utilities import disable_possible_user_warnings
+from lightning.pytorch.callbacks import Callback
 
 from extract.errors import HeadError
 from extract.poolings.pages import keep_blocks
 from probes.fitting.epochs import EpochOptions
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, ignore_epoch
+from probes.fitting.unfinished import Unfinished
 from probes.latents.pair_latents import PairLatents, SimilarityRows
 from probes.networks.pair_head import PairHead, collect_similarities
 
@@ -43,6 +45,7 @@ def fit_head(
     seed: int = 0,
     device: str = "cpu",
     report: EpochReport = ignore_epoch,
+    unfinished: Unfinished | None = None,
 ) -> FitResult:
     """Fit a head on the training split, choosing the epoch on the split that the data names for it: validation.
 
@@ -53,6 +56,7 @@ def fit_head(
         seed: Seed of initialisation-independent randomness (dropout); the caller seeds the initialisation.
         device: `cpu` or a torch device.
         report: Called after every epoch with its number and its values.
+        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None.
 
     Raises:
         HeadError: No epoch had a finite score on the selection split, or, where the last is kept, a finite loss.
@@ -74,7 +78,7 @@ def fit_head(
     every = min(options.every, options.max_epochs)
     keeper = _keep(metric, every=every, patience=options.patience if metric else options.max_epochs, report=report)
     run_trainer(
-        head, data, seed=seed, device=device, max_epochs=options.max_epochs, callbacks=[keeper],
+        head, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, callbacks=[keeper],
         check_val_every_n_epoch=every,
     )  # fmt: skip
     [best_epoch] = keeper.best_epochs.tolist()
@@ -85,7 +89,8 @@ def fit_head(
         )
     keeper.restore(head.cpu())
     head.eval()
-    return FitResult(seed, best_epoch, tuple(keeper.history), time.monotonic() - started)
+    seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
+    return FitResult(seed, best_epoch, tuple(keeper.history), seconds)
 
 
 def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> KeepBest:
@@ -116,11 +121,13 @@ def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.n
 
 
 def run_trainer(
-    module: lightning.LightningModule, data: lightning.LightningDataModule, *, seed: int, device: str, **options: Any
-) -> None:
+    module: lightning.LightningModule, data: lightning.LightningDataModule, *, seed: int, device: str,
+    callbacks: Sequence[Callback] = (), unfinished: Unfinished | None = None, **options: Any,
+) -> None:  # fmt: skip
     """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
 
-    `seed` is that of torch's own generator meanwhile; `options` are further ones of `lightning.Trainer`.
+    `seed` is that of torch's own generator meanwhile, `unfinished` keeps the state of the fit, `options` are more of
+    `lightning.Trainer`.
     """
     kind, _, index = device.partition(":")
     keep_blocks()  # every step makes the same intermediate results
@@ -129,9 +136,10 @@ def run_trainer(
         trainer = lightning.Trainer(
             accelerator={"cuda": "gpu"}.get(kind, kind), devices=[int(index)] if index else 1, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0, **options,
+            num_sanity_val_steps=0, callbacks=[*callbacks, *([unfinished] if unfinished else [])],
+            plugins=[unfinished.files] if unfinished else None, **options,
         )  # fmt: skip
-        trainer.fit(module.train(), datamodule=data)
+        trainer.fit(module.train(), datamodule=data, ckpt_path=unfinished.find() if unfinished else None)
     module.trainer = data.trainer = None  # a trainer holds on to its loaders, and with them to their buffers
 
 

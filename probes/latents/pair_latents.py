@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import lightning
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +12,7 @@ from extract.errors import HeadError, TaskError
 from extract.store.cache import LatentCache
 from probes.latents.channels import Channels, channels_of
 from probes.latents.standardise import Standardiser, fit_standardiser
-from probes.latents.text_latents import GatheredRows, in_order, shuffled
+from probes.latents.text_latents import GatheredRows, Shuffling, in_order
 from probes.tasks import PairTask
 
 
@@ -66,7 +65,7 @@ class SimilarityRows(GatheredRows[SimilarityBatch]):
         return SimilarityBatch(self.similarities[:, index], self.gold[index])
 
 
-class PairLatents(lightning.LightningDataModule):
+class PairLatents(Shuffling):
     """Pairs of a task with their latents.
 
     Args:
@@ -125,7 +124,7 @@ class PairLatents(lightning.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Training pairs, shuffled by the seed."""
         rows = self.fixed.get("train", self.split("train"))
-        return shuffled(rows, batch_size=self.batch_size, seed=self.seed)
+        return self.shuffled(rows)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Pairs of the split that epochs are chosen on."""

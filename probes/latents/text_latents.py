@@ -36,16 +36,40 @@ def as_is(batch: Any) -> Any:
     return batch
 
 
-def shuffled(rows: Dataset[Any], *, batch_size: int, seed: int) -> DataLoader[Any]:
-    """Load rows in an order of the seed's; a last batch that is smaller is dropped."""
-    generator = torch.Generator().manual_seed(seed)
-    return DataLoader(rows, batch_size=batch_size, shuffle=True, drop_last=True, collate_fn=as_is, generator=generator)
-
-
 def in_order(rows: Dataset[Any]) -> DataLoader[Any]:
     """Load rows in their order."""
     # With a generator of its own a loader draws nothing from the global one.
     return DataLoader(rows, batch_size=EVALUATION_ROWS, collate_fn=as_is, generator=torch.Generator())
+
+
+class Shuffling(lightning.LightningDataModule):
+    """A data module whose training rows come in an order of the seed's; Lightning keeps it with the state of a fit."""
+
+    batch_size: int
+    seed: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator()
+        self._next: Tensor | None = None
+
+    def shuffled(self, rows: Dataset[Any]) -> DataLoader[Any]:
+        """Load rows in another order every epoch; a last batch that is smaller is dropped."""
+        self._generator = torch.Generator().manual_seed(self.seed)
+        if self._next is not None:
+            self._generator.set_state(self._next)
+            self._next = None
+        return DataLoader(
+            rows, batch_size=self.batch_size, shuffle=True, drop_last=True, collate_fn=as_is, generator=self._generator
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return where the order of the next epoch begins."""
+        return {"order": self._generator.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Let the next loader go on from what `state_dict` gave."""
+        self._next = state_dict["order"]
 
 
 class TextRows(GatheredRows[Tensor]):
@@ -63,7 +87,7 @@ class TextRows(GatheredRows[Tensor]):
         return self.channels.gather(self.cache, self.rows[torch.as_tensor(indices)])
 
 
-class TextLatents(lightning.LightningDataModule):
+class TextLatents(Shuffling):
     """Every text of a cache, a part of them held out.
 
     Args:
@@ -106,7 +130,7 @@ class TextLatents(lightning.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Training texts, shuffled by the seed."""
-        return shuffled(self.train_rows, batch_size=self.batch_size, seed=self.seed)
+        return self.shuffled(self.train_rows)
 
     def val_dataloader(self) -> DataLoader[Any]:
         """Held-out texts."""

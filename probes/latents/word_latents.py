@@ -66,6 +66,8 @@ class WordLatents(lightning.LightningDataModule):
         self._planned: dict[str, list[Chunk]] = {}
         self.epoch_steps = 1
         """Fewest steps of an epoch of training: a small split is gone over several times."""
+        self._training: Shuffled | None = None
+        self._n_begun = 0
         self.prepare: Prepare | None = None
         """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
         if not self.split("train").has_latent.any():
@@ -118,11 +120,21 @@ class WordLatents(lightning.LightningDataModule):
 
     def train_dataloader(self) -> Shuffled:
         """Training sentences, shuffled by the seed."""
-        return Shuffled(
+        self._training = Shuffled(
             WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").positions,
             labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
             buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
         )  # fmt: skip
+        self._training.n_begun, self._n_begun = self._n_begun, 0
+        return self._training
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how many orders training sentences have had; Lightning keeps it with the state of a fit."""
+        return {"passes": self._training.n_begun if self._training else 0}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Let the next training loader go on from what `state_dict` gave."""
+        self._n_begun = state_dict["passes"]
 
     def _chunks(self, split: str) -> list[Chunk]:
         if split not in self._planned:

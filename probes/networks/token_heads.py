@@ -94,6 +94,7 @@ class TokenHead(lightning.LightningModule, ABC):
         self.register_buffer("scale", torch.ones(n_layers, width))
         self.register_buffer("class_weights", torch.ones(n_classes))
         self._noise = np.random.default_rng([seed, 1])
+        self._noise_before: Any = None
 
     @abstractmethod
     def logits(self, prepared: Float[Tensor, "L W D"]) -> Float[Tensor, "P W K"]:
@@ -138,8 +139,18 @@ class TokenHead(lightning.LightningModule, ABC):
         return entropies.view(len(logits), -1).sum(1) / self.class_weights[labels].sum()
 
     def on_fit_start(self) -> None:
-        """Restart the dropout masks of the seed."""
+        """Restart the dropout masks of the seed, or go on with those of the state that was loaded."""
         self._noise = np.random.default_rng([self.seed, 1])
+        if self._noise_before is not None:
+            self._noise.bit_generator.state, self._noise_before = self._noise_before, None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep where the dropout masks are."""
+        checkpoint["noise"] = self._noise.bit_generator.state
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Let the next fit go on from there."""
+        self._noise_before = checkpoint["noise"]
 
     def training_step(self, batch: WordBatch, _: int) -> Tensor:
         """Compute the sum of the probes' losses: none of them moves the weights of another."""

@@ -11,6 +11,7 @@ from extract.errors import HeadError
 from probes.fitting.epochs import EpochOptions
 from probes.fitting.saved import SavedHead, fit_or_load
 from probes.fitting.trainer import FitResult, fit_head, predict_pairs
+from probes.fitting.unfinished import Unfinished
 from probes.heads.options import HeadOptions
 from probes.heads.pairs.pretraining import require_same_encoders
 from probes.heads.setting import Setting, Watch
@@ -98,8 +99,8 @@ class SeedFit:
             head.adopt(self.encoders.head.encoder, self.encoders.head.standardiser, picks=picks)
         return head
 
-    def fit(self, watch: Watch) -> tuple[PairHead, dict[str, Any]]:
-        """Fit it, and give it with its record."""
+    def fit(self, watch: Watch, unfinished: Unfinished) -> tuple[PairHead, dict[str, Any]]:
+        """Fit it, or go on where a killed fit stopped, and give it with its record."""
         head = self.build()
         if self.setting.anchor_identical and head.identical_similarity() is None:  # refused before anything is fitted
             raise HeadError(
@@ -107,8 +108,9 @@ class SeedFit:
                 "with itself; set it to false, or pair_features to 0."
             )
         result = fit_head(
-            head, self.data, options=self.options, seed=self.seed, device=self.setting.device, report=watch(self.seed)
-        )
+            head, self.data, options=self.options, seed=self.seed, device=self.setting.device, report=watch(self.seed),
+            unfinished=unfinished,
+        )  # fmt: skip
         return head, self.describe(head, result)
 
     def describe(self, head: PairHead, result: FitResult) -> dict[str, Any]:
@@ -150,9 +152,10 @@ def fit_seed(
     )  # fmt: skip
     fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
     folder = setting.folder / resolved.name / f"seed_{seed}"
+    fit_id = fit.identify()
     saved = fit_or_load(
-        folder, fit.identify(), lambda: fit.fit(watch), lambda record: network(**record["arguments"]),
-        cache=setting.cache,
+        folder, fit_id, lambda: fit.fit(watch, Unfinished(folder, fit_id)),
+        lambda record: network(**record["arguments"]), cache=setting.cache,
     )  # fmt: skip
     predictions = {split: predict_pairs(saved.head, data, split) for split in task.splits}
     return FittedHead(saved.head, saved.record, data, predictions)

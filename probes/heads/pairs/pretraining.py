@@ -16,6 +16,7 @@ from probes.fitting.epochs import FitOptions
 from probes.fitting.keep_best import EpochReport, ignore_epoch
 from probes.fitting.layer_fit import fit_layers
 from probes.fitting.saved import SavedHead, fit_or_load
+from probes.fitting.unfinished import Unfinished
 from probes.heads.options import resolve_sources, try_building
 from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
 from probes.latents.text_latents import TextLatents
@@ -82,7 +83,10 @@ def obtain_autoencoder(
         with torch.random.fork_rng():
             torch.manual_seed(what.seed)
             module = LayerAutoencoder(len(names), what.cache.width_of(data.channels.layers), **arguments)
-        found = fit_layers(module, data, options=options, seed=what.seed, device=what.device, report=report)
+        found = fit_layers(
+            module, data, options=options, seed=what.seed, device=what.device, report=report,
+            unfinished=Unfinished(folder, fit_id),
+        )  # fmt: skip
         return module, {
             "name": AUTOENCODER,
             "pooling": pooling,

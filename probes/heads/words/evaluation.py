@@ -10,6 +10,7 @@ from jaxtyping import Int
 from extract.errors import TaskError
 from probes.fitting.protocols import MAGNET
 from probes.fitting.saved import SavedHead, fit_or_load
+from probes.fitting.unfinished import Unfinished
 from probes.heads.entries import Purpose
 from probes.heads.options import HeadOptions
 from probes.heads.result import HeadResult
@@ -164,6 +165,7 @@ def _fit_seed(
 ) -> SavedHead[TokenHead]:  # fmt: skip
     """Fit a head with one seed, or load it."""
     name, options = resolved.name, token_options(resolved)
+    folder = setting.folder / name / f"seed_{seed}"
     fit_id = setting.identify(
         name, asdict(options), data.channels.pooling, list(data.layers), seed, more=[setting.device]
     )
@@ -171,7 +173,9 @@ def _fit_seed(
     def fitted() -> tuple[TokenHead, dict[str, Any]]:
         sizes = len(data.layers), data.cache.width_of(data.channels.layers), len(data.classes)
         head = network(*sizes, seed=seed, **options.head_arguments())
-        found = (fit or fit_token_head)(head, data, options, device=setting.device, report=watch(seed))
+        found = (fit or fit_token_head)(
+            head, data, options, device=setting.device, report=watch(seed), unfinished=Unfinished(folder, fit_id)
+        )
         return head, {
             "name": name,
             "classes": list(data.classes),
@@ -187,7 +191,6 @@ def _fit_seed(
             "seconds": round(found.seconds, 3),
         }
 
-    folder = setting.folder / name / f"seed_{seed}"
     return fit_or_load(folder, fit_id, fitted, lambda record: network(**record["arguments"]), cache=setting.cache)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from extract.errors import HeadError
 from probes.fitting.keep_best import EpochReport, KeepBest, Look, Part, ignore_epoch
 from probes.fitting.trainer import run_trainer
+from probes.fitting.unfinished import Unfinished
 from probes.heads.words.judging import Judge, judge_of
 from probes.heads.words.offsets import ChosenOffsets, choose_offsets
 from probes.heads.words.options import ReadingOptions, TokenOptions
@@ -82,10 +83,18 @@ class _Tell(Callback):
         self.history.append({"train_loss": float(trainer.callback_metrics["train_loss"])})
         self.report(len(self.history), dict(self.history[-1]))
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a fit needs to go on from here."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.history = state_dict["history"]
+
 
 def fit_token_head(
     head: TokenHead, data: WordLatents, options: TokenOptions, *, device: str = "cpu",
-    report: EpochReport = ignore_epoch,
+    report: EpochReport = ignore_epoch, unfinished: Unfinished | None = None,
 ) -> TokenFit:  # fmt: skip
     """Fit a head on the training split; what is chosen is chosen on validation.
 
@@ -96,6 +105,8 @@ def fit_token_head(
         options: How it is fitted.
         device: `cpu` or a torch device.
         report: Called after every epoch with its number and its values.
+        unfinished: Where the state of the fit is kept while it runs, and what a killed one left; none is kept if None,
+            nor where `options` count steps.
 
     Raises:
         HeadError: Weights that are not finite, or, where the best epoch is kept, were not after any epoch.
@@ -111,12 +122,17 @@ def fit_token_head(
         head.begin_at(class_prior(data, head.class_weights))
     data.seed, data.batch_size, data.prepare = head.seed, options.batch_size, head.preparation()
     data.epoch_steps = options.epoch_steps
+    if options.steps:  # Lightning ends an epoch of them without a batch when it is taken up; they are few
+        unfinished = None
     is_chosen = options.keep == "best"
     is_judged = is_chosen or "validation" in data.rows
     judge = judge_of(data, "validation", **options.judging()) if is_judged else None
     keeper = _keep_best(head, data, judge, options, report) if is_chosen and judge else _Tell(report)
     length = {"max_steps": options.steps, "max_epochs": -1} if options.steps else {"max_epochs": options.max_epochs}
-    run_trainer(head, data, seed=head.seed, device=device, callbacks=[keeper], limit_val_batches=0, **length)
+    run_trainer(
+        head, data, seed=head.seed, device=device, callbacks=[keeper], unfinished=unfinished, limit_val_batches=0,
+        **length,
+    )  # fmt: skip
     head.cpu().eval()
     if isinstance(keeper, KeepBest):
         keeper.restore(head)
@@ -133,7 +149,7 @@ def fit_token_head(
     if options.offset == "validation" and judge is not None and judge.metric == "span-f1" and OUTSIDE in data.classes:
         offsets, scores = move_outside(head, data, judge)
     decoded = score_decodings(head, data, judge, options, plain=scores) if judge else {}
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     return TokenFit(
         head.seed, tuple(epochs), tuple(scores.tolist()), tuple(keeper.history), seconds, tuple(offsets.tolist()),
         decoded,

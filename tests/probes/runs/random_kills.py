@@ -24,6 +24,7 @@ from extract.errors import CacheError, HeadError
 from extract.store.cache import LatentCache
 from probes.cli import main
 from probes.cli.commands import configured, sweep
+from probes.fitting import unfinished
 from probes.runs.finished import read_finished
 from tests.extract.tiny_decoders import read_arrays, save_decoder
 from tests.probes.finished_run import write_config
@@ -35,7 +36,8 @@ MOST_KILLS_IN_A_FOLDER = 25
 
 
 def work(arguments: list[str]) -> None:
-    """Run a command in a process of its own, and say so by the exit code."""
+    """Run a command that keeps its fits after every epoch in a process of its own, and say so by the exit code."""
+    unfinished.PAUSE_SECONDS, unfinished.LARGEST_SHARE = 0.0, float("inf")
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     raise SystemExit(main.main(arguments))
 
