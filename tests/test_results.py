@@ -15,6 +15,7 @@ from tests.pages import ROOT
 
 PAGES = ("docs/results.md", "README.md")
 PLAIN, CONVERTED = "causal", "nosink-bidirectional:10"
+RUNGS = ("cosine-mlp", "siamese", "autoencoder", "log-variance")
 SAMPLES = ("2003-ner", "2003-chunk", "2003-pos", "2000-chunk")
 
 
@@ -57,10 +58,11 @@ def pair_cells() -> Iterator[str]:
             validation, test = scores(result, "pearson")
             spearman = shown(result["summary"]["test"]["spearman"])
             yield f"| {shown(validation)} | {shown(test)} | {interval(test)} | {spearman} |"
-    for name in ("cosine-mlp", "cosine-mlp-standardised", "siamese", "autoencoder", "log-variance"):
-        result = list(read_results(f"ladder-{name}")["heads"].values())[-1]
+    rungs = [f"{whose}-{name}" for whose in ("freeze", "ladder") for name in RUNGS]
+    for name in [*rungs, "ladder-cosine-mlp-standardised"]:
+        result = list(read_results(name)["heads"].values())[-1]
         validation, test = scores(result, "pearson")
-        label = "validation " if name == "cosine-mlp" else ""
+        label = "validation " if name.endswith("cosine-mlp") else ""
         yield f"| {shown(test)} ({label}{shown(validation)}) |"
 
 
@@ -88,6 +90,19 @@ def word_cells() -> Iterator[str]:
             yield f"| {place(result)}, {shown(validation)}, {one} ({interval(test)}) |"
 
 
+def rung_rows() -> Iterator[str]:
+    """Give the ends of the rows of the README's table of FREEZE's rungs: as released, and icecore's own."""
+    for name in RUNGS:
+        cells = []
+        for whose in ("freeze", "ladder"):
+            found = read_results(f"{whose}-{name}")
+            result = list(found["heads"].values())[-1]
+            assert found["protocol"] == ("freeze-released" if whose == "freeze" else "icecore")
+            assert result["is_optimistic"] is (whose == "freeze" and name != "cosine-mlp")
+            cells.append(shown(scores(result, "pearson")[1]))
+        yield f"| {' | '.join(cells)} |"
+
+
 def glance_cells() -> Iterator[str]:
     """Give the rows of the README's table."""
     pairs = [read_results(name)["heads"] for name in ("stsb-siamese", "stsb-nosink")]
@@ -113,7 +128,16 @@ def test_tables_show_committed_results(cells: Any) -> None:
 def test_the_readme_shows_committed_results() -> None:
     page, found = read_page("README.md"), list(glance_cells())
     assert len(found) == 6
-    assert [row for row in found if row not in page] == []
+    assert [row for row in [*found, *rung_rows()] if row not in page] == []
+
+
+def test_the_autoencoders_of_freeze_are_those_committed() -> None:
+    page = _unwrapped("docs/results.md")
+    for name in ("autoencoder", "log-variance"):
+        found = read_results(f"freeze-{name}")["pretraining"]["autoencoders"]["last"]
+        losses = [step["held_out_loss"] for step in found["history"]]
+        assert f"ended after {len(losses)} of at most 250 epochs, {found['seconds'] / 60:.0f} minutes" in page
+        assert f"was {losses[-1]:.2f} then ({losses[0]:.1f} after the first epoch, {losses[50]:.2f} after the" in page
 
 
 def test_few_rows_of_banking77_are_those_committed() -> None:

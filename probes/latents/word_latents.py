@@ -1,5 +1,6 @@
 """The Lightning data module that streams word latents out of a cache."""
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,7 +67,7 @@ class WordLatents(lightning.LightningDataModule):
         self._planned: dict[str, list[Chunk]] = {}
         self.epoch_steps = 1
         """Fewest steps of an epoch of training: a small split is gone over several times."""
-        self._training: Shuffled | None = None
+        self._training: weakref.ref[Shuffled] | None = None  # not held: it has its buffers
         self._n_begun = 0
         self.prepare: Prepare | None = None
         """What is done to the latents that Lightning's training loop reads; set by the head that is fitted."""
@@ -120,17 +121,19 @@ class WordLatents(lightning.LightningDataModule):
 
     def train_dataloader(self) -> Shuffled:
         """Training sentences, shuffled by the seed."""
-        self._training = Shuffled(
+        loader = Shuffled(
             WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").positions,
             labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
             buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
         )  # fmt: skip
-        self._training.n_begun, self._n_begun = self._n_begun, 0
-        return self._training
+        loader.n_begun, self._n_begun = self._n_begun, 0
+        self._training = weakref.ref(loader)
+        return loader
 
     def state_dict(self) -> dict[str, int]:
         """Return how many orders training sentences have had; Lightning keeps it with the state of a fit."""
-        return {"passes": self._training.n_begun if self._training else 0}
+        loader = self._training() if self._training else None
+        return {"passes": loader.n_begun if loader else 0}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         """Let the next training loader go on from what `state_dict` gave."""

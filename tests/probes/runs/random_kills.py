@@ -97,6 +97,8 @@ def stage_of(folder: Path) -> str:
         return "extraction"
     scores = list((folder / "runs").rglob("scores.json"))
     if not scores:
+        if list(folder.rglob("unfinished-*")):
+            return "fits, within one"
         return "saving" if list((folder / "runs").rglob(".new-*")) else "fits"
     if any(path.parent.name == "tiny" for path in scores):
         try:
