@@ -29,8 +29,6 @@ from tests.import_graph import (
 )
 
 HEAVY = ("torch", "transformers", "lightning", "datasets", "jinja2", "matplotlib")
-MOST_FILES_IN_A_FOLDER = 14
-MOST_FILES_AT_A_ROOT = 5
 VAGUE_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 
 SOURCE_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".json", ".ipynb"}
@@ -221,30 +219,6 @@ def test_the_drawing_follows_the_code(tmp_path: Path) -> None:
     ]
     arrows = [line.strip() for line in drawn.splitlines() if "-->" in line]
     assert arrows == ["extract.run --> extract.masks", "probes.cli --> extract.run"]
-
-
-def overfull_folders(root: Path, packages: tuple[str, ...]) -> list[str]:
-    """List the folders that hold more modules than a reader can survey, `__init__` not counted."""
-    offences = []
-    for package in packages:
-        for folder in sorted({path.parent for path in (root / package).rglob("*.py")}):
-            n_files = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
-            if n_files > (MOST_FILES_AT_A_ROOT if folder == root / package else MOST_FILES_IN_A_FOLDER):
-                offences.append(f"{folder.relative_to(root)}: {n_files} files")
-    return offences
-
-
-def test_folders_are_small() -> None:
-    assert not overfull_folders(ROOT, PACKAGES)
-
-
-def test_a_large_folder_would_be_found(tmp_path: Path) -> None:
-    small = {f"extract.masks.m{i}": "" for i in range(14)} | {f"extract.r{i}": "" for i in range(5)}
-    write_modules(tmp_path, {"extract": "", "extract.masks": "", **small})
-    assert not overfull_folders(tmp_path, ("extract",))
-    (tmp_path / "extract" / "masks" / "one_more.py").touch()
-    (tmp_path / "extract" / "one_more.py").touch()
-    assert overfull_folders(tmp_path, ("extract",)) == ["extract: 6 files", "extract/masks: 15 files"]
 
 
 def type_checked_homes(package: str) -> dict[str, str]:

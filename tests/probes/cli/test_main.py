@@ -217,18 +217,23 @@ def test_ctrl_c_ends_with_130_and_a_sentence(
 def test_a_signal_ends_a_command_with_130_and_a_sentence(
     number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = signal.getsignal(number)
     monkeypatch.setattr(configured, "run", lambda *_, **__: signal.raise_signal(number))
-    assert main(["run", "--name", "x"]) == 130
-    assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
-    assert signal.getsignal(number) is before
+    # A suite that a shell started in the background inherits SIGINT ignored.
+    inherited = signal.signal(number, signal.default_int_handler)
+    try:
+        assert main(["run", "--name", "x"]) == 130
+        assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, inherited)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_imports_shows_no_traceback(number: signal.Signals) -> None:
     code = (
-        "import importlib, os, sys\n"
+        "import importlib, os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started us in the background
         "from probes.cli import main\n"
         f"main.import_module = lambda name: os.kill(os.getpid(), {int(number)})\n"
         "sys.exit(main.main(['run']))\n"

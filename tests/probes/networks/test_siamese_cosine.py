@@ -216,15 +216,22 @@ def test_similarities_are_fixed_for_frozen_cosines_only(autoencoders: Encoders) 
 def test_similarities_computed_once_train_as_those_of_every_epoch(
     data: PairLatents, autoencoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Cosines differ in their last bit between the two ways, so plain gradient steps, which keep a difference small.
+
+    Adam's first steps follow the sign of a gradient, however small: they make 1e-3 of 1e-7 on some processors.
+    """
+    monkeypatch.setattr(SiameseCosine, "configure_optimizers", lambda head: torch.optim.SGD(head.parameters(), lr=3.0))
     predictions, histories = [], []
     for is_fixed in (True, False):
         if not is_fixed:
             monkeypatch.setattr(SiameseCosine, "has_fixed_similarities", False)
-        head = build_as_fitted(autoencoders, start="frozen", learning_rate=3e-3)
+        head = build_as_fitted(autoencoders, start="frozen")
+        before = predict_pairs(head, data, "test")
         result = fit_head(head, data, options=EpochOptions(batch_size=40, max_epochs=3))
         assert set(data.fixed) == ({"train", "validation"} if is_fixed else set())
         predictions.append(predict_pairs(head, data, "test"))
         histories.append([step["train_loss"] for step in result.history])
+        assert np.abs(predictions[-1] - before).max() > 3e-3
     np.testing.assert_allclose(predictions[0], predictions[1], atol=1e-5)
     assert histories[0] == pytest.approx(histories[1], rel=1e-4)
 
@@ -274,13 +281,15 @@ def test_a_kept_head_is_found_again_unless_its_autoencoders_changed(
 
 @pytest.mark.parametrize("extra", [{}, FEATURES], ids=["cosines", "pair features"])
 @pytest.mark.parametrize("codes", [4, CODES], ids=["one width", "several"])
-def test_it_is_symmetric_to_the_last_bit(codes: Any, extra: dict[str, Any]) -> None:
+def test_it_is_symmetric(codes: Any, extra: dict[str, Any]) -> None:
+    """In exact arithmetic; a row's place in a product decides which kernel sums it, hence a tolerance of float32."""
     torch.manual_seed(0)
     head = SiameseCosine(L, WIDTH, bottleneck=codes, hidden=8, **extra).eval()
     a, b = draw()
     with torch.no_grad():
-        assert torch.equal(head.similarities(a, b), head.similarities(b, a))
-        assert torch.equal(head(a, b), head(b, a))
+        torch.testing.assert_close(head.similarities(a, b), head.similarities(b, a), rtol=0, atol=2e-6)
+        torch.testing.assert_close(head(a, b), head(b, a), rtol=0, atol=2e-6)
+        assert not torch.allclose(head(a, b), head(a, b.flip(1)), rtol=0, atol=1e-4)  # the texts do matter
 
 
 @pytest.mark.parametrize("codes", [4, CODES], ids=["one width", "several"])
