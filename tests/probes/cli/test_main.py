@@ -233,7 +233,7 @@ def test_a_signal_ends_a_command_with_130_and_a_sentence(
 def test_a_signal_during_imports_shows_no_traceback(number: signal.Signals) -> None:
     code = (
         "import importlib, os, signal, sys\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started us in the background
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored below a shell's background job
         "from probes.cli import main\n"
         f"main.import_module = lambda name: os.kill(os.getpid(), {int(number)})\n"
         "sys.exit(main.main(['run']))\n"
