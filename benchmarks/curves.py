@@ -27,7 +27,8 @@ def draw_curves(figure: Figure) -> None:
         results = read_results(name)
         head = results["heads"]["layer-cosine"]
         scores = [100 * score for score in head["curves"]["validation"]["pearson"][CURVE]]
-        style.draw_line(axes, range(len(scores)), scores, colour=colour, label=results["cache"]["plan"])
+        label = results["cache"]["plan"] + " with BOS" * (results["cache"]["template"]["bos"] == "force")
+        style.draw_line(axes, range(len(scores)), scores, colour=colour, label=label)
         best = scores.index(max(scores))
         axes.plot(best, scores[best], "o", color=colour, markerfacecolor="none", markersize=8)
     style.mark_layers(axes, head["layers"])
@@ -39,9 +40,10 @@ def make_picture() -> Figure:
     results = read_results("stsb-siamese")
     note = (
         f"cosine of mean-pooled, standardised latents; {results['task']['n_pairs']['validation']:,} pairs; "
-        f"{results['decoder']['name']}; blue with a BOS token in front; ring: best layer"
+        f"{results['decoder']['name']}; ring: best layer"
     )
-    return style.make_figure(draw_curves, title="What each layer knows of STS-B, untrained", note=note)
+    title = "What each layer knows of STS-B, untrained: two changes at once, a BOS token and the masks"
+    return style.make_figure(draw_curves, title=title, note=note)
 
 
 if __name__ == "__main__":

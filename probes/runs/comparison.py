@@ -1,11 +1,18 @@
 """Runs beside each other: their results in one table, their layers on one scale, and paired differences."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from extract.errors import HeadError, printable
+import yaml
+
+from extract.decoders.layers import layer_names, split_tap
+from extract.errors import HeadError, UnknownNameError, first_line, printable
+from extract.files import read_file
+from extract.masks.plan import parse_plan
+from extract.store.manifest import differences as unequal_fields
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
@@ -14,6 +21,7 @@ from probes.report.blocks import Block, Table, markdown
 from probes.report.predictions import PREDICTIONS
 from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
 from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
+from probes.runs.record import CONFIG
 from probes.runs.results import COLUMNS, result_rows
 
 if TYPE_CHECKING:
@@ -25,6 +33,10 @@ if TYPE_CHECKING:
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 LEVEL = 0.05
 """A corrected p-value below it is a finding."""
+FEW_UNITS = 30
+"""With fewer rows (or sentences, groups ...) than this, no difference is called one."""
+UNRELATED = ("name", "caches", "runs", "figures", "loggers")
+"""Settings that say where a run is and how it looks, not what it computes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +49,8 @@ class Comparison:
         metric: What they are scored by.
         differences: What each further run has over the first, with a paired interval.
         p_values: Of the differences, by the same resamples, corrected by Holm for their number.
+        settings: For each further run, every setting that differs from the first run's: its dotted name to the value
+            of the first run and that of the run.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -44,6 +58,7 @@ class Comparison:
     metric: str
     differences: tuple[Difference, ...]
     p_values: tuple[float, ...]
+    settings: tuple[Mapping[str, tuple[Any, Any]], ...]
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -103,10 +118,20 @@ class Comparison:
         return f"<comparison of {len(self.runs)} runs by {self.metric} on {self.split}: {'; '.join(self.verdicts())}>"
 
     def verdicts(self) -> list[str]:
-        """Say of every further run whether it can be told from the first, in a sentence; of several by Holm's p."""
-        first, gains = self.runs[0].label, zip(self.runs[1:], self.differences, self.p_values, strict=True)
+        """Say of every further run whether it differs from the first, in a sentence; of several by Holm's p.
+
+        Where both read the same latents there is nothing to test, and the sentence says so.
+        """
+        first, gains = self.runs[0], zip(self.runs[1:], self.differences, self.p_values, self.settings, strict=True)
         n_tests = len(self.differences)
-        return [_verdict(run.label, first, gain, self.metric, p_value, n_tests) for run, gain, p_value in gains]
+        return [
+            _same_latents(first, run, settings) or _verdict(run.label, first.label, gain, self.metric, p_value, n_tests)
+            for run, gain, p_value, settings in gains
+        ]
+
+    def notes(self) -> list[str]:
+        """Say for every further run which settings differ from the first run's, with a warning for more than one."""
+        return [_note(run.label, settings) for run, settings in zip(self.runs[1:], self.settings, strict=True)]
 
     def to_screen(self) -> "ScreenTable":
         """Lay the comparison out for a terminal of 80 characters."""
@@ -140,7 +165,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Write the comparison as Markdown: verdicts, the results, and the differences."""
-        return markdown([" ".join(f"{sentence}." for sentence in self.verdicts()), *self.blocks()])
+        return markdown([" ".join(f"{sentence}." for sentence in self.verdicts()), *self.notes(), *self.blocks()])
 
     def blocks(self) -> tuple[Block, ...]:
         """Give the results and the differences, as a report holds them."""
@@ -192,7 +217,91 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     p_values = correct_p_values([
         bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)
     ])  # fmt: skip
-    return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()))
+    settings = tuple(_settings_that_differ(found[0], run) for run in found[1:])
+    return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
+
+
+def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tuple[Any, Any]]:
+    """List the settings in which the config.yaml of two runs differ; of heads, those of the compared ones."""
+    unequal = dict(unequal_fields(_settings(first), _settings(run)))
+    if first.result.name != run.result.name:
+        unequal["head"] = (first.result.name, run.result.name)
+    return unequal
+
+
+def _settings(run: ComparedRun) -> dict[str, Any]:
+    path = run.folder / CONFIG
+    try:
+        values = yaml.safe_load(read_file(path))
+        kept = {key: value for key, value in values.items() if key not in UNRELATED}
+        heads = kept.pop("heads", {})
+        return {**kept, "heads": {run.result.name: heads.get(run.result.name) or {}}}
+    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        raise HeadError(f"{str(path)!r} cannot be read ({first_line(error)}); run its config again.") from error
+
+
+def _note(label: str, settings: Mapping[str, tuple[Any, Any]]) -> str:
+    named = {key: values for key, values in settings.items() if not key.startswith("heads.") or "head" not in settings}
+    if not named:
+        return f"{label} has the same settings."
+    listing = ", ".join(f"{key} ({_value(one)} and {_value(other)})" for key, (one, other) in named.items())
+    if len(named) == 1:
+        return f"{label} differs in one setting: {listing}."
+    return (
+        f"Warning: {label} differs in {len(named)} settings: {listing}. A difference cannot be put down to one of "
+        "them; compare runs that differ in one."
+    )
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, tuple[Any, Any]]) -> str:
+    """Say that two runs under two plans chose one layer below the blocks that the plans change; empty elsewhere.
+
+    Both then read the same latents, and a difference of nothing is no finding about the plans.
+    """
+    layer = run.result.chosen.get("layer", "")
+    extraction = {key for key in settings if key.startswith(("decoder.", "extraction."))}
+    if extraction != {"extraction.plan"} or layer != first.result.chosen.get("layer", "") or not layer:
+        return ""
+    block = _first_changed_block(first, run)
+    names = layer_names(int(run.values["decoder"]["n_layers"]))
+    name = split_tap(layer.rpartition("/")[2])[0]
+    if block is None or name not in names or names.index(name) >= block or "reba" in run.result.pooling:
+        return ""  # ReBA weighs the tokens by the attention of every block
+    return (
+        f"{run.label} and {first.label} read the same latents: both chose {layer}, and the plans differ only from "
+        f"block_{block:02d} on, so this says nothing about the plans. {_best_changed(first, run, names[block:])}"
+    )
+
+
+def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:
+    """Return the lowest block, from 1, that two plans of masks run differently; None where more than masks differs."""
+    try:
+        plans = [parse_plan(each.plan) for each in (first, run)]
+        if any(plan.architecture != "inplace" or plan.has_tail for plan in plans):
+            return None
+        kinds = [plan.kinds(int(run.values["decoder"]["n_layers"])) for plan in plans]
+    except UnknownNameError:  # a mask kind that is not registered in this process
+        return None
+    return next((k for k, (one, other) in enumerate(zip(*kinds, strict=True), start=1) if one != other), None)
+
+
+def _best_changed(first: ComparedRun, run: ComparedRun, changed: Sequence[str]) -> str:
+    """Name the best layer on validation among those that the plans change, with the scores of both runs there."""
+    layers = [layer for layer in changed if layer in run.result.layers and layer in first.result.layers]
+    scores = {layer: [_validation_score(each.result, layer) for each in (first, run)] for layer in layers}
+    scores = {layer: both for layer, both in scores.items() if None not in both}
+    if not scores:
+        return "`icecore compare --by-layer` compares them at every layer"
+    best = max(scores, key=lambda layer: max(score or 0.0 for score in scores[layer]))
+    before, after = (percent(score) for score in scores[best])
+    return (
+        f"Of the layers they change, {best} is the best on validation: {after} under {run.plan}, {before} under "
+        f"{first.plan} (`icecore compare --by-layer` has all of them on {first.result.reported_split}, with intervals)"
+    )
 
 
 def _curved(run: ComparedRun) -> HeadResult | None:
@@ -208,10 +317,21 @@ def _ends(gain: Difference) -> str:
     return f"{percent(gain.low, sign='+')} to {percent(gain.high, sign='+')}"
 
 
+def _validation_score(result: HeadResult, layer: str) -> float | None:
+    """Return the best score of a layer on validation among the values of a head; None where it has no curve."""
+    index = result.layers.index(layer)
+    scores = [
+        curve.values[index] for curve in result.curves if (curve.metric, curve.split) == (result.metric, "validation")
+    ]
+    return max(scores, default=None)
+
+
 def _verdict(label: str, first: str, gain: Difference, metric: str, p_value: float, n_tests: int) -> str:
     by = f"{percent(abs(gain.value))} {metric_label(metric)}"
-    found = f"({_ends(gain)}{f'; p {number(p_value, 3)}, corrected for {n_tests} runs' * (n_tests > 1)})"
-    is_told = p_value < LEVEL if n_tests > 1 else gain.low > 0 or gain.high < 0
-    if is_told:
-        return f"{label} is {'better' if gain.value > 0 else 'worse'} than {first} by {by} {found}"
-    return f"{label} cannot be told from {first}: {percent(gain.value, sign='+')} {found}"
+    p_text = f"p {number(p_value, 3)}, corrected for {n_tests} runs; " * (n_tests > 1)
+    reach = f"({_ends(gain)}; {p_text}n = {gain.n_units:,})"
+    if gain.n_units < FEW_UNITS:
+        return f"{label} against {first}: too few rows to tell, {percent(gain.value, sign='+')} {reach}"
+    if p_value < LEVEL if n_tests > 1 else gain.low > 0 or gain.high < 0:
+        return f"{label} is {'better' if gain.value > 0 else 'worse'} than {first} by {by} {reach}"
+    return f"{label} is statistically tied with {first}: {percent(gain.value, sign='+')} {reach}"

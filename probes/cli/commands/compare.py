@@ -35,7 +35,7 @@ def compare_command(found: SimpleNamespace) -> int:
         return _by_layer(found)
     comparison = compare(found.runs, head=found.head, split=found.split, n_resamples=found.resamples)
     Console(markup=False).print(comparison.to_screen())
-    show("\n".join(f"{sentence}." for sentence in comparison.verdicts()))
+    show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
     if found.out:
         folder = _open(found.out)
         write_file(folder / "curves.csv", comparison.curves.to_csv(index=False))

@@ -105,7 +105,7 @@ def _side_by_side(folders: Sequence[Path], pictures: "Pictures", comparison: Com
     if comparison:
         comparison.draw_into(Album(Path(), (), pictures.keep))
         parts.append(Part("Side by side", comparison.blocks(), pictures.take()))
-        answers += [f"{sentence}." for sentence in comparison.verdicts()]
+        answers += [*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]
     for label, folder in zip(labels, folders, strict=True):
         page = run_page_of(folder, pictures)
         parts.append(_in_short(label, page))

@@ -83,7 +83,8 @@ def test_a_run_cannot_be_told_from_itself(finished: Finished, tmp_path: Path) ->
     copy = Path(shutil.copytree(finished.folder, tmp_path / "tiny"))
     found = compare([finished.folder, copy], head="siamese-cosine", n_resamples=100)
     assert found.differences[0][:3] == (0.0, 0.0, 0.0)
-    assert found.verdicts()[0].endswith("tiny: +0.0 (+0.0 to +0.0)")
+    assert found.verdicts()[0].endswith("tiny: +0.0 (+0.0 to +0.0; n = 32)")
+    assert found.notes()[0].endswith("/tiny has the same settings.")
     assert len({run.label for run in found.runs}) == 2  # equal names, so folders tell them apart
 
 
@@ -92,7 +93,7 @@ def test_constant_predictions_have_no_interval(finished: Finished, tmp_path: Pat
     edit_predictions(copy, lambda rows: [row.update({"cosine-mlp": "1.0"}) for row in rows])
     found = compare([finished.folder, copy], head="cosine-mlp", n_resamples=100)
     assert np.isnan(found.differences[0].low)
-    assert found.verdicts() == ["copy cannot be told from tiny: - (- to -)"]
+    assert found.verdicts() == ["copy is statistically tied with tiny: - (- to -; n = 32)"]
 
 
 def test_what_is_no_comparison_is_refused(finished: Finished, tmp_path: Path) -> None:
