@@ -11,19 +11,9 @@ from extract.inputs.template import FIRST_FIELDS
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
 from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, markdown
-from probes.report.lead import Bare, run_lead, run_question
+from probes.report.lead import Bare, SplitRows, run_lead, run_question
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.table import Column, Row
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """The rows of a split, one for each prediction."""
-
-    inputs: Mapping[str, Sequence[Any]]
-    """Columns of predictions.csv: `row`, and the inputs."""
-    gold: Sequence[Any]
-    """Numbers, or names."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,7 @@ class KindReport:
     residuals: Callable[[SplitRows, NDArray[np.float64]], Residuals] | None = None
     """Compares predicted numbers with gold; None for predicted names."""
     bare: Bare = lambda *_: ""
-    """Compares the score of a head with what needs none, as part of a sentence; empty where there is nothing."""
+    """Gives the score of what needs no head beside that of one, as part of a sentence; empty where there is nothing."""
     zero_shot: str = ""
     """Metric of the score that a mask plan has without any head; empty where there is none."""
     writers: tuple[Callable[..., None], ...] = ()
@@ -59,7 +49,10 @@ class KindReport:
 
     def rows(self, task: Any) -> dict[str, SplitRows]:
         """Return the rows of every split of a task."""
-        return {split: SplitRows(self.inputs(task, split), self.gold(task, split)) for split in task.splits}
+        return {
+            split: SplitRows(self.inputs(task, split), self.gold(task, split), self.units(task, split))
+            for split in task.splits
+        }
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,7 @@ def run_document(context: Context) -> Document:
     blocks += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
         blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
-    return Document(header.name, run_question(header), run_lead(context.scores, report.bare), blocks)
+    return Document(header.name, run_question(header), run_lead(context.scores, report.bare, context.rows), blocks)
 
 
 def pretraining_document(scores: PretrainingScores) -> Document:

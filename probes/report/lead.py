@@ -1,14 +1,32 @@
 """What a report asks, and the two sentences that answer: what is best on validation, and what it is worth on test."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from probes.heads.result import HeadResult
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.paired import Difference, difference, paired_scores
 from probes.report.scores import Header, PlanChoice, PlansScores, RunScores
-from probes.report.table import describe_point, interval, metric_label, over, percent, spread
+from probes.report.table import describe_point, interval, metric_label, percent, predicted_texts, spread
 
 Bare = Callable[[Mapping[str, HeadResult], HeadResult, str], str]
-"""Compares, for the heads of a run, the best of them and a split, with what needs no head."""
+"""Gives, for the heads of a run, the best of them and a split, the score of what needs no head, in words."""
+FEW_UNITS = 30
+"""With fewer rows (or sentences, groups ...) than this, no difference is called one."""
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """The rows of a split, one for each prediction."""
+
+    inputs: Mapping[str, Sequence[Any]]
+    """Columns of predictions.csv: `row`, and the inputs."""
+    gold: Sequence[Any]
+    """Numbers, or names."""
+    units: Sequence[Any] | None = None
+    """The unit of each row that intervals draw whole; None where they draw rows, or the sentences of words."""
 
 
 def best_result(results: Iterable[HeadResult]) -> HeadResult:
@@ -31,14 +49,18 @@ def plans_question(scores: PlansScores) -> str:
     return f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {header.task['name']}?"
 
 
-def run_lead(scores: RunScores, bare: Bare) -> str:
-    """Name the best head of a run with its margin, and its score on test with the interval and what needs no head."""
+def run_lead(scores: RunScores, bare: Bare, rows: Mapping[str, SplitRows]) -> str:
+    """Name the best head of a run with its margin, and its score on test with the interval and what needs no head.
+
+    The margin has the paired interval of the rows that the choice was made on.
+    """
     best = best_result(scores.heads.values())
-    others = [each for each in scores.heads.values() if each is not best and each.metric == best.metric]
+    others = [result for result in scores.heads.values() if result is not best and result.metric == best.metric]
     margin = ""
     if others:
         second = best_result(others)
-        margin = f", {over(_score(best), f'the next head, `{second.name}`', _score(second))}"
+        gap = _difference(best, second, rows.get(_split(best)), Resampling(scores.header.n_resamples))
+        margin = f", {_margin(f'the next head, `{second.name}`', _score(second), gap)}"
     return (
         f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
         f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
@@ -52,7 +74,7 @@ def sweep_lead(scores: PlansScores) -> str:
     margin = ""
     if others:
         plan = max(others, key=lambda plan: _ranked(others[plan]))
-        margin = f", {over(_score(choice.result), f'the next plan, `{plan.text}`', _score(others[plan]))}"
+        margin = f"; the next plan, `{plan.text}`, has {percent(_score(others[plan]))}"
     return (
         f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
         f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
@@ -80,7 +102,43 @@ def _gain(choice: PlanChoice) -> str:
         return ""
     if gain.over == choice.plan.text:
         return "and is the plan one would take without choosing"
-    return over(gain.chosen, f"the plan `{gain.over}`", gain.default)
+    return f"where the plan `{gain.over}` has {percent(gain.default)}"
+
+
+def _difference(
+    best: HeadResult, second: HeadResult, rows: SplitRows | None, resampling: Resampling
+) -> Difference | None:
+    """Return what one head has over another, with the interval of the rows that both predicted; None without them.
+
+    The interval is that of the predictions (of several seeds, their mean), around the difference of the scores.
+    """
+    split = _split(best)
+    if rows is None or _split(second) != split or any(split not in head.predictions for head in (best, second)):
+        return None
+    predicted = [
+        predicted_texts(head, split) if split in head.names else head.predictions[split] for head in (best, second)
+    ]
+    sentences = [str(row) for row in rows.inputs["row"]]
+    units = [str(unit) for unit in rows.units] if rows.units is not None else sentences
+    values, resampled = paired_scores(
+        predicted, rows.gold, metric=best.metric, units=units, sentences=sentences, resampling=resampling
+    )
+    gap = difference(values, resampled, 0, 1, n_units=len(set(units)))
+    value, reach = _score(best) - _score(second), gap.high - gap.value
+    return Difference(value, value - reach, value + reach, gap.n_units)
+
+
+def _margin(other: str, score: float, gap: Difference | None) -> str:
+    """Compare with another head: whether the difference is one, its interval and the number of rows."""
+    if gap is None:
+        return f"{other}, has {percent(score)}"
+    signed = [percent(value, sign="+") for value in (gap.value, gap.low, gap.high)]
+    if gap.n_units < FEW_UNITS:
+        return f"too few rows to tell it from {other} ({percent(score)}; n = {gap.n_units:,})"
+    reach = f"{signed[1]} to {signed[2]}, n = {gap.n_units:,}"
+    if gap.low > 0:
+        return f"{signed[0]} ({reach}) over {other} ({percent(score)})"
+    return f"statistically tied with {other} ({percent(score)}; difference {signed[0]}, {reach})"
 
 
 def _where(result: HeadResult) -> str:
@@ -100,8 +158,8 @@ def _score(result: HeadResult) -> float:
 
 
 def _chosen_score(result: HeadResult) -> str:
-    found = result.summary.get(_split(result), {}).get(result.metric)
-    score = spread(found) if found else percent(result.selection_score)
+    summary = result.summary.get(_split(result), {}).get(result.metric)
+    score = spread(summary) if summary else percent(result.selection_score)
     return f"{metric_label(result.metric)} {score} on {_split(result)}"
 
 

@@ -17,6 +17,7 @@ from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
 from probes.report.document import KindReport, SplitRows
 from probes.report.scores import RunScores
+from probes.report.table import predicted_texts
 from probes.tasks.base import Task
 from probes.tasks.words.task import WordTask
 
@@ -82,7 +83,8 @@ def with_predictions(
     rows, heads = dict[str, SplitRows](), dict(scores.heads)
     for split, table in tables.items():
         inputs = {name: table[name] for name in table if name not in {"split", "unit", "gold", *heads}}
-        rows[split] = SplitRows(inputs, table["gold"] if places else [float(text) for text in table["gold"]])
+        gold = table["gold"] if places else [float(text) for text in table["gold"]]
+        rows[split] = SplitRows(inputs, gold, table.get("unit"))
     for name, result in heads.items():
         found = {split: _codes(table[name], places) for split, table in tables.items()}
         heads[name] = replace(
@@ -97,15 +99,6 @@ def with_predictions(
 def _codes(texts: Sequence[str], places: Mapping[str, int]) -> NDArray[Any]:
     """Return predicted numbers, or the places of predicted names."""
     return np.array([places.get(text, NO_PREDICTION) for text in texts] if places else texts, int if places else float)
-
-
-def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
-    """Write the predictions of a head on a split, as names where it predicts names, and `without` for none."""
-    found = result.predictions[split].tolist()
-    if split not in result.names:
-        return [f"{value:.4f}" for value in found]
-    names = result.names[split]
-    return [without if place == NO_PREDICTION else names[place] for place in found]
 
 
 def write_conll(folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
+from probes.metrics.spans import NO_PREDICTION
 
 NOTHING = "-"
 """Written where there is no number."""
@@ -70,14 +71,13 @@ def interval(summary: SeedSummary | None) -> str:
     return f"{percent(summary.low)} to {percent(summary.high)}"
 
 
-def over(score: float, what: str, other: float) -> str:
-    """Write by how many points a score is above another one.
-
-    Example:
-        >>> over(0.75, "the majority class", 0.5)
-        '+25.0 over the majority class (50.0)'
-    """
-    return f"{percent(score - other, sign='+')} over {what} ({percent(other)})"
+def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
+    """Write the predictions of a head on a split, as names where it predicts names, and `without` for none."""
+    found = result.predictions[split].tolist()
+    if split not in result.names:
+        return [f"{value:.4f}" for value in found]
+    names = result.names[split]
+    return [without if place == NO_PREDICTION else names[place] for place in found]
 
 
 def describe_point(chosen: Mapping[str, Any]) -> str:
@@ -134,6 +134,6 @@ def majority_column(title: str) -> Column:
     return Column(title, text, on_screen=False)
 
 
-def over_majority(what: str) -> Callable[[Any, HeadResult, str], str]:
-    """Make what compares a score with always predicting the most frequent class of train."""
-    return lambda _, result, split: over(result.mean(split), what, result.baselines["majority"][split])
+def beside_majority(what: str) -> Callable[[Any, HeadResult, str], str]:
+    """Make what gives the score of always predicting the most frequent class of train."""
+    return lambda _, result, split: f"where {what} has {percent(result.baselines['majority'][split])}"

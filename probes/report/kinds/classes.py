@@ -80,5 +80,5 @@ CLASSES_REPORT = KindReport(
     metrics=lambda result: tuple(result.summary[result.reported_split]),
     remarks=(_defaults, _released_limit),
     used=(_classes, _convergence, _growth),
-    bare=table.over_majority("the majority class"),
+    bare=table.beside_majority("the majority class"),
 )  # fmt: skip

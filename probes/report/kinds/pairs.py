@@ -117,19 +117,27 @@ def _identical(context: Context) -> Iterator[Block]:
 
 def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
     """Return the correlation of the raw cosine at the final norm, or at the highest layer there is."""
+    return top_scores(result, "raw")
+
+
+def top_scores(result: HeadResult, kind: str) -> dict[str, dict[str, float]]:
+    """Return the correlation of a kind of cosine at the final norm, or at the highest layer there is."""
     place = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
     found: dict[str, dict[str, float]] = {}
     for curve in result.curves:
-        if curve.name == "raw":
+        if curve.name == kind:
             found.setdefault(curve.split, {})[curve.metric] = curve.values[place]
     return found
 
 
-def _over_bare_cosine(heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-    """Compare a score with the bare cosine of the final norm, where the run has it."""
-    found = zero_shot_scores(heads[ZERO_SHOT]).get(split, {}) if ZERO_SHOT in heads else {}
-    score = found.get(result.metric, math.nan)
-    return "" if math.isnan(score) else table.over(result.mean(split), "the bare cosine of the top layer", score)
+def _beside_bare_cosine(heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+    """Give the cosine of the highest layer, where the run has it, of latents prepared as the head's were."""
+    if ZERO_SHOT not in heads:
+        return ""
+    is_raw = result.options.get("standardises_latents", True) is False
+    kind = str(result.chosen.get("kind", "raw" if is_raw else "standardised"))
+    score = top_scores(heads[ZERO_SHOT], kind).get(split, {}).get(result.metric, math.nan)
+    return "" if math.isnan(score) else f"where the {kind} cosine of the top layer has {table.percent(score)}"
 
 
 PAIRS_REPORT = KindReport(
@@ -145,6 +153,6 @@ PAIRS_REPORT = KindReport(
     remarks=(lambda _: iter(["Correlations are of the whole split."]),),
     sections=(_named_subsets, _subsets, _residuals, _identical),
     residuals=_residuals_of,
-    bare=_over_bare_cosine,
+    bare=_beside_bare_cosine,
     zero_shot="spearman",
 )  # fmt: skip

@@ -149,6 +149,6 @@ WORDS_REPORT = KindReport(
     remarks=(without_latent,),
     sections=(_decoding, _types, _errors, _layers, _mix),
     used=(_words,),
-    bare=table.over_majority("the majority tag of each word"),
+    bare=table.beside_majority("the majority tag of each word"),
     writers=(write_conll,),
 )  # fmt: skip

@@ -7,10 +7,10 @@ from probes.report import table
 from probes.report.document import KindReport
 
 
-def _over_chance(_: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+def _beside_chance(_: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
     if "chance" not in result.baselines:
         return ""
-    return table.over(result.mean(split), "chance", result.baselines["chance"][split])
+    return f"where chance has {table.percent(result.baselines['chance'][split])}"
 
 
 def zero_shot_report(kind: str) -> KindReport:
@@ -23,5 +23,5 @@ def zero_shot_report(kind: str) -> KindReport:
         units=lambda task, split: task.groups(split),
         resampled=lambda task: "groups" if task["has_groups"] else unit.get(kind, "queries"),
         metrics=lambda result: tuple(result.summary[result.reported_split]),
-        bare=_over_chance,
+        bare=_beside_chance,
     )

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from probes.report.lead import best_result, run_lead, search_lead, sweep_lead
+from probes.metrics.bootstrap import Resampling
+from probes.metrics.paired import difference, paired_scores
+from probes.report.lead import FEW_UNITS, best_result, run_lead, search_lead, sweep_lead
 from probes.report.scores import PlanChoice, PlanGain
 from tests.probes.report.made_runs import NAN, MadeRun, make_result, make_summary
 from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
 
 
 def lead(made: MadeRun) -> str:
-    return run_lead(made.scores, made.kind.report.bare)
+    return run_lead(made.scores, made.kind.report.bare, made.kind.report.rows(made.task))
 
 
 def test_every_kind_has_two_sentences(made: MadeRun) -> None:
@@ -21,22 +23,75 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
     assert f"head is `{best.name}` (" in first
     assert "under the plan `causal`: " in first
     assert f" {100 * best.mean('validation'):.1f}" in first
-    assert ("over the next head, `" in first) is (len(made.scores.heads) > 1)
+    assert ("the next head, `" in first) is (len(made.scores.heads) > 1)
     found = best.summary["test"][best.metric]
     interval = f"(95 % interval {100 * found.low:.1f} to {100 * found.high:.1f})"
     assert re.match(rf"On test it has {100 * found.mean:.1f}( ± [\d.]+)? {re.escape(interval)}, ", second)
 
 
-def test_pairs_are_compared_with_the_bare_cosine_of_the_top_layer(pairs: MadeRun) -> None:
+@pytest.mark.parametrize("kind", ["raw", "standardised"])
+def test_pairs_stand_beside_the_cosine_of_the_top_layer_of_the_same_kind(pairs: MadeRun, kind: str) -> None:
     cosine = pairs.scores.heads["layer-cosine"]
-    [bare] = [each.values[-1] for each in cosine.curves
-              if (each.name, each.split, each.metric) == ("raw", "test", "pearson")]  # fmt: skip
-    assert (
-        f", {100 * (cosine.mean('test') - bare):+.1f} over the bare cosine of the top layer ({100 * bare:.1f})."
-        in lead(pairs)
+    made = pairs.with_head("layer-cosine", chosen={**cosine.chosen, "kind": kind}, selection_score=2.0)
+    [score] = [curve.values[-1] for curve in cosine.curves
+               if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")]  # fmt: skip
+    assert f", where the {kind} cosine of the top layer has {100 * score:.1f}." in lead(made)
+    constant = tuple(replace(curve, values=(NAN,) * len(curve.values)) for curve in cosine.curves)
+    assert lead(made.with_head("layer-cosine", curves=constant)).endswith(").")
+
+
+@pytest.mark.parametrize(("is_standardised", "kind"), [(True, "standardised"), (False, "raw")])
+def test_a_trained_head_stands_beside_latents_prepared_as_its_own(
+    pairs: MadeRun, is_standardised: bool, kind: str
+) -> None:
+    options = {"standardises_latents": is_standardised}
+    made = pairs.with_head("cosine-mlp", options=options, selection_score=2.0)
+    assert f", where the {kind} cosine of the top layer has " in lead(made)
+
+
+def test_the_margin_over_the_next_head_has_a_paired_interval(pairs: MadeRun) -> None:
+    """By the library's own paired bootstrap, called by hand, around the difference of the scores."""
+    heads = pairs.scores.heads
+    best = best_result(heads.values())
+    [other] = [result for result in heads.values() if result is not best]
+    gold = list(pairs.task.splits["validation"]["score"])
+    predicted = [result.predictions["validation"] for result in (best, other)]
+    units = [str(k) for k in range(len(gold))]
+    values, resampled = paired_scores(predicted, gold, metric="pearson", units=units, resampling=Resampling(100))
+    gap = difference(values, resampled, 0, 1, n_units=len(gold))
+    value, reach = best.mean("validation") - other.mean("validation"), gap.high - gap.value
+    ends = f"{100 * (value - reach):+.1f} to {100 * (value + reach):+.1f}, n = {len(gold)}"
+    text, score = lead(pairs), f"{100 * other.mean('validation'):.1f}"
+    if value > reach:
+        assert f", {100 * value:+.1f} ({ends}) over the next head, `{other.name}` ({score})." in text
+    else:
+        assert (
+            f", statistically tied with the next head, `{other.name}` ({score}; difference {100 * value:+.1f}, {ends})."
+            in text
+        )
+
+
+def test_a_clear_margin_a_tie_and_too_few_rows_are_said_as_such(classes: MadeRun) -> None:
+    best = best_result(classes.scores.heads.values())
+    [name] = [name for name in classes.scores.heads if name != best.name]
+    gold, names = classes.task.labels("validation"), tuple(classes.task.class_names)  # type: ignore[attr-defined]
+    right = classes.with_head(best.name, predictions={"validation": gold}, names={"validation": names})
+    zero = {split: {best.metric: make_summary(0.0)} for split in best.summary}
+    wrong = right.with_head(
+        name, predictions={"validation": 1 - gold}, names={"validation": names}, summary=zero, selection_score=0.0
     )
-    constant = tuple(replace(each, values=(NAN,) * len(each.values)) for each in cosine.curves)
-    assert lead(pairs.with_head("layer-cosine", curves=constant)).endswith(").")
+    assert re.search(rf", \+[\d.]+ \(.*, n = {len(gold)}\) over the next head, `{name}`", lead(wrong))
+    same = right.with_head(
+        name, predictions={"validation": gold}, names={"validation": names}, summary=best.summary, selection_score=0.0
+    )
+    assert re.search(rf", statistically tied with the next head, `{name}` \(.*difference \+0\.0, ", lead(same))
+    few = {
+        split: replace(rows, units=[str(k % (FEW_UNITS - 1)) for k in range(len(rows.gold))])
+        for split, rows in wrong.kind.report.rows(wrong.task).items()
+    }
+    text = run_lead(wrong.scores, wrong.kind.report.bare, few)
+    assert re.search(rf", too few rows to tell it from the next head, `{name}` \([\d.]+; n = {FEW_UNITS - 1}\)", text)
+    assert f", the next head, `{name}`, has " in run_lead(wrong.scores, wrong.kind.report.bare, {})
 
 
 def test_a_head_without_test_or_with_folds_is_told_as_it_was_chosen(numbers: MadeRun) -> None:
@@ -71,8 +126,8 @@ def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
     plans = make_plans([("causal", 0.5), ("backward:1", 0.6), ("backward:2", 0.75)])
     assert sweep_lead(plans) == (
         "The best of 3 plans is `backward:2`, with the head `head` (final_norm, pooling mean): accuracy 75.0 on "
-        "validation, +15.0 over the next plan, `backward:1` (60.0). On test it has 75.0 (95 % interval 65.0 to 85.0), "
-        "+25.0 over the plan `causal` (50.0)."
+        "validation; the next plan, `backward:1`, has 60.0. On test it has 75.0 (95 % interval 65.0 to 85.0), "
+        "where the plan `causal` has 50.0."
     )
     untouched = PlanChoice(plans.plans[0].plan, make_result("head", 0.9), PlanGain("accuracy", "causal", 0.9, 0.9))
     text = sweep_lead(replace(plans, chosen={"head": untouched}))

@@ -61,7 +61,7 @@ def test_several_runs_have_corrected_p_values(finished: Finished, tmp_path: Path
     copies = [Path(shutil.copytree(finished.folder, tmp_path / name)) for name in ("one", "two")]
     found = compare([finished.folder, *copies], head="siamese-cosine", n_resamples=100)
     assert found.p_values == (1.0, 1.0)
-    assert found.verdicts()[0].endswith("+0.0 (+0.0 to +0.0; p 1.000, corrected for 2 runs)")
+    assert found.verdicts()[0].endswith("+0.0 (+0.0 to +0.0; p 1.000, corrected for 2 runs; n = 32)")
     assert "| one | +0.0 | +0.0 to +0.0 | 1.000 | 32 |" in found.to_markdown()
     assert found.table["p_value"].tolist()[1:] == [1.0, 1.0]
     from io import StringIO
