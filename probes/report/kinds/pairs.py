@@ -13,8 +13,8 @@ from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
 from probes.report import table
 from probes.report.blocks import Block, Heading, Item, Table
-from probes.report.document import Context, KindReport, SplitRows, text_inputs
-from probes.report.lead import best_result
+from probes.report.document import Context, KindReport, text_inputs
+from probes.report.lead import SplitRows, best_result
 from probes.tasks.pairs.leakage import SUBSETS
 
 COLUMNS = ("head", "split", "mean abs. error", "RMSE", "bias", "size vs length", "size vs overlap", "size vs gold",
