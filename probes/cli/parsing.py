@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -12,16 +13,26 @@ import yaml
 
 from extract.errors import ConfigError, IcecoreError, UsageError, first_line, unknown_name
 from probes.cli.arguments import Argument, Command, Pairs, read_command, require_value
-from probes.cli.config_file import is_file, load_config_file, load_yaml
+from probes.cli.config_file import is_file, load_config_file, load_yaml, shorten
 from probes.cli.keys import SECTIONS, list_keys
-from probes.cli.sections import check_arguments, check_sections, refuse_trust_from_files
+from probes.cli.sections import (
+    OBJECTS,
+    check_arguments,
+    check_names,
+    check_sections,
+    refuse_objects,
+    refuse_trust_from_files,
+)
 from probes.runs.config import RunConfig
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-# Options of heads and tasks are checked by the head or task itself, and merged key by key into what the file says.
+# Options of heads and tasks never reach the parser, which would make objects of them: the head or task itself checks
+# them. They are merged key by key into what the file says.
 FREE_FORM = ("heads", "task.options", "pretraining.options", "pretraining.autoencoder")
+
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
 
 
 def read_arguments(command: Command, argv: Sequence[str]) -> SimpleNamespace:
@@ -44,6 +55,8 @@ def read_config(given: Pairs, *, file: str = "", options: Iterable[Argument] = (
         IcecoreError: The configuration cannot be used.
     """
     given = [*([("config", file)] if file else []), *given]
+    if ("config", "") in given:
+        raise UsageError("--config is empty; allowed: a YAML file, as --config configs/demo.yaml.")
     files = {name: load_config_file(_require_file(name)) for key, name in given if key == "config" and name}
     for name, values in files.items():
         check_sections(values, name)
@@ -53,18 +66,22 @@ def read_config(given: Pairs, *, file: str = "", options: Iterable[Argument] = (
             raise _unknown_key(key, [*known, *(each.name.lstrip("-") for each in options)])
     pairs = [(key, require_value(f"--{key}", value)) for key, value in given]
     check_arguments(pairs)
-    free = [(key, load_yaml(value, where=f"--{key}")) for key, value in pairs if _is_free(key)]
+    free: dict[str, Any] = {}
+    parsed = [_as_parsed(key, value, files, free) for key, value in pairs if not _is_free(key)]
+    _merge_free(free, [(key, load_yaml(value, where=f"--{key}")) for key, value in pairs if _is_free(key)])
+    free = {name: _with_numbers(options) for name, options in free.items()}
+    check_names(free)
     for key, value in pairs:
         if "*" in value and "&" in value:
             load_yaml(value, where=f"--{key}")
     parser = _build_parser()
-    parsed = [_as_parsed(key, value, files) for key, value in pairs if not _is_free(key)]
     try:
-        read = parser.parse_args([f"--{key}={value}" for key, value in parsed])
-        if free or None in (read[name] for name in FREE_FORM):
-            read = parser.parse_object(_merge_free(read.as_dict(), free))
-        made = parser.instantiate(read)
-        config = RunConfig(**{key: getattr(made, key) for key in RunConfig.__dataclass_fields__})
+        made = parser.instantiate(parser.parse_args([f"--{key}={value}" for key, value in parsed if key]))
+        parts = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
+        for name, options_of in free.items():
+            section, _, key = name.partition(".")
+            parts[section] = replace(parts[section], **{key: options_of}) if key else options_of
+        config = RunConfig(**parts)
     except IcecoreError:
         raise
     except Exception as error:  # the parser raises a dozen unrelated types, all about these values
@@ -73,16 +90,41 @@ def read_config(given: Pairs, *, file: str = "", options: Iterable[Argument] = (
     return config
 
 
-def _as_parsed(key: str, text: str, files: Mapping[str, Any]) -> tuple[str, str]:
-    """Write a value as the parser reads it: a file as its content, a list even where it was written as one value."""
+def _as_parsed(key: str, text: str, files: Mapping[str, Any], free: dict[str, Any]) -> tuple[str, str]:
+    """Write a value as the parser reads it: a file as its content, a list even where it was written as one value.
+
+    What belongs to heads and tasks moves to `free`; the key is empty where that is all.
+    """
     if key == "config":
-        return key, yaml.safe_dump(_with_lists(files[text]))
+        refuse_objects(files[text], "")
+        return key, yaml.safe_dump(_with_lists(_move_free(files[text], free)))
     if key in SECTIONS:
         value = load_config_file(text) if is_file(text) else load_yaml(text, where=f"--{key}")
-        return key, yaml.safe_dump(_with_lists(value, f"{key}."))
+        refuse_objects(value, key)
+        value = _move_free(value, free, f"{key}.")
+        return "" if key in FREE_FORM else key, yaml.safe_dump(_with_lists(value, f"{key}."))
+    if any(word in text for word in OBJECTS):
+        refuse_objects(load_yaml(text, where=f"--{key}"), key)
     if _item_of(key) is None:
         return key, text
     return key, yaml.safe_dump(_as_list(load_yaml(text, where=f"--{key}"), _item_of(key)), default_flow_style=True)
+
+
+def _move_free(values: Any, free: dict[str, Any], prefix: str = "") -> Any:
+    """Move the options of heads and tasks out of a section; the rest is returned."""
+    if prefix.removesuffix(".") in FREE_FORM:
+        free[prefix.removesuffix(".")] = values or {}  # a key left empty in YAML is null
+        return {}
+    if not isinstance(values, dict):
+        return values
+    names = {key: f"{prefix}{key}" for key in values}
+    rest = {key: value for key, value in values.items() if names[key] not in FREE_FORM}
+    for key in values.keys() - rest.keys():
+        _move_free(values[key], free, f"{names[key]}.")
+    return {
+        key: _move_free(value, free, f"{names[key]}.") if names[key] in SECTIONS else value
+        for key, value in rest.items()
+    }
 
 
 def _with_lists(values: Any, prefix: str = "") -> Any:
@@ -107,6 +149,9 @@ def _as_list(value: Any, item: type | None) -> Any:
         return value
     parts = [load_yaml(part, where="a list") for part in value.split(",")] if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
+    misfits = [part for part in parts if is_dataclass(item) and not isinstance(part, dict)]
+    if misfits:  # the parser would take a text for the name of a class, and import it
+        raise UsageError(f"decoder.merge holds {shorten(misfits[0])}; allowed: parts as {{name: NAME, weight: 0.5}}.")
     return [str(part) if item is str and type(part) is int else part for part in parts]
 
 
@@ -133,18 +178,26 @@ def _build_parser() -> "ArgumentParser":
     return parser
 
 
-def _merge_free(values: dict[str, Any], free: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    for key, value in free:
-        prefix = next(name for name in FREE_FORM if key.startswith(f"{name}."))
-        place = values
-        for part in [*prefix.split("."), *key.removeprefix(f"{prefix}.").split(".")[:-1]]:
-            if not isinstance(place.get(part), dict):  # a single value in the file gives way
-                place[part] = {}
-            place = place[part]
-        place[key.rsplit(".", 1)[1]] = value
-    for group, key in (("task", "options"), ("pretraining", "options"), ("pretraining", "autoencoder")):
-        values[group][key] = values[group][key] or {}  # a key left empty in YAML is null
-    return values
+def _merge_free(free: dict[str, Any], pairs: Iterable[tuple[str, Any]]) -> None:
+    for key, value in pairs:
+        name = next(name for name in FREE_FORM if key.startswith(f"{name}."))
+        options = free.setdefault(name, dict(RunConfig().heads) if name == "heads" else {})
+        *parents, last = key.removeprefix(f"{name}.").split(".")
+        for part in parents:
+            if not isinstance(options.get(part), dict):  # a single value in the file gives way
+                options[part] = {}
+            options = options[part]
+        refuse_objects({last: value}, key.rpartition(".")[0])
+        options[last] = value
+
+
+def _with_numbers(value: Any) -> Any:
+    """Read numbers as 1e-3, which YAML takes for texts."""
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
 def _keys_in(values: Any, prefix: str = "") -> Iterator[str]:

@@ -1,14 +1,16 @@
 """What a YAML file may hold before its keys are looked at: sections that are mappings, and no leave to run code."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from extract.errors import ConfigError
+from extract.errors import ConfigError, UsageError
 from probes.cli.config_file import is_file, load_config_file, load_yaml, shorten
 from probes.cli.keys import SECTIONS
 from probes.runs.config import RunConfig
 
 TRUST = "decoder.trust_remote_code"
+OBJECTS = ("class_path", "init_args", "dict_kwargs", "__orig__", "__path__")
+"""Keys by which a parser is told to make an object, or to keep notes of its own."""
 
 
 def check_sections(values: dict[Any, Any], file: str) -> None:
@@ -60,6 +62,29 @@ def _unfit_sections(values: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 def _is_section(value: Any, may_be_empty: bool) -> bool:
     return isinstance(value, dict) or (value is None and may_be_empty)
+
+
+def refuse_objects(values: Any, section: str) -> None:
+    """Refuse keys that would make a parser build objects, at any depth: the values of a config are plain."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            name = f"{section}.{key}".removeprefix(".")
+            if key in OBJECTS:
+                raise UsageError(f"unknown key {name!r}; allowed: plain values, none of which names code to run.")
+            refuse_objects(value, name)
+    elif isinstance(values, list | tuple | set):
+        for value in values:
+            refuse_objects(value, section)
+
+
+def check_names(options: Mapping[str, Any]) -> None:
+    """Refuse options and heads whose names are no texts; `options` are those of heads and tasks, by section."""
+    heads = {f"heads.{name}": of_head for name, of_head in options.get("heads", {}).items()}
+    for section, values in {**options, **heads}.items():
+        for name in values or ():
+            if not isinstance(name, str):
+                noun = "heads" if section == "heads" else "options"
+                raise ConfigError(f"{section} has the key {name!r}; allowed: names of {noun}, which are texts.")
 
 
 def refuse_trust_from_files(config: RunConfig, pairs: Iterable[tuple[str, str]]) -> None:
