@@ -1,7 +1,7 @@
 """A run: extract what is missing, fit every head, report, all in one folder."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,10 @@ def run(
         config = config_of(config, cache)
         cache = show_as(cache, config.extraction) or cache
     task = load_run_task(config)
+    for note in task.notes:
+        watcher.say(f"note: {note}")
+    options = {**config.task.options, **task.inferred_options()}
+    config = replace(config, task=replace(config.task, options=options))
     check_heads(config, task)  # before anything is extracted
     corpus = obtain_corpus(config)
     sides = find_sides(config, task)

@@ -81,6 +81,10 @@ class Task(ABC):
     def describe_kind(self) -> dict[str, Any]:
         """Return the entries of `describe` that only this kind has."""
 
+    def inferred_options(self) -> dict[str, Any]:
+        """Return the options of its reader that were not set and were taken from the data, for the run's config."""
+        return {}
+
     def rows(self, split: str) -> "datasets.Dataset":
         """Return the rows of one split; reject a split that the task lacks."""
         if split not in self.splits:

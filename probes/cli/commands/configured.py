@@ -184,7 +184,8 @@ def _dry_run(config: RunConfig, watcher: Watcher) -> int:
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
     if len(estimates) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
-    show("\n".join([*lines, *_faster_line(decoder)]))
+    notes = [f"note      {note}" for note in task.notes]
+    show("\n".join([*lines, *_faster_line(decoder), *notes]))
     return 0
 
 

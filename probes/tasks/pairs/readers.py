@@ -37,7 +37,7 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     split: str | None = None,
     seed: int = 0,
     validation_fraction: float = 0.1,
-    score_range: Sequence[float | int] = (0.0, 5.0),
+    score_range: Sequence[float | int] | None = None,
     header: bool = True,
     columns: Sequence[str] | None = None,
     delimiter: str | None = None,
@@ -59,7 +59,8 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
             no splits.
         seed: Seed of that draw.
         validation_fraction: Part of the training rows that becomes validation when only that split is missing.
-        score_range: Lowest and highest gold allowed; scales the gold to [0, 1].
+        score_range: Lowest and highest gold allowed; scales the gold to [0, 1]. None takes the lowest and highest of
+            train (of all rows, where there is no train), and a note says so.
         header: The first row of delimited text names the columns.
         columns: Column names, in order, of delimited text without a header.
         delimiter: One character; None goes by the suffix.
@@ -82,7 +83,7 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         >>> read_pair_files({"test": path}, sentence1="a", sentence2="b", score="gold").texts()[:2]
         ['text 0', 'other 0']
     """
-    limits = parse_score_range(score_range)
+    limits = None if score_range is None else parse_score_range(score_range)
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields = _fields(sentence1, sentence2, score, limits=limits)
     column = find_split_column(tables, split_column)
@@ -90,13 +91,23 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
     rule = SplitRule(seed, validation_fraction, split=split)
     columns_of_splits, drawn = split_graded(rows, rule, columns=PairTask.text_columns, name=name)
     splits = build_splits(columns_of_splits)
-    return PairTask(name, splits, limits, source, notes=(*notes, *filter(None, [drawn]), *audit_notes(splits)))
+    where = "train" if "train" in splits else "all rows"
+    scores = splits["train"]["score"] if "train" in splits else [x for rows in splits.values() for x in rows["score"]]
+    observed = (min(scores), max(scores))
+    told = (
+        f"score_range is {observed[0]:g} to {observed[1]:g}, the scores of {where}; set score_range for another scale"
+    )
+    return PairTask(
+        name, splits, limits or observed, source, has_inferred_range=limits is None,
+        notes=(*notes, *[told] * (limits is None), *filter(None, [drawn]), *audit_notes(splits)),
+    )  # fmt: skip
 
 
 def _fields(
-    sentence1: str = "sentence1", sentence2: str = "sentence2", score: str = "score", *, limits: tuple[float, float]
-) -> Fields:
-    gold = partial(check_gold, limits=limits)
+    sentence1: str = "sentence1", sentence2: str = "sentence2", score: str = "score", *,
+    limits: tuple[float, float] | None,
+) -> Fields:  # fmt: skip
+    gold = partial(check_gold, limits=limits) if limits else check_gold
     return {"sentence1": (sentence1, check_text), "sentence2": (sentence2, check_text), "score": (score, gold)}
 
 
@@ -124,7 +135,8 @@ def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error"
     local = need_local("stsb", folder, example=STSB_FILES["train"])
     task = read_pair_files(
         {split: local.find(file) for split, file in STSB_FILES.items()},
-        name="stsb", header=False, columns=("sentence1", "sentence2", "score"), bad_rows=bad_rows,
+        name="stsb", header=False, columns=("sentence1", "sentence2", "score"), score_range=(0.0, 5.0),
+        bad_rows=bad_rows,
     )  # fmt: skip
     return replace(task, source=local.source(*STSB_FILES.values()))
 
@@ -167,4 +179,6 @@ def load_stsb() -> PairTask:
 
 def load_sample() -> PairTask:
     """Load the pairs written for this project and shipped with it, gold 0 to 5: a sample, not a benchmark."""
-    return load_shipped("probes.tasks.pairs", "samples/sts.csv", partial(read_pair_files, name="sts-sample"))
+    return load_shipped(
+        "probes.tasks.pairs", "samples/sts.csv", partial(read_pair_files, name="sts-sample", score_range=(0.0, 5.0))
+    )

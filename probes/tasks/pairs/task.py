@@ -37,6 +37,12 @@ class PairTask(GradedTask):
     source: str
     is_sample: bool = False
     notes: tuple[str, ...] = ()
+    has_inferred_range: bool = False
+    """Whether the score range was taken from the rows."""
+
+    def inferred_options(self) -> dict[str, Any]:
+        """Return the score range, where it was taken from the rows."""
+        return {"score_range": list(self.score_range)} if self.has_inferred_range else {}
 
     def gold01(self, split: str) -> Float32[np.ndarray, " N"]:
         """Scale the gold of one split to [0, 1] by the score range."""

@@ -265,3 +265,27 @@ def test_fit_with_another_cache_writes_over_nothing(
     assert yaml.safe_load((new / "config.yaml").read_text(encoding="utf-8"))["extraction"]["plan"] == "backward"
     assert main(["score", str(new), *pair]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_range_of_scores_that_was_not_set_is_said_and_recorded(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ratings of 1 to 5: on screen, in a dry run, in config.yaml and in the summary."""
+    lines = [f"left {i},right {i % 7},{1 + i % 5}" for i in range(100)]
+    (tmp_path / "p.csv").write_text("\n".join(["sentence1,sentence2,score", *lines, ""]), encoding="utf-8")
+    argv = [
+        "run", "--decoder.name", str(decoder_folder), "--decoder.device", "cpu", "--task.name", "pair-files",
+        "--task.options.files", str(tmp_path / "p.csv"), "--heads", "{layer-cosine: {}}", "--bootstrap", "100",
+        "--caches", str(tmp_path / "caches"), "--runs", str(tmp_path / "runs"), "--name", "rated",
+    ]  # fmt: skip
+    assert main([*argv, "--dry-run"]) == 0
+    told = "score_range is 1 to 5, the scores of train; set score_range for another scale"
+    assert f"note      {told}\n" in capsys.readouterr().out
+    assert main(argv) == 0
+    assert f"note: {told}\n" in capsys.readouterr().err
+    folder = tmp_path / "runs" / "rated"
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    assert config["task"]["options"]["score_range"] == [1.0, 5.0]
+    assert told in (folder / "summary.md").read_text(encoding="utf-8")
+    assert main(argv) == 0
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["rated"], "the same config, another folder"

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from extract.errors import TaskError, UnknownNameError
 from probes.tasks.pairs.readers import parse_score_range, read_pair_files
 from probes.tasks.pairs.task import PairTask
 
+read_rated = partial(read_pair_files, score_range=(0, 5))
 HEADER = "sentence1,sentence2,score"
 GOOD = [f"left {i},right {i},{i % 6}" for i in range(8)]
 
@@ -17,19 +19,19 @@ def save(path: Path, lines: list[str], *, end: str = "\n", mark: bytes = b"") ->
 
 
 def read_csv(folder: Path, *extra: str) -> PairTask:
-    return read_pair_files({"train": save(folder / "p.csv", [HEADER, *GOOD, *extra])})
+    return read_rated({"train": save(folder / "p.csv", [HEADER, *GOOD, *extra])})
 
 
 def fails(path: Path, **options: object) -> str:
     with pytest.raises((TaskError, UnknownNameError)) as caught:
-        read_pair_files({"train": path}, **options)  # type: ignore[arg-type]
+        read_rated({"train": path}, **options)  # type: ignore[arg-type]
     return str(caught.value)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_line_ends_and_byte_order_marks(tmp_path: Path, end: str, mark: bytes) -> None:
-    task = read_pair_files({"train": save(tmp_path / "p.csv", [HEADER, *GOOD, ""], end=end, mark=mark)})
+    task = read_rated({"train": save(tmp_path / "p.csv", [HEADER, *GOOD, ""], end=end, mark=mark)})
     assert task.splits["train"][7] == {"sentence1": "left 7", "sentence2": "right 7", "score": 1.0}
     assert len(task.splits["train"]) == 8
     assert task.notes == ()
@@ -46,16 +48,14 @@ def test_features_are_strings_and_float64(tmp_path: Path) -> None:
 
 def test_headerless_csv_with_column_names(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", GOOD)
-    task = read_pair_files(
-        {"test": path}, header=False, columns=["a", "b", "s"], sentence1="b", sentence2="a", score="s"
-    )
+    task = read_rated({"test": path}, header=False, columns=["a", "b", "s"], sentence1="b", sentence2="a", score="s")
     assert task.splits["test"]["sentence1"][0] == "right 0"
 
 
 def test_tsv_with_unbalanced_quotes(tmp_path: Path) -> None:
     lines = ["genre\tsentence1\tsentence2\tscore", *(f'g\t"left {i}\ta 5" nail {i}\t{i % 6}' for i in range(8))]
     path = save(tmp_path / "p.tsv", lines)
-    task = read_pair_files({"train": path}, quoting=False)
+    task = read_rated({"train": path}, quoting=False)
     assert task.splits["train"][3] == {"sentence1": '"left 3', "sentence2": 'a 5" nail 3', "score": 3.0}
     message = fails(path)
     assert f"{path}, line 2: the row that starts here cannot be split at '\\t'" in message
@@ -69,7 +69,7 @@ def test_a_quote_never_closed_names_the_line_it_opened_on(tmp_path: Path) -> Non
 
 def test_another_delimiter(tmp_path: Path) -> None:
     path = save(tmp_path / "p.txt", [line.replace(",", ";") for line in [HEADER, *GOOD]])
-    assert len(read_pair_files({"train": path}, delimiter=";").splits["train"]) == 8
+    assert len(read_rated({"train": path}, delimiter=";").splits["train"]) == 8
     assert "unknown file suffix '.txt': did you mean '.tsv'? Allowed: .csv, .tsv" in fails(path)
     assert "`delimiter` is ';;', but one character is needed" in fails(path, delimiter=";;")
 
@@ -98,7 +98,7 @@ def test_a_bad_row_is_named_or_dropped(tmp_path: Path, row: str, said: str) -> N
     message = fails(path)
     assert f"{path}, {said}" in message
     assert "`bad_rows: drop`" in message
-    task = read_pair_files({"train": path}, bad_rows="drop")
+    task = read_rated({"train": path}, bad_rows="drop")
     assert len(task.splits["train"]) == 9
     assert task.notes[0].startswith(f"{path}: 1 of 10 rows dropped (")
     assert task.notes[0].endswith(": 1; first at line 10)")
@@ -111,7 +111,7 @@ def test_another_way_with_bad_rows_is_unknown(tmp_path: Path) -> None:
 
 def test_dropped_rows_are_counted_by_reason(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", [HEADER, "a,b", *GOOD, "a,b,9", "a,b,c,d", "a,b,-1"])
-    task = read_pair_files({"train": path}, bad_rows="drop")
+    task = read_rated({"train": path}, bad_rows="drop")
     note = f"{path}: 4 of 12 rows dropped (wrong number of columns: 2, gold out of range: 2; first at line 2)"
     assert task.notes == (note,)
     assert "(4 such rows in this file)" in fails(path)
@@ -202,18 +202,18 @@ def test_one_file_with_a_split_column(tmp_path: Path) -> None:
     lines = ["part,sentence1,sentence2,score"]
     lines += [f"{part},{part} {line}" for part in ("test", "dev", "train") for line in GOOD]
     path = save(tmp_path / "p.csv", lines)
-    task = read_pair_files(path, split_column="part")
+    task = read_rated(path, split_column="part")
     assert {split: len(rows) for split, rows in task.splits.items()} == {"train": 8, "validation": 8, "test": 8}
     assert list(task.splits) == ["train", "validation", "test"]
     with pytest.raises(
         UnknownNameError, match=r"unknown column 'prat': did you mean 'part'\? Allowed: part, sentence1"
     ):
-        read_pair_files(path, split_column="prat")
+        read_rated(path, split_column="prat")
     with pytest.raises(TaskError, match="task 'pair-files' has rows without a split: name their column, or set `split"):
-        read_pair_files(path, split="given")
+        read_rated(path, split="given")
     save(path, [*lines, "tset,a,b,1"])
     with pytest.raises(TaskError, match=r"line 26: column 'part' holds 'tset', but one of train, validation, test"):
-        read_pair_files(path, split_column="part")
+        read_rated(path, split_column="part")
 
 
 def test_splits_of_one_file_are_drawn_and_equal_pairs_stay_together(tmp_path: Path) -> None:
@@ -221,35 +221,51 @@ def test_splits_of_one_file_are_drawn_and_equal_pairs_stay_together(tmp_path: Pa
     pairs = [(f"left {i}", f"right {i}", i % 6) for i in range(60)]
     again = [(b, a, gold) for a, b, gold in pairs[:30]]
     path = save(tmp_path / "mine.csv", ["a,b,gold", *(f"{a},{b},{gold}" for a, b, gold in [*pairs, *again])])
-    task = read_pair_files(path, sentence1="a", sentence2="b", score="gold")
+    task = read_rated(path, sentence1="a", sentence2="b", score="gold")
     assert task.notes[0].startswith("splits drawn: ")
     assert set(task.n_rows().values()) <= {9, 10, 70, 71, 72}
     assert not [note for note in task.notes if "also in" in note]
-    same = read_pair_files(str(path), sentence1="a", sentence2="b", score="gold")
+    same = read_rated(str(path), sentence1="a", sentence2="b", score="gold")
     assert same.digest() == task.digest()
-    other = read_pair_files(path, sentence1="a", sentence2="b", score="gold", seed=1)
+    other = read_rated(path, sentence1="a", sentence2="b", score="gold", seed=1)
     assert other.digest() != task.digest()
     with pytest.raises(TaskError, match=r"task 'pair-files' has 8 rows in 8 different ones, too few to draw splits of"):
-        read_pair_files(save(tmp_path / "few.csv", [HEADER, *GOOD]))
+        read_rated(save(tmp_path / "few.csv", [HEADER, *GOOD]))
 
 
 def test_validation_is_drawn_from_train_when_asked(tmp_path: Path) -> None:
     files = {"train": save(tmp_path / "a.csv", [HEADER, *(f"l {i},r {i},{i % 6}" for i in range(80))])}
     files["test"] = save(tmp_path / "b.csv", [HEADER, *GOOD])
-    assert read_pair_files(files).n_rows() == {"train": 80, "test": 8}
-    task = read_pair_files(files, split="auto", validation_fraction=0.25)
+    assert read_rated(files).n_rows() == {"train": 80, "test": 8}
+    task = read_rated(files, split="auto", validation_fraction=0.25)
     assert task.n_rows() == {"train": 60, "validation": 20, "test": 8}
 
 
 def test_files_by_split(tmp_path: Path) -> None:
     path = save(tmp_path / "p.csv", [HEADER, *GOOD])
-    assert list(read_pair_files({"test": path, "dev": str(path)}).splits) == ["validation", "test"]
+    assert list(read_rated({"test": path, "dev": str(path)}).splits) == ["validation", "test"]
     with pytest.raises(TaskError, match="`files` names the validation split twice"):
-        read_pair_files({"val": path, "dev": path})
+        read_rated({"val": path, "dev": path})
     with pytest.raises(UnknownNameError, match=r"unknown split 'trian': did you mean 'train'\?"):
-        read_pair_files({"trian": path})
+        read_rated({"trian": path})
     with pytest.raises(TaskError, match="`files` names no file: give at least one of train, validation, test"):
-        read_pair_files({})
+        read_rated({})
+
+
+def test_the_range_of_scores_is_that_of_train_unless_it_is_set(tmp_path: Path) -> None:
+    """Ratings of 1 to 5 become 0 to 1, and what test holds decides nothing."""
+    rated = [f"left {i},right {i},{1 + i % 5}" for i in range(10)]
+    files = {"train": save(tmp_path / "a.csv", [HEADER, *rated])}
+    files["test"] = save(tmp_path / "b.csv", [HEADER, *rated, "a,b,9"])
+    task = read_pair_files(files)
+    assert task.score_range == (1.0, 5.0)
+    assert (task.gold01("train").min(), task.gold01("train").max()) == (0.0, 1.0)
+    assert task.gold01("test").max() == 2.0
+    assert task.notes[0] == "score_range is 1 to 5, the scores of train; set score_range for another scale"
+    assert read_pair_files({"test": files["test"]}).score_range == (1.0, 9.0)
+    told = read_pair_files({"train": files["train"]}, score_range=[0, 5])
+    assert told.score_range == (0.0, 5.0)
+    assert not [note for note in told.notes if "score_range" in note]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +289,7 @@ def test_a_parquet_file_with_glob_characters_in_its_name(tmp_path: Path, capfd: 
     before = sorted(tmp_path.iterdir())
     had_bars, verbosity = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
     capfd.readouterr()
-    task = read_pair_files({"train": path}, sentence1="a", sentence2="b", score="s", score_range=(0, 8))
+    task = read_rated({"train": path}, sentence1="a", sentence2="b", score="s", score_range=(0, 8))
     assert task.splits["train"][8] == {"sentence1": "t8", "sentence2": "None", "score": 8.0}
     assert capfd.readouterr() == ("", "")
     assert sorted(tmp_path.iterdir()) == before
