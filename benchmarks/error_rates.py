@@ -1,4 +1,7 @@
-"""How often intervals, tests and the set of best layers are wrong: `python -m benchmarks.error_rates [SIMULATIONS]`.
+"""How often intervals, tests and the set of best layers are wrong.
+
+`python -m benchmarks.error_rates [SIMULATIONS] [TABLE...]` measures all tables, or those that are named: `scores`,
+`layers`, `seeds`, `units`, `sharing`.
 
 Data are drawn from worlds whose true scores are known. The rates, each with its standard error, sqrt(p (1 - p) /
 simulations), are written to benchmarks/results/error_rates.json.
@@ -19,6 +22,7 @@ from probes.metrics.paired import paired_scores, unit_counts
 from probes.metrics.significance import bootstrap_p_value, permutation_p_value, variance_components
 from probes.metrics.unit_scorer import correlation_scorer
 from probes.runs.record import describe_program
+from probes.tasks.units import find_units
 
 OUT = Path(__file__).parent / "results" / "error_rates.json"
 LEVEL = 0.05
@@ -145,35 +149,134 @@ LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
 }
 
 
+def chained(rng: np.random.Generator, n_layers: int, n_rows: int, *, correlation: float) -> NDArray[np.float64]:
+    """Draw normal errors of layers, of which neighbours correlate."""
+    errors = [rng.normal(size=n_rows)]
+    for _ in range(n_layers - 1):
+        errors.append(correlation * errors[-1] + np.sqrt(1 - correlation**2) * rng.normal(size=n_rows))
+    return np.array(errors)
+
+
+def heavy(rng: np.random.Generator, n_layers: int, n_rows: int) -> NDArray[np.float64]:
+    """Draw errors with heavy tails, Student's t of three degrees of freedom, that do not correlate."""
+    return np.asarray(rng.standard_t(3, size=(n_layers, n_rows)) / np.sqrt(3))
+
+
+def unlike(rng: np.random.Generator, n_layers: int, n_rows: int) -> NDArray[np.float64]:
+    """Draw errors that share half of their variance; the other half is normal and exponential in turn."""
+    is_normal = (np.arange(n_layers) % 2 == 0)[:, None]
+    own = np.where(is_normal, rng.normal(size=(n_layers, n_rows)), rng.exponential(size=(n_layers, n_rows)) - 1)
+    return np.asarray(np.sqrt(0.5) * (rng.normal(size=n_rows) + own))
+
+
+def rare(rng: np.random.Generator, n_layers: int, n_rows: int) -> NDArray[np.float64]:
+    """Draw errors that share half of their variance; the first layer has the rest of its own in 5 % of the rows."""
+    own = rng.normal(size=(n_layers, n_rows))
+    own[0] *= np.where(rng.random(n_rows) < 0.05, np.sqrt(20), 0.0)
+    return np.asarray(np.sqrt(0.5) * (rng.normal(size=n_rows) + own))
+
+
+ERRORS: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]] = {
+    "neighbours correlate": lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.9),
+    "independent": lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.0),
+    "heavy tails": heavy,
+    "unlike forms": unlike,
+    "one layer fails rarely": rare,
+}
+"""Form of the errors of layers to what draws them, with variance 1."""
+
+
 def layer_rates(
-    ladder: str, n_layers: int, n_rows: int, *, correlation: float = 0.9, n_simulations: int = 1000,
+    ladder: str, n_layers: int, n_rows: int, *, errors: str = "neighbours correlate", n_simulations: int = 1000,
     n_resamples: int = 1000, choose: Callable[..., NDArray[np.int64]] = best_set,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
 
-    The errors of neighbouring layers correlate; `choose` gives the set from scores and resampled scores.
+    Where several layers are tied for the best, the rate is the mean over them, and that of the one that is left out
+    most often is beside it. `choose` gives the set from scores, resampled scores and errors of leads.
     """
     truth = LADDERS[ladder](n_layers)
-    best = int(np.flatnonzero(truth == truth.max())[0])
-    is_in, sizes, covered = [], [], []
+    best = np.flatnonzero(truth == truth.max())
+    members, covered = [], []
     for number in range(n_simulations):
         rng = np.random.default_rng([number, n_layers, n_rows])
         gold = rng.normal(size=n_rows)
-        errors = [rng.normal(size=n_rows)]
-        for _ in range(n_layers - 1):
-            errors.append(correlation * errors[-1] + np.sqrt(1 - correlation**2) * rng.normal(size=n_rows))
-        predicted = truth[:, None] * gold + np.sqrt(1 - truth[:, None] ** 2) * np.array(errors)
-        scorer = correlation_scorer(gold, metric="pearson")
-        values, resampled = scorer.score(predicted), scorer.resample(predicted, Resampling(n_resamples, seed=number))
-        kept = choose(values, resampled, confidence=1 - LEVEL)
+        noise = ERRORS[errors](rng, n_layers, n_rows)
+        predicted = truth[:, None] * gold + np.sqrt(1 - truth[:, None] ** 2) * noise
+        scorer, how = correlation_scorer(gold, metric="pearson"), Resampling(n_resamples, seed=number)
+        values, resampled = scorer.score(predicted), scorer.resample(predicted, how)
+        lead_errors = scorer.lead_errors(predicted[None], how)
+        chosen = choose(values, resampled, lead_errors, confidence=1 - LEVEL, is_correlation=True)
         low, high = joint_intervals(values, resampled, confidence=1 - LEVEL, is_correlation=True)
-        is_in.append(best in kept)
-        sizes.append(len(kept))
+        members.append(np.isin(np.arange(n_layers), chosen))
         covered.append(bool(((low <= truth) & (truth <= high)).all()))
+    is_in = np.array(members, np.float64)
+    shares = is_in[:, best].mean(1)
     return {
-        "world": ladder, "n_layers": n_layers, "n_rows": n_rows, "correlation_of_neighbours": correlation,
-        "best_is_in_set": rate(is_in, 1 - LEVEL), "mean_size_of_set": float(np.mean(sizes)),
+        "world": ladder, "n_layers": n_layers, "n_rows": n_rows, "errors": errors, "n_simulations": n_simulations,
+        "best_is_in_set": {
+            "rate": float(shares.mean()), "error": float(shares.std() / np.sqrt(n_simulations)), "nominal": 1 - LEVEL,
+        },
+        "least_of_tied": float(is_in[:, best].mean(0).min()), "mean_size_of_set": float(is_in.sum(1).mean()),
         "joint_intervals": rate(covered, 1 - LEVEL),
+    }  # fmt: skip
+
+
+def copied(rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the texts of 100 pairs, each of which is in the data four times."""
+    del rng
+    return np.repeat(np.arange(200).reshape(2, 100), 4, axis=1)
+
+
+def shared(rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the texts of 60 sentences with five others each."""
+    del rng
+    return np.stack([np.repeat(np.arange(60), 5), 60 + np.arange(300)])
+
+
+def linked(rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return 300 pairs of 200 sentences at random, most of which some chain of pairs links."""
+    first = rng.integers(0, 200, 300)
+    return np.stack([first, (first + rng.integers(1, 200, 300)) % 200])
+
+
+SHARING: dict[str, Callable[[np.random.Generator], NDArray[np.int64]]] = {
+    "every pair four times": copied,
+    "a sentence with five others": shared,
+    "sentences paired at random": linked,
+}
+"""How pairs share sentences, to what draws the two sentences of each pair."""
+
+
+def sharing_rates(world: str, *, n_simulations: int = 1000, n_resamples: int = 500) -> dict[str, Any]:
+    """Measure the interval of a score and the test of two equally good systems, of pairs drawn one by one, or as units.
+
+    Three quarters of the variance of gold and of every error are of the two sentences, where pairs are no copies.
+    """
+    covered: dict[str, list[bool]] = {"rows": [], "units": []}
+    false: dict[str, list[bool]] = {"rows": [], "units": []}
+    n_units = []
+    for number in range(n_simulations):
+        rng = np.random.default_rng(number)
+        texts = SHARING[world](rng)
+        own = np.full(texts.shape[1], 0.5)[None] * rng.normal(size=(3, texts.shape[1]))
+        of_texts = rng.normal(size=(3, int(texts.max()) + 1))
+        gold, *errors = np.sqrt(0.375) * of_texts[:, texts].sum(axis=1) + own * (world != "every pair four times")
+        systems = [RHO * gold + np.sqrt(1 - RHO**2) * error for error in errors]
+        found = find_units([row.tolist() for row in texts])
+        names = [str(k) for k in range(texts.shape[1])]
+        n_units.append(len(names) if found is None else found.n)
+        for kind, units in (("rows", names), ("units", names if found is None else list(found.names))):
+            values, resampled = paired_scores(
+                systems, gold, metric="pearson", units=units, resampling=Resampling(n_resamples, seed=number)
+            )
+            low, high = np.quantile(resampled[0], [LEVEL / 2, 1 - LEVEL / 2])
+            covered[kind].append(bool(low <= RHO <= high))
+            false[kind].append(bootstrap_p_value(float(values[0] - values[1]), resampled[0] - resampled[1]) < LEVEL)
+    return {
+        "world": world, "n_rows": texts.shape[1], "n_units": float(np.mean(n_units)),
+        **{f"coverage_of_{kind}": rate(hits, 1 - LEVEL) for kind, hits in covered.items()},
+        **{f"test_of_{kind}": rate(hits, LEVEL) for kind, hits in false.items()},
     }  # fmt: skip
 
 
@@ -216,14 +319,22 @@ def page_tables(results: dict[str, Any]) -> list[str]:
         tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
         lines.append(f"| {row['world']}, rows drawn apart | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
     lines += [
-        "| layers | number | rows | best is in the set | layers in the set | all intervals hold |",
-        "|---|---|---|---|---|---|",
+        "| layers | errors | number | rows | best is in | worst of the tied | layers in the set | all intervals hold |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in results["layers"]:
-        alike = "" if row["correlation_of_neighbours"] else ", independent errors"
         inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
-        size = f"{row['mean_size_of_set']:.1f}"
-        lines.append(f"| {row['world']}{alike} | {row['n_layers']} | {row['n_rows']} | {inside} | {size} | {joint} |")
+        least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
+        numbers = f"{row['n_layers']} | {row['n_rows']}"
+        lines.append(f"| {row['world']} | {row['errors']} | {numbers} | {inside} | {least} | {size} | {joint} |")
+    lines += [
+        "| pairs | rows | units | interval of rows | interval of units | test by rows | test by units |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in results["sharing"]:
+        keys = ("coverage_of_rows", "coverage_of_units", "test_of_rows", "test_of_units")
+        rates = " | ".join(shown(row[key]) for key in keys)
+        lines.append(f"| {row['world']} | {row['n_rows']} | {row['n_units']:.0f} | {rates} |")
     lines += ["| seeds | rows | interval of rows | interval of rows and seeds |", "|---|---|---|---|"]
     for row in results["seeds"]:
         lines.append(
@@ -232,29 +343,49 @@ def page_tables(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Measure all rates."""
-    how: dict[str, Any] = {"n_simulations": int(sys.argv[1]) if len(sys.argv) > 1 else 1000}
+def _scores(**how: Any) -> list[dict[str, Any]]:
     cases = [(world, n, 1) for world in WORLDS for n in (30, 100, 300) if (world, n) != ("spearman", 300)]  # slow
     cases += [(world, n, SIZE) for world in ("pearson", "accuracy", "span-f1") for n in (30, 100)]
-    results: dict[str, Any] = {
-        "n_simulations": how["n_simulations"],
-        "scores": [],
-        "layers": [],
-        "seeds": [],
-        "units": [],
-    }
-    for n_seeds, n_rows in ((3, 100), (3, 300), (5, 300), (10, 300)):
-        results["seeds"].append(seed_rates(n_seeds, n_rows, **how))
-    for n_layers, n_rows in ((12, 100), (12, 300), (32, 300)):
-        results["layers"] += [layer_rates(ladder, n_layers, n_rows, **how) for ladder in LADDERS]
-    results["layers"].append(layer_rates("all layers tied", 12, 300, correlation=0.0, **how))
-    for world, n, size in cases:
-        results["scores"].append(error_rates(world, n, size, **how))
-        print(json.dumps(results["scores"][-1]), flush=True)
-    for world in ("pearson", "accuracy"):
-        results["units"].append(error_rates(world, 100, SIZE, ignores_units=True, **how))
-    OUT.write_text(json.dumps({**results, **describe_program()}, indent=1) + "\n", encoding="utf-8")
+    return [error_rates(world, n, size, **how) for world, n, size in cases]
+
+
+def _layers(**how: Any) -> list[dict[str, Any]]:
+    cases = [(ladder, 12, n, "neighbours correlate") for n in (100, 300) for ladder in LADDERS]
+    cases += [(ladder, 32, 300, "neighbours correlate") for ladder in ("all layers tied", "one best by a little")]
+    cases += [("all layers tied", 12, n, errors) for errors in list(ERRORS)[1:] for n in (100, 300)]
+    return [
+        layer_rates(ladder, n_layers, n_rows, errors=errors, n_resamples=500, **how)
+        for ladder, n_layers, n_rows, errors in cases
+    ]
+
+
+def _seeds(**how: Any) -> list[dict[str, Any]]:
+    return [seed_rates(n_seeds, n_rows, **how) for n_seeds, n_rows in ((3, 100), (3, 300), (5, 300), (10, 300))]
+
+
+def _units(**how: Any) -> list[dict[str, Any]]:
+    return [error_rates(world, 100, SIZE, ignores_units=True, **how) for world in ("pearson", "accuracy")]
+
+
+def _sharing(**how: Any) -> list[dict[str, Any]]:
+    return [sharing_rates(world, **how) for world in SHARING]
+
+
+TABLES: dict[str, Callable[..., list[dict[str, Any]]]] = {
+    "scores": _scores, "layers": _layers, "seeds": _seeds, "units": _units, "sharing": _sharing,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Measure the rates of the tables that are named, or of all; the others are kept as they are."""
+    numbers = [int(word) for word in sys.argv[1:] if word.isdecimal()]
+    names = [word for word in sys.argv[1:] if not word.isdecimal()] or list(TABLES)
+    n_simulations = numbers[0] if numbers else 1000
+    for name in names:
+        rows = TABLES[name](n_simulations=n_simulations)
+        results = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
+        results |= {"n_simulations": n_simulations, name: rows, **describe_program()}
+        OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def cosine_with_gold(
     opened, part = open_cache(cache), task.rows(split)
     sides = [opened.rows_of(list(part[column])).numpy() for column in ("sentence1", "sentence2")]
     sample = Sample(opened, np.concatenate(sides), np.zeros(2 * len(part), np.int64))
-    gold, groups = np.array(cast("PairTask", task).gold01(split)), task.groups(split)
+    gold, groups = np.array(cast("PairTask", task).gold01(split)), task.units(split)
     tail = (1 - resampling.confidence) / 2
     rows = []
     for each in choose_poolings(opened, pooling):

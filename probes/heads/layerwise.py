@@ -85,7 +85,7 @@ def layer_result(
         summary={
             split: {
                 metric: summarise(
-                    found[None], golds[split], metric=metric, groups=task.groups(split), resampling=resampling
+                    found[None], golds[split], metric=metric, groups=task.units(split), resampling=resampling
                 )
                 for metric in task.metrics
             }

@@ -41,9 +41,11 @@ def split_scorer(task: Any, split: str, metric: str) -> UnitScorer:
 
 
 _SCORERS: dict[str, Callable[[Any, str, str], UnitScorer]] = {
-    "pairs": lambda task, split, metric: correlation_scorer(task.gold01(split), metric=metric),
-    "classes": lambda task, split, metric: class_scorer(task.labels(split), metric=metric, groups=task.groups(split)),
+    "pairs": lambda task, split, metric: correlation_scorer(
+        task.gold01(split), metric=metric, groups=task.units(split)
+    ),
+    "classes": lambda task, split, metric: class_scorer(task.labels(split), metric=metric, groups=task.units(split)),
     "numbers": lambda task, split, metric: correlation_scorer(
-        task.numbers(split), metric=metric, groups=task.groups(split)
+        task.numbers(split), metric=metric, groups=task.units(split)
     ),
 }

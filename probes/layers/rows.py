@@ -100,7 +100,7 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     return LayerRows(
         data.layers, read, lambda place, is_train: cosines[is_train][place, kept[is_train], None],
         np.asarray(task.gold01("train"), np.float64)[kept[True]], np.asarray(task.gold01(split), np.float64), 0,
-        kept[True], kept[False], _first_output, split_scorer(task, split, metric),
+        kept[True], number_units(task.units(split), len(kept[False])), _first_output, split_scorer(task, split, metric),
     )  # fmt: skip
 
 
@@ -121,7 +121,8 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
         sides = torch.from_numpy(read(place, is_train))
         return np.asarray(join_pair(*sides[:, None])[0].numpy() if is_pairs else sides[0].numpy())
 
-    units = {is_train: number_units(task.groups(name), len(task.rows(name))) for is_train, name in names.items()}
+    drawn = {True: task.groups("train"), False: task.units(split)}
+    units = {is_train: number_units(drawn[is_train], len(task.rows(name))) for is_train, name in names.items()}
     return partial(
         LayerRows, channels.names, read, features,
         units=units[True][kept[True]], scored_units=units[False], scorer=split_scorer(task, split, metric),

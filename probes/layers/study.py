@@ -154,7 +154,10 @@ class _Study:
             values, drawn, confidence=self.options.confidence, highest=1.0, is_correlation=is_correlation
         )
         self.best = int(np.nanargmax(values))
-        self.kept = best_set(values, drawn, confidence=self.options.confidence).tolist()
+        errors = parts.scorer.lead_errors(parts.alone, self._how)
+        self.kept = best_set(
+            values, drawn, errors, confidence=self.options.confidence, is_correlation=is_correlation
+        ).tolist()
         self.alone = ViewCurve(
             "alone", parts.scorer.metric, parts.layers, _plain(values), _plain(low), _plain(high),
             _plain(by_seed.std(0, ddof=1)) if n_seeds > 1 else (), note=parts.how,

@@ -58,15 +58,20 @@ def _of_correlation(
     correlate = CORRELATIONS[metric]
     rows, target = predicted.astype(np.float64), gold.astype(np.float64)
     units = number_units(groups, len(gold))
-    members = [np.flatnonzero(units == unit) for unit in range(len(set(groups)))] if groups is not None else []
+    order, sizes = np.argsort(units, kind="stable"), np.bincount(units)
+    starts = np.cumsum(sizes) - sizes
 
     def score(drawn: Int[np.ndarray, "R U"]) -> Float[np.ndarray, "S R"]:
         if groups is None:
             return np.stack([correlate(row[drawn], target[drawn]) for row in rows])
-        whole = [np.concatenate([members[unit] for unit in one]) for one in drawn]  # of unequal length
+        counts = sizes[drawn]
+        shifts = starts[drawn] - np.cumsum(counts, axis=1) + counts  # from a place among the rows drawn to `order`
+        whole = [
+            order[np.repeat(shift, count) + np.arange(count.sum())] for shift, count in zip(shifts, counts, strict=True)
+        ]  # of unequal length
         return np.array([[float(correlate(row[each], target[each])) for each in whole] for row in rows])
 
-    return score, len(members) or len(gold)
+    return score, len(sizes)
 
 
 def summarise_class_seeds(

@@ -16,6 +16,9 @@ from probes.metrics.correlation import CORRELATIONS
 Counts = Callable[[NDArray[np.generic]], Float[np.ndarray, "M U C"]]
 AT_ONCE = 1 << 24
 """Counts in memory at once."""
+TINY = 1e-12
+MOST_COUNTS = 100
+"""Of a unit, for errors within resamples: their cost grows with the square of the counts."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,58 @@ class UnitScorer:
             for part in self._parts(predicted)
         ]
         return np.concatenate(found)
+
+    def lead_errors(
+        self, predicted: NDArray[np.generic], resampling: Resampling = DEFAULT
+    ) -> Float[np.ndarray, "R_1 L L"] | None:
+        """Estimate the standard error of the lead of every system over every other, within each resample.
+
+        A score changes with a unit by the product of its counts and the slope of the metric in them (its influence, or
+        infinitesimal jackknife). Correlations are on Fisher's z.
+
+        Args:
+            predicted: `(S, L, N)` predictions of `L` systems, of which the mean over `S` seeds leads.
+            resampling: As in `resample`, for the same resamples.
+
+        Returns:
+            First those on all units, then those of every resample; None for a metric of more than `MOST_COUNTS` counts.
+        """
+        if self.n_counts > MOST_COUNTS:
+            return None
+        n_seeds, n_systems = predicted.shape[:2]
+        counts = self.count(predicted.reshape(n_seeds * n_systems, -1))
+        step = max(1, AT_ONCE // (len(counts) * self.n_units))
+
+        def errors(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+            times = np.stack([np.bincount(row, minlength=self.n_units) for row in drawn]).astype(np.float64)
+            values, slopes = self._slopes(np.einsum("ru,muc->mrc", times, counts, optimize=True))
+            influences = np.matmul(counts, slopes.swapaxes(1, 2))  # of a unit on a score: M U R
+            influence = influences.reshape(n_seeds, n_systems, *influences.shape[1:]).mean(0)
+            if self.metric in CORRELATIONS:
+                value = values.reshape(n_seeds, n_systems, -1).mean(0)
+                influence = influence / np.maximum(1 - value**2, TINY)[:, None]
+            weighted = influence.transpose(2, 0, 1) * np.sqrt(times)[:, None]
+            products = weighted @ weighted.swapaxes(1, 2)
+            own = np.diagonal(products, axis1=1, axis2=2)
+            squares = own[:, :, None] + own[:, None] - 2 * products
+            return np.asarray(np.sqrt(np.maximum(squares, 0)).reshape(len(drawn), -1).T)
+
+        def score(drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+            return np.concatenate([errors(drawn[k : k + step]) for k in range(0, len(drawn), step)], axis=1)
+
+        whole = errors(np.arange(self.n_units)[None])
+        drawn = resample(score, n_units=self.n_units, resampling=resampling)
+        return np.asarray(np.concatenate([whole, drawn], axis=1).T.reshape(-1, n_systems, n_systems))
+
+    def _slopes(self, sums: Float[np.ndarray, "M R C"]) -> tuple[Float[np.ndarray, "M R"], Float[np.ndarray, "M R C"]]:
+        """Return the metric of sums, and its slope in each of them by central differences."""
+        reach = 1e-5 * np.maximum(np.abs(sums), 1.0)
+        slopes = np.empty_like(sums)
+        for count in range(self.n_counts):
+            step = np.zeros_like(sums)
+            step[..., count] = reach[..., count]
+            slopes[..., count] = (self.of_sums(sums + step) - self.of_sums(sums - step)) / (2 * reach[..., count])
+        return np.asarray(self.of_sums(sums)), np.nan_to_num(slopes)
 
     def _parts(self, predicted: NDArray[np.generic]) -> list[NDArray[np.generic]]:
         step = max(1, AT_ONCE // (self.n_units * self.n_counts))

@@ -156,6 +156,8 @@ def _cautions(context: Context) -> Iterator[Block]:
         missing = found["n_problems"] - found["n_converged"]
         if missing:
             yield Caution(f"`{name}` **did not converge** in {missing:,} of {found['n_problems']:,} problems.")
+    for note in context.scores.header.task.get("shared_rows", {}).values():
+        yield Caution(f"**Rows that are not independent**, {note}.")
     for note in context.scores.header.task["notes"]:
         if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
             yield Caution(f"**Leak**, {note}.")

@@ -128,7 +128,8 @@ def screen_table(scores: RunScores, report: KindReport) -> Table:
     header = scores.header
     titles, rows = result_rows(scores, report, on_screen=True)
     title = f"{header.name}: {header.task['name']} on {header.decoder['name']}"
-    table = Table(title=printable(title), box=SIMPLE, padding=(0, 1))
+    shared = [f"{note}." for note in header.task.get("shared_rows", {}).values()]
+    table = Table(title=printable(title), caption=printable("\n".join(shared)) or None, box=SIMPLE, padding=(0, 1))
     widest = max((len(word) for row in rows for word in row[0].split()), default=0)  # no name of a head is cut
     for column in titles:
         is_head = column == "head"

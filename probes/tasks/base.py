@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
 from probes.readers.splits import SPLITS, order_splits
+from probes.tasks.units import Units, find_units
 
 if TYPE_CHECKING:
     import datasets
@@ -96,12 +97,35 @@ class Task(ABC):
         rows = self.rows(split)
         return tuple(rows["group"]) if "group" in rows.column_names else None
 
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the texts of each row of one split, column by column: rows with equal ones are no independent rows."""
+        del split
+        return []
+
+    def find_units(self, split: str) -> Units | None:
+        """Find the rows of one split that share a text; None where no two rows, or groups, do."""
+        return find_units(self.cells(split), self.groups(split))
+
+    def units(self, split: str) -> tuple[str, ...] | None:
+        """Name what intervals and tests draw whole, for each row: rows that share a text, its group; None for the row.
+
+        See `probes.tasks.units`.
+        """
+        units = self.find_units(split)
+        return self.groups(split) if units is None else units.names
+
+    def shared_rows(self) -> dict[str, str]:
+        """Say in a line, of every scored split that has them, how many rows share a text and what is drawn instead."""
+        units = {split: self.find_units(split) for split in self.splits if split != "train"}
+        return {split: each.note(split, self.rows_noun) for split, each in units.items() if each is not None}
+
     def n_rows(self) -> dict[str, int]:
         """Count the rows of each split."""
         return {split: len(rows) for split, rows in self.splits.items()}
 
     def describe(self) -> dict[str, Any]:
         """Describe the task for `scores.json` as JSON values: what every kind has, and the entries of its own."""
+        shared = self.shared_rows()
         return {
             "kind": self.kind,
             "name": self.name,
@@ -112,6 +136,7 @@ class Task(ABC):
             **self.describe_kind(),
             "digest": self.digest(),
             "notes": list(self.notes),
+            **({"shared_rows": shared} if shared else {}),
         }
 
     def digest(self) -> str:

@@ -1,6 +1,6 @@
 """What tasks with numbers as gold share: enough rows, and different gold, for a correlation."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,6 +56,11 @@ class GradedTask(Task):
     def texts(self) -> list[str]:
         """List every text once, in the order first seen."""
         return unique_texts(self.splits, self.text_columns)
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the texts of each row, column by column."""
+        rows = self.rows(split)
+        return [list(rows[column]) for column in self.text_columns]
 
     def check_draw(self, n_per_split: int) -> None:
         """Reject fewer than 8 rows per split."""

@@ -127,7 +127,7 @@ def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> 
     summary = {
         split: {
             metric: summarise_class_seeds(
-                found, task.labels(split), metric=metric, groups=task.groups(split),
+                found, task.labels(split), metric=metric, groups=task.units(split),
                 resampling=Resampling(setting.n_resamples),
             )
             for metric in task.metrics

@@ -150,11 +150,14 @@ def average_contributions(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _summarise(
     rows: Float32[np.ndarray, "S N"], setting: Setting, split: str, marks: Bool[np.ndarray, " N"] | None = None
 ) -> dict[str, SeedSummary]:
-    gold = setting.task.gold01(split)
+    gold, groups = setting.task.gold01(split), setting.task.units(split)
     if marks is not None:
         rows, gold = rows[:, marks], gold[marks]
+        groups = groups and [name for name, is_marked in zip(groups, marks.tolist(), strict=True) if is_marked]
     how = Resampling(setting.n_resamples)
-    return {metric: summarise_seeds(rows, gold, metric=metric, resampling=how) for metric in CORRELATIONS}
+    return {
+        metric: summarise_seeds(rows, gold, metric=metric, groups=groups, resampling=how) for metric in CORRELATIONS
+    }
 
 
 def _named_subset_scores(stacked: dict[str, Float32[np.ndarray, "S N"]], setting: Setting) -> dict[str, Any]:

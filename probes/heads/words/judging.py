@@ -31,10 +31,12 @@ class Judge:
         gold: The gold tags.
         offsets: Where each sentence starts, and the last one ends.
         words: The words themselves.
-        documents: The document of each sentence, to resample whole documents; None resamples sentences.
+        documents: The document of each sentence, to resample whole documents, or one name for equal sentences; None
+            resamples sentences.
         metric: `span-f1` or `accuracy`.
         is_strict: Whether a span must begin with B.
         kept: Positions of the words that are scored; all of them when None.
+        resampled: What that is called, `documents` or `sentences`.
     """
 
     gold: GoldTags
@@ -44,6 +46,7 @@ class Judge:
     metric: str
     is_strict: bool = False
     kept: Int[np.ndarray, " V"] | None = None
+    resampled: str = "sentences"
 
     def score(self, ids: Int[np.ndarray, " W"]) -> float:
         """Score predictions, `NO_PREDICTION` being an error; higher is better."""
@@ -57,7 +60,7 @@ class Judge:
         return count_spans(self._gold, self._pick(ids), offsets=self._offsets, labels=self._labels, strict=strict)
 
     def summarise(self, ids: Int[np.ndarray, "S W"], *, n_resamples: int) -> SeedSummary:
-        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences.
+        """Mean and spread over seeds, with a bootstrap interval over documents, else sentences, equal ones together.
 
         The interval is NaN where there is only one of them.
         """
@@ -126,7 +129,7 @@ class Judge:
     def scorer(self) -> UnitScorer:
         """Return how predictions `(M, W)` of the split are scored and resampled."""
         sizes = np.diff(self._offsets)
-        n_sentences, unit = len(sizes), "documents" if self.documents is not None else "sentences"
+        n_sentences, unit = len(sizes), self.resampled
         names = self.documents if self.documents is not None else [str(k) for k in range(n_sentences)]
         units = number_units(names, n_sentences)
         if self.metric == "accuracy":
@@ -174,11 +177,11 @@ def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_o
     `is_strict` asks a span to begin with B; `leaves_out_cut` leaves words without a latent out, not counting them as
     errors.
     """
-    rows, part = data.split(split), data.task.splits[split]
+    rows, part, units = data.split(split), data.task.splits[split], data.task.units(split)
     return Judge(
         data.gold(split), rows.offsets, [word for words in part["words"] for word in words],
-        list(part["document"]) if data.task.resampled(split) == "documents" else None, data.task.metric, is_strict,
-        np.flatnonzero(rows.has_latent) if leaves_out_cut else None,
+        None if units is None else list(units), data.task.metric, is_strict,
+        np.flatnonzero(rows.has_latent) if leaves_out_cut else None, data.task.resampled(split),
     )  # fmt: skip
 
 

@@ -219,7 +219,7 @@ JUDGES = {
 
 def zero_shot_scorer(task: Any, split: str, metric: str) -> UnitScorer:
     """Return how what is judged on a split is scored."""
-    groups = task.groups(split)
+    groups = task.units(split)
     if metric in ROW_METRICS:
         units = number_units(groups, len(task.rows(split)))
         return mean_scorer(units, metric=metric, unit="rows" if groups is None else "groups")
@@ -231,9 +231,12 @@ def zero_shot_scorer(task: Any, split: str, metric: str) -> UnitScorer:
 
 
 def best_threshold(similarities: Float[np.ndarray, " N"], is_alike: Bool[np.ndarray, " N"]) -> float:
-    """Give the middle of the gap that puts most pairs on their side; of equals the lowest."""
+    """Give the middle of the gap that puts most pairs on their side; of equals the lowest.
+
+    Pairs above it are called alike: all of them, or none, where that is best.
+    """
     values = np.unique(similarities)
-    cuts = np.concatenate([[values[0] - 1.0], (values[1:] + values[:-1]) / 2])
+    cuts = np.concatenate([[values[0] - 1.0], (values[1:] + values[:-1]) / 2, [values[-1] + 1.0]])
     alike, unlike = np.sort(similarities[is_alike]), np.sort(similarities[~is_alike])
     n_right = len(alike) - np.searchsorted(alike, cuts, side="right") + np.searchsorted(unlike, cuts, side="right")
     return float(cuts[int(n_right.argmax())])

@@ -75,7 +75,7 @@ CLASSES_REPORT = KindReport(
     ),
     inputs=text_inputs,
     gold=_gold,
-    units=lambda task, split: task.groups(split),
+    units=lambda task, split: task.units(split),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     metrics=lambda result: tuple(result.summary[result.reported_split]),
     remarks=(_defaults, _released_limit),

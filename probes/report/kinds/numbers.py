@@ -34,7 +34,7 @@ NUMBERS_REPORT = KindReport(
     ),
     inputs=text_inputs,
     gold=lambda task, split: task.numbers(split).tolist(),
-    units=lambda task, split: task.groups(split),
+    units=lambda task, split: task.units(split),
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     sections=(_errors,),
     bare=_error_of_mean,

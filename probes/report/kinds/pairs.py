@@ -148,7 +148,7 @@ PAIRS_REPORT = KindReport(
     ),
     inputs=text_inputs,
     gold=lambda task, split: list(task.splits[split]["score"]),
-    units=lambda *_: None,
+    units=lambda task, split: task.units(split),
     resampled=lambda _: "pairs",
     remarks=(lambda _: iter(["Correlations are of the whole split."]),),
     sections=(_named_subsets, _subsets, _residuals, _identical),

@@ -130,10 +130,10 @@ def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:
 
 
 def _units(task: WordTask, split: str) -> list[str] | None:
-    if task.resampled(split) != "documents":
+    units = task.units(split)
+    if units is None:
         return None
-    rows = task.rows(split)
-    return [str(name) for name, words in zip(rows["document"], rows["words"], strict=True) for _ in words]
+    return [name for name, words in zip(units, task.rows(split)["words"], strict=True) for _ in words]
 
 
 WORDS_REPORT = KindReport(

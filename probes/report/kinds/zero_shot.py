@@ -20,7 +20,7 @@ def zero_shot_report(kind: str) -> KindReport:
         columns=(table.HEAD, table.POINT, table.METRIC, *table.SCORES, table.POOLING),
         inputs=lambda task, split: task.inputs_shown(split),
         gold=lambda task, split: task.gold_shown(split),
-        units=lambda task, split: task.groups(split),
+        units=lambda task, split: task.units(split),
         resampled=lambda task: "groups" if task["has_groups"] else unit.get(kind, "queries"),
         metrics=lambda result: tuple(result.summary[result.reported_split]),
         bare=_beside_chance,

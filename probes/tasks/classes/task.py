@@ -1,6 +1,6 @@
 """Texts, or pairs of texts, each of one class: the task every classification probe is trained and scored on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -108,6 +108,11 @@ class ClassTask(Task):
     def texts(self) -> list[str]:
         """List every text once, in the order first seen."""
         return unique_texts(self.splits, self.text_columns)
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the texts of each row, column by column."""
+        rows = self.rows(split)
+        return [list(rows[column]) for column in self.text_columns]
 
     def labels(self, split: str) -> Int64[np.ndarray, " N"]:
         """Return the classes of one split, in row order."""

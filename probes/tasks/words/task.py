@@ -1,7 +1,7 @@
 """Words with tags: the task every token classifier is trained and scored on."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -84,6 +84,15 @@ class WordTask(Task):
         An interval over a handful of documents says little about other documents.
         """
         return "documents" if len(set(self.splits[split]["document"])) >= FEWEST_DOCUMENTS else "sentences"
+
+    def groups(self, split: str) -> tuple[str, ...] | None:
+        """Name the document of each sentence of one split, where intervals are drawn from documents."""
+        rows = self.rows(split)
+        return tuple(map(str, rows["document"])) if self.resampled(split) == "documents" else None
+
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the words of each sentence; none where documents are drawn, which share headlines and dates."""
+        return [] if self.resampled(split) == "documents" else [[tuple(words) for words in self.rows(split)["words"]]]
 
     def joined(self, split: str) -> list[JoinedText]:
         """Join the words of each sentence of one split to a text that knows the offsets of its words."""

@@ -127,6 +127,10 @@ class OddOneOutTask(ZeroShotTask):
         "id": "text", "sentences": "texts", "starts": "places", "ends": "places", "answer": "place",
     }  # fmt: skip
 
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the sentences of each question, together."""
+        return [[tuple(sentences) for sentences in self.rows(split)["sentences"]]]
+
     def marked(self, split: str) -> list[list[JoinedText]]:
         """Return the sentences of each question, with the marked word as their only word."""
         rows = self.rows(split)

@@ -76,6 +76,11 @@ class ZeroShotTask(Task):
             for split, other, n in overlaps(keys)
         )
 
+    def cells(self, split: str) -> list[Sequence[Hashable]]:
+        """List the texts of each row, column by column."""
+        rows = self.rows(split)
+        return [list(rows[column]) for column in self.text_columns]
+
     def n_compared(self, split: str) -> int:
         """Count the latents of a split that are compared, of one side."""
         return len(self.rows(split))

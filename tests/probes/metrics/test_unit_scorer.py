@@ -6,7 +6,7 @@ from probes.metrics.bootstrap import Resampling
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
 from probes.metrics.correlation import CORRELATIONS
 from probes.metrics.intervals import resample_correlations, resample_scores
-from probes.metrics.unit_scorer import class_scorer, correlation_scorer, mean_scorer, right_scorer
+from probes.metrics.unit_scorer import UnitScorer, class_scorer, correlation_scorer, mean_scorer, right_scorer
 
 RNG = np.random.default_rng(0)
 GROUPS = [f"g{k // 3}" for k in range(60)]
@@ -64,3 +64,39 @@ def test_means_and_shares_weigh_rows_not_units() -> None:
     right = right_scorer(np.array([1, 1, 1, 0]), units, unit="groups")
     guesses = np.array([[1, 1, 1, 1]])
     assert right.of_sums(right.count(guesses).sum(1)).tolist() == right.score(guesses).tolist() == [0.75]
+
+
+@pytest.mark.parametrize("groups", [None, GROUPS])
+@pytest.mark.parametrize("metric", ["pearson", "accuracy", "f1-macro"])
+def test_errors_of_leads_are_those_of_each_resample_by_itself(metric: str, groups: list[str] | None) -> None:
+    """What a resample's error is, the same rows as a sample of their own say; and its size is that of the bootstrap."""
+    rng, how, is_graded = np.random.default_rng(4), Resampling(400), metric == "pearson"
+    gold = rng.normal(size=60) if is_graded else rng.integers(0, 3, 60)
+    flips = rng.random((2, 3, 60)) < 0.4
+    predicted = gold + rng.normal(size=(2, 3, 60)) if is_graded else np.where(flips, 2 - gold, gold)
+
+    def scorer_of(rows: np.ndarray, names: list[str] | None) -> UnitScorer:
+        if is_graded:
+            return correlation_scorer(gold[rows], metric=metric, groups=names)
+        return class_scorer(gold[rows], metric=metric, groups=names)
+
+    scorer = scorer_of(np.arange(60), groups)
+    errors = scorer.lead_errors(predicted, how)
+    assert errors is not None
+    assert errors.shape == (401, 3, 3)
+    assert np.allclose(errors, errors.swapaxes(1, 2))
+    scores = scorer.resample(predicted.reshape(6, 60), how).reshape(2, 3, -1).mean(0)
+    spread = np.arctanh(scores) if is_graded else scores
+    assert errors[0, 0, 1] == pytest.approx((spread[0] - spread[1]).std(), rel=0.2)
+    drawn = np.random.default_rng(how.seed).integers(0, scorer.n_units, (100, scorer.n_units))[7]
+    members = [np.flatnonzero(np.arange(60) // (60 // scorer.n_units) == unit) for unit in drawn]
+    rows = np.concatenate(members)
+    names = [str(k) for k, part in enumerate(members) for _ in part]
+    alone = scorer_of(rows, names if groups else None).lead_errors(predicted[:, :, rows], Resampling(1))
+    assert alone is not None
+    assert np.allclose(errors[8], alone[0], rtol=1e-4)
+
+
+def test_a_metric_of_many_counts_has_no_errors_within_resamples() -> None:
+    gold = np.arange(80) % 40
+    assert class_scorer(gold, metric="f1-macro").lead_errors(gold[None, None], HOW) is None

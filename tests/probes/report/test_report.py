@@ -69,6 +69,17 @@ def test_the_table_holds_the_scores_of_every_head(made: MadeRun) -> None:
     assert {row["head"].split(" ")[0] for row in rows} == set(HEADS_OF[made.kind.name])
 
 
+def test_rows_that_share_a_text_are_reported_in_the_summary_and_on_screen(made: MadeRun) -> None:
+    note = "test: 9 of 30 rows share a text with other rows; intervals draw the 25 sets that share no text whole"
+    assert "not independent" not in summary(made)
+    header = replace(made.scores.header, task={**made.scores.header.task, "shared_rows": {"test": note}})
+    told = replace(made, scores=replace(made.scores, header=header))
+    assert f"**Rows that are not independent**, {note}." in summary(told)
+    screen = StringIO()
+    Console(width=300, file=screen).print(screen_table(told.scores, told.kind.report))
+    assert "share no text whole" in " ".join(screen.getvalue().split())
+
+
 def test_columns_that_only_a_kind_has(pairs: MadeRun, classes: MadeRun, words: MadeRun) -> None:
     cosine, mlp = rows_of(pairs)
     chosen = pairs.scores.heads["layer-cosine"].chosen

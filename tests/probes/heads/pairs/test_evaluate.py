@@ -279,3 +279,18 @@ def test_training_that_breaks_leaves_no_head_behind(setting: Setting) -> None:
     with pytest.raises(HeadError, match="finite validation pearson"):
         evaluate("cosine-mlp", {**QUICK, "learning_rate": "1e30"}, setting)
     assert not (setting.folder / "cosine-mlp").exists()
+
+
+def test_intervals_draw_copies_of_a_pair_together(cache: LatentCache, task: PairTask, tmp_path: Path) -> None:
+    rows = {column: list(task.splits["test"][column]) for column in ("sentence1", "sentence2", "score")}
+    copied = {column: [value for value in values[:30] for _ in range(4)] for column, values in rows.items()}
+    few = {column: values[:30] for column, values in rows.items()}
+    found = {}
+    for name, test in (("few", few), ("copied", copied)):
+        splits = build_splits({**{split: part[:] for split, part in task.splits.items()}, "test": test})
+        part = replace(task, splits=splits)
+        result = evaluate("layer-cosine", {}, make_setting(cache, part, tmp_path / name))
+        found[name] = result.summary["test"]["pearson"]
+    assert found["copied"].mean == pytest.approx(found["few"].mean)
+    assert found["copied"].low == pytest.approx(found["few"].low)
+    assert found["copied"].high == pytest.approx(found["few"].high)

@@ -117,6 +117,7 @@ def test_the_threshold_puts_most_pairs_on_their_side() -> None:
     values, alike = np.array([0.1, 0.2, 0.3, 0.4, 0.9]), np.array([False, False, True, False, True])
     assert best_threshold(values, alike) == pytest.approx(0.25)
     assert best_threshold(values, np.ones(5, bool)) < 0.1
+    assert best_threshold(values, np.array([True, False, False, False, False])) > 0.9  # no pair is alike
 
 
 def test_the_threshold_comes_from_validation_and_scores_new_pairs(tmp_path: Path) -> None:

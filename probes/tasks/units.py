@@ -1,0 +1,86 @@
+"""What the bootstrap draws whole: groups, and rows that share a text, which are no independent evidence."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Int
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+MOST_OF_ONE = 0.2
+"""Share of the rows that one unit may hold: five or fewer independent units have no interval."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of the rows of one split.
+
+    Attributes:
+        names: The unit of each row: its group, or the first row of the unit.
+        n_shared: Rows that share a text with a row of another group.
+        linked: Where shared texts link too many rows into one unit, what is drawn instead: `groups`, or `texts`, which
+            holds rows together by their most frequent text alone; else empty.
+    """
+
+    names: tuple[str, ...]
+    n_shared: int
+    linked: Literal["", "groups", "texts"] = ""
+
+    @property
+    def n(self) -> int:
+        """How many units."""
+        return len(set(self.names))
+
+    def note(self, split: str, noun: str) -> str:
+        """Say in one line what is drawn whole, and why."""
+        shared = f"{split}: {self.n_shared} of {len(self.names)} {noun} share a text with other {noun}"
+        if self.linked:
+            drawn = "groups" if self.linked == "groups" else f"sets of {noun} with the same most frequent text"
+            return f"{shared}, which link most of them; intervals draw the {self.n} {drawn} whole and are too narrow"
+        return f"{shared}; intervals draw the {self.n} sets of {noun} that share no text whole"
+
+
+def find_units(columns: Sequence[Sequence[Hashable]], groups: Sequence[str] | None = None) -> Units | None:
+    """Join the rows that share a text, in any column and over any number of rows, and those of a group.
+
+    Args:
+        columns: The texts of each row, column by column, compared exactly.
+        groups: The group of each row.
+
+    Returns:
+        The units; None where no text is in two rows, of two groups if there are groups.
+
+    Example:
+        >>> find_units([["a", "b", "c"], ["x", "y", "x"]]).names
+        ('0', '1', '0')
+    """
+    if not columns:
+        return None
+    n_rows, rows = len(columns[0]), np.arange(len(columns[0]))
+    codes: dict[Hashable, int] = {}
+    texts = np.array([[codes.setdefault(text, len(codes)) for text in column] for column in columns])
+    own = rows if groups is None else np.unique(np.asarray(groups, str), return_inverse=True)[1]
+    pairs = np.unique(np.stack([texts.ravel(), np.tile(own, len(columns))]), axis=1)
+    is_shared = (np.bincount(pairs[0], minlength=len(codes)) > 1)[texts].any(axis=0)
+    if not is_shared.any():
+        return None
+    edges = np.concatenate([texts, own[None] + len(codes)])
+    units = _components(edges, n_nodes=len(codes) + int(own.max()) + 1)
+    linked: Literal["", "groups", "texts"] = ""
+    if np.bincount(units).max() > MOST_OF_ONE * n_rows:
+        linked = "texts" if groups is None else "groups"
+        times = np.bincount(texts.ravel(), minlength=len(codes))
+        hub = texts[times[texts].argmax(axis=0), rows]
+        units = np.unique(hub if groups is None else own, return_inverse=True)[1]
+    first = np.unique(units, return_index=True)[1][units]
+    names = tuple(str(row) for row in first.tolist()) if groups is None else tuple(groups[row] for row in first)
+    return Units(names, int(is_shared.sum()), linked)
+
+
+def _components(nodes: Int[np.ndarray, "K N"], *, n_nodes: int) -> Int[np.ndarray, " N"]:
+    """Number the connected component of each row, whose nodes are linked."""
+    ends = np.stack([np.tile(nodes[0], len(nodes) - 1), nodes[1:].ravel()])
+    links = coo_array((np.ones(ends.shape[1], np.int8), ends), shape=(n_nodes, n_nodes))
+    return np.asarray(connected_components(links, directed=False)[1][nodes[0]])
