@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from probes.tasks.base import Task
 
 Key = TypeVar("Key", bound=Hashable)
+MOST_LISTED, MOST_GOLDS, MOST_LETTERS = 10, 5, 60
+"""Of what a note lists: texts, gold of one, and letters of one."""
 
 
 def text_keys(rows: Any, columns: Sequence[str]) -> list[tuple[str, ...]]:
@@ -21,6 +23,32 @@ def conflicting(keys: Iterable[Key], gold: Iterable[object]) -> list[Key]:
     for key, value in zip(keys, gold, strict=True):
         golds.setdefault(key, set()).add(value)
     return [key for key, values in golds.items() if len(values) > 1]
+
+
+def conflict_notes(keys: Sequence[Key], gold: Sequence[object], noun: str, wanted: str) -> tuple[int, str]:
+    """Count the texts that have more than one gold, and list ten of them with theirs.
+
+    Args:
+        keys: The text, or texts, of each row.
+        gold: What each row has as gold, as a reader knows it.
+        noun: What a key is, in the singular.
+        wanted: What differs, such as `labels`.
+    """
+    golds: dict[Key, dict[object, None]] = {}
+    for key, value in zip(keys, gold, strict=True):
+        golds.setdefault(key, {})[value] = None
+    several = [(key, list(values)) for key, values in golds.items() if len(values) > 1]
+    listed = "; ".join(
+        f"{_quote(key)}: {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values[:MOST_GOLDS])}"
+        for key, values in several[:MOST_LISTED]
+    )
+    more = ", ..." * (len(several) > MOST_LISTED)
+    return len(several), f"{len(several)} {noun}s occur more than once with different {wanted} ({listed}{more})"
+
+
+def _quote(key: object) -> str:
+    texts = key if isinstance(key, tuple) else (key,)
+    return " / ".join(repr(text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 3]}...") for text in texts)
 
 
 def overlaps(keys: Mapping[str, Sequence[Hashable]]) -> Iterator[tuple[str, str, int]]:

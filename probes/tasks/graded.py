@@ -9,6 +9,7 @@ from extract.errors import TaskError
 from probes.readers.checked_rows import CheckedRow, columns_of
 from probes.tasks.base import Task, unique_texts
 from probes.tasks.splitting import SplitRule, place_rows
+from probes.tasks.units import find_units, plain_form
 
 MIN_SPLIT_ROWS = 8
 """The fewest rows of a split; a correlation over fewer means nothing."""
@@ -19,9 +20,18 @@ def split_graded(
 ) -> tuple[dict[str, dict[str, list[Any]]], str]:
     """Gather the rows of each split column by column, drawing splits that are missing; see `place_rows`.
 
-    Rows of one group stay together, or where there are no groups those with the same texts, in any order.
+    Rows of one group stay together, and rows that share a text, over any number of rows (case, blanks and final
+    punctuation aside). Where that links more than a fifth of all rows, only groups stay together, or where there are
+    none the rows with the same texts, in any order.
     """
-    keys = [row.values.get("group") or tuple(sorted(row.values[column] for column in columns)) for row in rows]
+    texts = [[plain_form(row.values[column]) for row in rows] for column in columns]
+    groups = [row.values["group"] for row in rows] if rows and "group" in rows[0].values else None
+    units = find_units(texts, groups)
+    keys: Sequence[Hashable] = [
+        tuple(sorted(of_row)) if groups is None else groups[k] for k, of_row in enumerate(zip(*texts, strict=True))
+    ]
+    if units is not None and not units.linked:
+        keys = units.names
     parts, note = place_rows([row.split for row in rows], keys, rule, task=name, fewest=MIN_SPLIT_ROWS)
     return {split: columns_of([rows[place] for place in places]) for split, places in parts.items()}, note
 

@@ -99,16 +99,21 @@ def place_rows(
     return {split: parts[split] for split in SPLITS if split in parts}, f"{SPLIT_NOTE}{counted} with seed {rule.seed}"
 
 
-def rare_classes(labels: Sequence[int]) -> dict[int, int]:
-    """Count the classes of fewer than 3 rows, which are too small to be split three ways."""
-    return {label: n for label, n in sorted(Counter(labels).items()) if n < MIN_CLASS_ROWS}
+def rare_classes(labels: Sequence[int], copies: Sequence[str] | None = None) -> dict[int, int]:
+    """Count the classes of fewer than 3 rows, copies counted once, which are too small to be split three ways."""
+    firsts, _ = _firsts(copies, len(labels))
+    counts = Counter(dict.fromkeys(labels, 0))
+    counts.update(labels[row] for row in firsts)
+    return {label: n for label, n in sorted(counts.items()) if n < MIN_CLASS_ROWS}
 
 
 def split_three_ways(
-    labels: Int[np.ndarray, " N"], *, seed: int, groups: Sequence[str] | None = None
-) -> dict[str, NDArray[np.int64]]:
+    labels: Int[np.ndarray, " N"], *, seed: int, groups: Sequence[str] | None = None,
+    copies: Sequence[str] | None = None,
+) -> dict[str, NDArray[np.int64]]:  # fmt: skip
     """Draw 80/10/10: stratified by class, or with whole groups and classes as even as groups allow.
 
+    Without groups, rows of one name in `copies` stay together, and count as one row of the class of the first.
     Stratified parts are drawn class by class, at least one row of each to every part: scikit-learn's own stratified
     split rejects classes of fewer than ten rows when it is applied twice. Without groups each class needs 3 rows, with
     them there must be 10 groups and a class of 10 rows. Row numbers come in rising order.
@@ -117,19 +122,22 @@ def split_three_ways(
         folds = _group_folds(labels, groups, n_folds=N_FOLDS, seed=seed)
         test, validation = folds == 0, folds == 1
     else:
-        test, validation = np.zeros((2, len(labels)), dtype=bool)
-        for rows in _shuffled_classes(labels, seed):
+        firsts, copy_of = _firsts(copies, len(labels))
+        parts = np.zeros((2, len(firsts)), dtype=bool)
+        for rows in _shuffled_classes(labels[firsts], seed):
             n_part = max(1, round(len(rows) / N_FOLDS))
-            test[rows[:n_part]] = True
-            validation[rows[n_part : 2 * n_part]] = True
+            parts[0, rows[:n_part]] = True
+            parts[1, rows[n_part : 2 * n_part]] = True
+        test, validation = parts[:, copy_of]
     marks = {"train": ~(test | validation), "validation": validation, "test": test}
     return {split: np.flatnonzero(mark) for split, mark in marks.items()}
 
 
 def hold_out(
-    labels: Int[np.ndarray, " N"], *, share: float, seed: int, groups: Sequence[str] | None = None
-) -> Bool[np.ndarray, " N"]:
-    """Mark a validation part of training rows, stratified by class or in whole groups.
+    labels: Int[np.ndarray, " N"], *, share: float, seed: int, groups: Sequence[str] | None = None,
+    copies: Sequence[str] | None = None,
+) -> Bool[np.ndarray, " N"]:  # fmt: skip
+    """Mark a validation part of training rows, stratified by class or in whole groups; copies as in `split_three_ways`.
 
     The share is above 0 and at most 0.5; a class with a single row stays in training.
     """
@@ -137,24 +145,39 @@ def hold_out(
         raise TaskError(f"the validation share is {share:g}, but a number above 0 and at most 0.5 is needed.")
     if groups is not None:
         return np.asarray(_group_folds(labels, groups, n_folds=round(1 / share), seed=seed) == 0)
-    marked = np.zeros(len(labels), dtype=bool)
-    for rows in _shuffled_classes(labels, seed):
+    firsts, copy_of = _firsts(copies, len(labels))
+    marked = np.zeros(len(firsts), dtype=bool)
+    for rows in _shuffled_classes(labels[firsts], seed):
         if len(rows) > 1:
             marked[rows[: max(1, round(share * len(rows)))]] = True
-    return marked
+    return np.asarray(marked[copy_of])
 
 
-def hold_out_any(n_rows: int, *, fraction: float, seed: int) -> Bool[np.ndarray, " N"]:
-    """Mark a validation part of training rows that have no classes; neither part may be empty."""
+def _firsts(copies: Sequence[str] | None, n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first row of every set of copies, in row order, and the set of each row."""
+    if copies is None:
+        return np.arange(n_rows), np.arange(n_rows)
+    numbers: dict[str, int] = {}
+    copy_of = np.array([numbers.setdefault(name, len(numbers)) for name in copies], dtype=np.int64)
+    return np.unique(copy_of, return_index=True)[1], copy_of
+
+
+def hold_out_any(
+    n_rows: int, *, fraction: float, seed: int, copies: Sequence[str] | None = None
+) -> Bool[np.ndarray, " N"]:
+    """Mark a validation part of training rows that have no classes, copies whole; neither part may be empty."""
     n_held = round(n_rows * fraction)
     if not 0 < n_held < n_rows:
         raise TaskError(
             f"`validation_fraction` is {fraction:g}, which holds out {n_held} of {n_rows} sentences: choose a share "
             "between 0 and 1 that leaves both splits some."
         )
-    marked = np.zeros(n_rows, dtype=bool)
-    marked[np.random.default_rng(seed).permutation(n_rows)[:n_held]] = True
-    return marked
+    firsts, copy_of = _firsts(copies, n_rows)
+    order = np.random.default_rng(seed).permutation(len(firsts))
+    n_before = np.concatenate([[0], np.cumsum(np.bincount(copy_of)[order])[:-1]])
+    marked = np.zeros(len(firsts), dtype=bool)
+    marked[order[n_before < n_held]] = True
+    return np.asarray(marked[copy_of])
 
 
 def draw_order(labels: Int[np.ndarray, " N"], *, seed: int) -> Int[np.ndarray, " N"]:

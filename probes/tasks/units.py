@@ -1,5 +1,6 @@
 """What the bootstrap draws whole: groups, and rows that share a text, which are no independent evidence."""
 
+import unicodedata
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -40,6 +41,20 @@ class Units:
             drawn = "groups" if self.linked == "groups" else f"sets of {noun} with the same most frequent text"
             return f"{shared}, which link most of them; intervals draw the {self.n} {drawn} whole and are too narrow"
         return f"{shared}; intervals draw the {self.n} sets of {noun} that share no text whole"
+
+
+def plain_form(text: str) -> str:
+    """Return what is left of a text when case, blanks, Unicode form and punctuation at its end do not count.
+
+    Example:
+        >>> plain_form("  A\u0301rbol  Verde!!") == plain_form("\u00e1rbol verde")
+        True
+    """
+    words = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    end = len(words)
+    while end and (words[end - 1].isspace() or unicodedata.category(words[end - 1])[0] == "P"):
+        end -= 1
+    return words[:end] or words
 
 
 def find_units(columns: Sequence[Sequence[Hashable]], groups: Sequence[str] | None = None) -> Units | None:

@@ -19,6 +19,10 @@ from probes.tasks.splitting import (
     rare_classes,
     split_three_ways,
 )
+from probes.tasks.units import find_units, plain_form
+
+WITH_COPIES = ", equal texts together"
+"""End of the note about splits drawn from rows that repeat texts (case, blanks and final punctuation aside)."""
 
 
 def class_fields(
@@ -68,7 +72,7 @@ def assemble_task(
     labels, names = number_classes(rows, class_names)
     said: list[str] = []
     if rule.split == "auto" and {row.split for row in rows} <= {None, "train"}:
-        if rare_classes(labels):
+        if rare_classes(labels, _copies(rows)):
             rows, note = _drop_rare(rows, labels, names, task=name, rule=rule)
             labels, names = number_classes(rows, class_names)
             said.append(note)
@@ -93,7 +97,7 @@ def assemble_task(
 def _drop_rare(
     rows: Sequence[CheckedRow], labels: Sequence[int], names: Sequence[str], *, task: str, rule: SplitRule
 ) -> tuple[list[CheckedRow], str]:
-    rare = rare_classes(labels)
+    rare = rare_classes(labels, _copies(rows))
     listed = ", ".join(f"{names[label]!r}: {n}" for label, n in list(rare.items())[:5]) + (", ..." * (len(rare) > 5))
     if rule.rare == "error":
         raise TaskError(
@@ -111,9 +115,10 @@ def _draw_all(
     rows: Sequence[CheckedRow], labels: Sequence[int], rule: SplitRule
 ) -> tuple[dict[str, NDArray[np.int64]], str]:
     groups = _groups(rows)
-    parts = split_three_ways(np.asarray(labels, dtype=np.int64), seed=rule.seed, groups=groups)
+    copies = _copies(rows)
+    parts = split_three_ways(np.asarray(labels, dtype=np.int64), seed=rule.seed, groups=groups, copies=copies)
     how = "stratified by class" if groups is None else f"{len(set(groups))} groups kept whole"
-    return parts, f"{SPLIT_NOTE}80/10/10 with seed {rule.seed}, {how}"
+    return parts, f"{SPLIT_NOTE}80/10/10 with seed {rule.seed}, {how}{WITH_COPIES if copies else ''}"
 
 
 def _keep_official(
@@ -132,17 +137,35 @@ def _keep_official(
     if rule.split == "given" or "validation" in parts or "train" not in parts:
         return parts, "" if "test" in parts else "no test split"
     train = parts["train"]
-    groups = _groups([rows[place] for place in train])
+    in_train = [rows[place] for place in train]
+    groups, copies = _groups(in_train), _copies(in_train)
     # Numbered by train alone: a class that only test has would move the numbers, and with them the draw.
     _, codes = np.unique(np.asarray(labels, dtype=np.int64)[train], return_inverse=True)
-    marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups)
-    how = "stratified by class" if groups is None else "groups kept whole"
+    marked = hold_out(codes, share=rule.validation_fraction, seed=rule.seed, groups=groups, copies=copies)
+    how = ("stratified by class" if groups is None else "groups kept whole") + (WITH_COPIES if copies else "")
     note = f"{SPLIT_NOTE}{marked.sum()} of {len(train)} training rows to validation with seed {rule.seed}, {how}"
     return {"train": train[~marked], "validation": train[marked], "test": parts["test"]}, note
 
 
 def _groups(rows: Sequence[CheckedRow]) -> list[str] | None:
-    return [row.values["group"] for row in rows] if "group" in rows[0].values else None
+    """Name the group of each row; groups that share a text are one, unless that would be most of the rows."""
+    if "group" not in rows[0].values:
+        return None
+    groups = [row.values["group"] for row in rows]
+    units = find_units(_plain_texts(rows), groups)
+    return groups if units is None or units.linked else list(units.names)
+
+
+def _copies(rows: Sequence[CheckedRow]) -> tuple[str, ...] | None:
+    """Name the set of equal texts, or pairs of them, of each row; None where all are different."""
+    units = find_units([list(zip(*_plain_texts(rows), strict=True))])
+    return None if units is None else units.names
+
+
+def _plain_texts(rows: Sequence[CheckedRow]) -> list[list[str]]:
+    columns = [name for name in ("text", "text1", "text2") if name in rows[0].values]
+    texts = [[plain_form(row.values[column]) for column in columns] for row in rows]
+    return [list(column) for column in zip(*map(sorted, texts), strict=True)]
 
 
 def number_classes(

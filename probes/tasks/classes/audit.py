@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from probes.tasks.audit import conflicting, overlaps, remarks, text_keys
+from probes.tasks.audit import conflict_notes, overlaps, remarks, text_keys
 from probes.tasks.splitting import MIN_CLASS_ROWS
 
 Columns = Mapping[str, Sequence[Any]]
@@ -23,10 +23,12 @@ def class_notes(splits: Mapping[str, Columns], class_names: Sequence[str]) -> tu
     keys = {split: text_keys(rows, names) for split, rows in tables.items()}
     counts = []
     for split, found in keys.items():
-        n_repeats, n_conflicts = len(found) - len(set(found)), len(conflicting(found, tables[split]["label"]))
+        n_repeats = len(found) - len(set(found))
+        labels = [class_names[label] for label in tables[split]["label"]]
+        n_conflicts, conflicts = conflict_notes(found, labels, what, "labels")
         counts += [
             (n_repeats, f"{split}: {n_repeats} of {len(found)} rows repeat the {what}s of an earlier row"),
-            (n_conflicts, f"{split}: {n_conflicts} {what}s occur more than once with different labels"),
+            (n_conflicts, f"{split}: {conflicts}"),
         ]
     for split, other, n in overlaps(keys):
         counts.append((n, f"{split}: the {what} of {n} of {len(keys[split])} rows is also in {other}"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from jaxtyping import Float64
 
-from probes.tasks.audit import overlaps, remarks
+from probes.tasks.audit import conflict_notes, overlaps, remarks
 from probes.tasks.base import hold_columns
 from probes.tasks.graded import GradedTask
 
@@ -43,6 +43,9 @@ class NumberTask(GradedTask):
         counts = [
             (n, f"{split}: {n} of {len(texts[split])} rows repeat an earlier text") for split, n in repeats.items()
         ]
+        for split, found in texts.items():
+            n_conflicts, conflicts = conflict_notes(found, self.rows(split)["number"], "text", "numbers")
+            counts.append((n_conflicts, f"{split}: {conflicts}"))
         for split, other, n in overlaps(texts):
             counts.append((n, f"{split}: {n} of {len(texts[split])} texts are also in {other}"))
         return remarks(counts)

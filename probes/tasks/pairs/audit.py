@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from probes.tasks.audit import conflicting, remarks, text_keys
+from probes.tasks.audit import conflict_notes, conflicting, remarks, text_keys
 
 _FINAL = re.compile(r"[\s.!?;:,\"'\u2019\u201d)\]]*$")
 Columns = Any
@@ -77,8 +77,8 @@ def audit_notes(splits: Mapping[str, Columns]) -> tuple[str, ...]:
         n_rows = len(rows["score"])
         repeats = int(repeats_earlier_pair(rows).sum())
         counts.append((repeats, f"{split}: {repeats} of {n_rows} rows repeat an earlier pair (in either order)"))
-        n_conflicts = len(conflicting_pairs(rows))
-        counts.append((n_conflicts, f"{split}: {n_conflicts} pairs occur more than once with different gold"))
+        n_conflicts, conflicts = conflict_notes(pair_keys(rows), rows["score"], "pair", "gold")
+        counts.append((n_conflicts, f"{split}: {conflicts}"))
         n_differ = int(final_punctuation(rows)[0].sum())
         counts.append((n_differ, f"{split}: the texts of {n_differ} of {n_rows} rows end in different punctuation"))
     for (other, known), (split, rows) in combinations(tables.items(), 2):

@@ -7,9 +7,10 @@ from typing import Any
 
 from extract.errors import TaskError, unknown_name
 from probes.metrics.tags import is_span_tag, split_tag
-from probes.readers.sentences import SentenceTable
+from probes.readers.sentences import Sentence, SentenceTable
 from probes.readers.splits import order_splits
 from probes.tasks.splitting import SplitRule, hold_out_any, place_rows
+from probes.tasks.units import plain_form
 from probes.tasks.words.schemes import Place, to_iob2
 from probes.tasks.words.task import METRICS, WordMetric, WordTask, audit_words, build_word_splits
 
@@ -102,13 +103,16 @@ def _looks_like_span(tag: str) -> bool:
 def draw_splits(
     tables: Mapping[str, SentenceTable], rule: SplitRule, *, name: str
 ) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
-    """Draw the splits that are missing, and say so in a note: all of train alone, documents whole, or validation."""
+    """Draw the splits that are missing, and say so in a note: all of train alone, documents whole, or validation.
+
+    Sentences of the same words, without documents, stay together (case and final punctuation aside).
+    """
     if rule.split == "auto" and set(tables) == {"train", "test"}:
         return hold_out(tables, fraction=rule.validation_fraction, seed=rule.seed)
     if rule.split == "given" or set(tables) != {"train"}:
         return dict(tables), ()
     table = tables["train"]
-    keys = [sentence.document or row for row, sentence in enumerate(table.sentences)]
+    keys = [sentence.document or _plain_words(sentence) for sentence in table.sentences]
     parts, note = place_rows([None] * len(keys), keys, rule, task=name)
     drawn = {split: [table.sentences[row] for row in rows] for split, rows in parts.items()}
     first = next(iter(drawn))
@@ -123,13 +127,19 @@ def hold_out(
 ) -> tuple[dict[str, SentenceTable], tuple[str, ...]]:
     """Take a validation split out of the training sentences, and say so in a note.
 
-    Single sentences are drawn, whatever document they are in; both parts keep the order of the file.
+    Single sentences are drawn, whatever document they are in, those of the same words together; both parts keep the
+    order of the file.
     """
     table = tables["train"]
-    marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed)
+    copies = list(map(_plain_words, table.sentences))
+    marks = hold_out_any(len(table.sentences), fraction=fraction, seed=seed, copies=copies)
     train, held = (
         [each for each, mark in zip(table.sentences, marks, strict=True) if mark == wanted] for wanted in (False, True)
     )
     note = f"validation: {len(held)} of the {len(marks)} training sentences, drawn with seed {seed}; train is the rest"
     parts = {"train": replace(table, sentences=train), "validation": replace(table, sentences=held, notes=())}
     return {**tables, **parts}, (note,)
+
+
+def _plain_words(sentence: Sentence) -> str:
+    return plain_form(" ".join(sentence.words))

@@ -19,7 +19,7 @@ NAMES = ("zero", "one", "two", "three")
 def test_notes_hold_every_count_and_leave_zeros_out() -> None:
     assert class_notes({"train": TRAIN, "test": TEST}, NAMES) == (
         "train: 3 of 6 rows repeat the texts of an earlier row",
-        "train: 2 texts occur more than once with different labels",
+        "train: 2 texts occur more than once with different labels ('a': zero, one; 'c': one, two)",
         "test: the text of 1 of 3 rows is also in train",
         "test: 1 groups also have rows in train",
         "train: 2 classes have fewer than 3 rows (zero, two)",
@@ -39,7 +39,7 @@ def test_pairs_are_compared_in_either_order() -> None:
     assert text_keys(rows, ("text1", "text2")) == [("a", "b"), ("a", "b"), ("a", "c")]
     assert class_notes({"test": rows}, ("no", "yes")) == (
         "test: 1 of 3 rows repeat the pairs of an earlier row",
-        "test: 1 pairs occur more than once with different labels",
+        "test: 1 pairs occur more than once with different labels ('a' / 'b': no, yes)",
     )
 
 

@@ -27,7 +27,12 @@ pays VBZ - O
 """
 
 
-def write(folder: Path, text: str = AGREEMENT * 5) -> Path:
+AGREEMENTS = "".join(
+    AGREEMENT.replace("Loan", f"Loan{k}").replace("The DT", f"The{k} DT") if k else AGREEMENT for k in range(5)
+)
+
+
+def write(folder: Path, text: str = AGREEMENTS) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("FIN5.txt", "FIN3.txt"):
         (folder / name).write_text(text, encoding="utf-8")

@@ -44,7 +44,7 @@ def hub_folder(folder: Path, *, tags: str, splits: tuple[str, ...]) -> Path:
     (folder / "data").mkdir(parents=True)
     label = datasets.List(datasets.ClassLabel(names=NAMES))
     features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), tags: label})
-    rows = {"tokens": [["Petra", "Veld", "in", "Oslo"]] * 20 + [[]], tags: [[1, 2, 0, 3]] * 20 + [[]]}
+    rows = {"tokens": [["Petra", "Veld", "in", f"Oslo{k}"] for k in range(20)] + [[]], tags: [[1, 2, 0, 3]] * 20 + [[]]}
     with quiet_datasets():
         data = datasets.Dataset.from_dict(rows, features=features)
         for split in splits:

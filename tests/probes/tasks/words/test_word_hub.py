@@ -14,7 +14,7 @@ from probes.tasks.words import WordTask
 from probes.tasks.words.files import load_word_hub
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
-WORDS = [["Petra", "Veld", "in", "Oslo"], ["Ice"]] * 10
+WORDS = [words for k in range(10) for words in (["Petra", "Veld", "in", f"Oslo{k}"], [f"Ice{k}"])]
 NUMBERS = [[1, 2, 0, 3], [0]] * 10
 
 
