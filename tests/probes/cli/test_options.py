@@ -88,7 +88,7 @@ def typed(argument: Argument) -> list[str]:
     """An option as it is typed, with a value that it takes."""
     if argument.kind is bool:
         return [argument.name]
-    values = {int: "8", float: "0.5"}
+    values: dict[object, str] = {int: "8", float: "0.5"}
     special = {"--plans": "causal", "--kinds": "backward", "--figures": "png"}
     return [argument.name, special.get(argument.name) or next(iter(argument.values), values.get(argument.kind, "1"))]
 
