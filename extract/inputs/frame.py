@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int, Int8
 from numpy.typing import NDArray
 
 from extract.digest import digest_json
-from extract.errors import InputError, first_line
+from extract.errors import InputError
+from extract.inputs.chat import render_chat
 from extract.inputs.roles import CHAT, INSTRUCTION, JOINER, SUFFIX, TEXT
 from extract.inputs.template import InputTemplate
 
@@ -113,11 +114,7 @@ def _write_chat(tokenizer: "PreTrainedTokenizerBase", template: InputTemplate) -
     messages = [{"role": "user", "content": template.instruction + MARK + template.suffix}]
     if template.system:
         messages.insert(0, {"role": "system", "content": template.system})
-    write: Any = tokenizer.apply_chat_template
-    try:
-        written = write(messages, tokenize=False, add_generation_prompt=template.chat == "assistant")
-    except Exception as error:  # a template is a program of its own
-        raise InputError(f"the chat template of this tokenizer cannot be written: {first_line(error)}.") from error
+    written = render_chat(tokenizer, messages, begins_answer=template.chat == "assistant")
     before, *after = written.split(MARK)
     if len(after) != 1:
         raise InputError(

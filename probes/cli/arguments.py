@@ -23,6 +23,8 @@ class Argument:
         values: The only values allowed; any where empty.
         completes: What a shell offers for it: a table of `icecore list`, `configs`, `files` or nothing.
         alias: Another name of an option.
+        needs: Options of which one must be typed with it, as without them it would do nothing.
+        excludes: Options and places that cannot be typed with it, as one of the two would be ignored.
     """
 
     name: str
@@ -33,6 +35,8 @@ class Argument:
     values: tuple[str, ...] = ()
     completes: str = ""
     alias: str = ""
+    needs: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
 
     @property
     def is_option(self) -> bool:
@@ -104,14 +108,15 @@ def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace
     """Read the arguments of a command.
 
     Returns:
-        Their values by key; and the options that are not its own, with their values, where a configuration follows.
+        Their values by key, and as `typed` the names of those that were typed; and the options that are not its own,
+        with their values, where a configuration follows.
 
     Raises:
-        UsageError: An argument is unknown, missing, or not allowed.
+        UsageError: An argument is unknown, missing, not allowed, typed twice, or would be ignored beside the others.
     """
     options = {name: each for each in command.options for name in (each.name, each.alias) if name}
     found: dict[str, Any] = {each.key: each.default for each in command.options}
-    given, rest = list[str](), Pairs()
+    given, rest, typed = list[str](), Pairs(), set[str]()
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -122,17 +127,38 @@ def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace
             given.append(word)
         elif name not in options and not (command.takes_config and word.startswith("--")):
             raise UsageError(str(unknown_name(f"option of {command.name}", name, [*options, "--help"])))
+        elif name in options and options[name].name in typed:
+            raise UsageError(f"{name} is typed twice; give it once.")
         elif name in options and options[name].kind is bool:
             if equals:
                 raise UsageError(f"{name} is given {text!r}; allowed: {name} alone, without a value.")
             found[options[name].key] = True
+            typed.add(options[name].name)
         else:
             value = text if equals else words.pop(0) if words and not words[0].startswith("--") else None
             if name in options:
                 found[options[name].key] = options[name].read(require_value(name, value))
+                typed.add(options[name].name)
             else:
                 rest.append((name.removeprefix("--"), value))
-    return SimpleNamespace(**found, **_places(command, given)), rest
+    places = _places(command, given)
+    for place in command.arguments:
+        if not place.is_option and places[place.key] not in (place.default, list(place.default)):
+            typed.add(place.name)
+    _refuse_ignored(command, typed)
+    return SimpleNamespace(**found, **places, typed=frozenset(typed)), rest
+
+
+def _refuse_ignored(command: Command, typed: set[str]) -> None:
+    """Refuse options of which one would be ignored; `UsageError` names it and what is in its way."""
+    for argument in command.arguments:
+        if argument.name not in typed:
+            continue
+        for other in argument.excludes:
+            if other in typed:
+                raise UsageError(f"{argument.name} and {other} exclude each other; give one of them.")
+        if argument.needs and not typed & set(argument.needs):
+            raise UsageError(f"{argument.name} does nothing by itself; give it with {' or '.join(argument.needs)}.")
 
 
 def require_value(name: str, value: str | None) -> str:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from extract.errors import UsageError, printable
+from extract.errors import printable
 from extract.run.progress import BarProgress
 from probes.fitting.keep_best import EpochReport
 from probes.runs.obtain import SILENT, Watcher
@@ -26,8 +26,6 @@ def show(text: str) -> None:
 
 def watcher_of(found: SimpleNamespace) -> Watcher:
     """Make the watcher of a command: on standard error, silent under `--quiet`, a line an epoch under `--verbose`."""
-    if found.quiet and found.verbose:
-        raise UsageError("--quiet and --verbose exclude each other; give one of them.")
     return SILENT if found.quiet else screen_watcher(Console(stderr=True), is_verbose=found.verbose)
 
 

@@ -1,5 +1,7 @@
 """The table of commands. A new command is one row here and its function in `probes.cli.commands`."""
 
+from dataclasses import replace
+
 from extract.errors import UsageError, unknown_name
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import parse_plan
@@ -43,12 +45,10 @@ def _kinds(text: str) -> str:
 
 
 _RUN = Argument("RUN", "run folder, as runs/demo", completes="runs")
-_LATENTS = (
-    Argument("--column", "column of the texts, where their file is a table", "text"),
-    Argument(
-        "--out", "also write the latents, a row per text of the file: .npy for an array (texts, layers, poolings, "
-        "width), .parquet for a column per pooling and layer beside the text", completes="files",
-    ),
+_COLUMN = Argument("--column", "column of the texts, where their file is a table; text when absent")
+_LATENTS = Argument(
+    "--out", "also write the latents, a row per text of the file: .npy for an array (texts, layers, poolings, width), "
+    ".parquet for a column per pooling and layer beside the text", completes="files",
 )  # fmt: skip
 _DRY_RUN = Argument(
     "--dry-run", "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing", False, bool
@@ -63,7 +63,7 @@ _PLAN = (
 _DEVICE = Argument("--device", "torch device, or auto", "auto")
 _PROGRESS = (
     Argument("--quiet", "report no progress", False, bool),
-    Argument("--verbose", "report every epoch, a line each", False, bool),
+    Argument("--verbose", "report every epoch, a line each", False, bool, excludes=("--quiet",)),
 )
 
 _COMMANDS = (
@@ -80,12 +80,14 @@ _COMMANDS = (
         "extract", "configured", "extract the latents of a config's task (--dry-run)",
         "Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there.",
         (
-            _DRY_RUN, Argument("--texts", "text file, table, or '-', instead of a task", completes="files"), *_LATENTS,
+            replace(_DRY_RUN, excludes=("--shards", "--out")),
+            Argument("--texts", "text file, table, or '-', instead of a task", completes="files"),
+            replace(_COLUMN, needs=("--texts",)), replace(_LATENTS, needs=("--texts",), excludes=("--shards",)),
             Argument(
                 "--shards", "folder for shards instead of one file: texts of any number, read as they come, from a "
                 "text file, table, a folder of such files, or '-'", completes="files",
             ),
-            Argument("--window", "with --shards: texts of a shard", WINDOW_TEXTS, int),
+            Argument("--window", "with --shards: texts of a shard", WINDOW_TEXTS, int, needs=("--shards",)),
             Argument("--ray", "with --shards: workers on a Ray cluster, each with a GPU where it has any", None, int),
             *_PROGRESS,
         ),
@@ -99,20 +101,30 @@ _COMMANDS = (
         "sweep", "sweep", "one config under many mask plans, shared blocks computed once",
         "Extract a task under many plans, sharing what they have in common, and compare heads on each.",
         (
-            Argument("--plans", "plans themselves, with ';' between them", "", _plans, completes="masks"),
+            Argument(
+                "--plans", "plans themselves, with ';' between them", "", _plans, completes="masks",
+                excludes=("--kinds", "--k", "--k0", "--windows", "--read"),
+            ),
             Argument("--kinds", "mask kinds with ',' between them, each swept over --k", "", _kinds, completes="masks"),
             Argument("--k", "converted blocks from the top, as 0-30 or 2,4,8"),
-            Argument("--k0", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional"),
-            Argument("--windows", "window sizes; with --kinds and --read: blocks (r - size, r] converted"),
-            Argument("--read", "blocks r at which windows end"),
             Argument(
-                "--search", "do not score every plan on all rows: halving, or coordinate (with --k and --k0)"
+                "--k0", "with --k: of those, the top k0 nosink-bidirectional, the others bidirectional",
+                needs=("--k",), excludes=("--kinds",),
+            ),
+            Argument(
+                "--windows", "window sizes; with --kinds and --read: blocks (r - size, r] converted",
+                needs=("--read",), excludes=("--k", "--k0"),
+            ),
+            Argument("--read", "blocks r at which windows end", needs=("--windows",)),
+            Argument(
+                "--search", "do not score every plan on all rows: halving, or coordinate (with --k and --k0)",
+                values=("halving", "coordinate"),
             ),
             Argument("--budget", "with --search: most that choosing may compute, as a share of the whole sweep", 0.25,
-                     float),
+                     float, needs=("--search",)),
             Argument(
                 "--test", "plans that test is read for: chosen (and causal beside it), after choosing; or all",
-                "chosen",
+                "chosen", values=("chosen", "all"),
             ),
             Argument("--dry-run", "list the plans and what they cost; compute nothing", False, bool), *_PROGRESS,
         ),
@@ -164,7 +176,7 @@ _COMMANDS = (
             Argument(
                 "--file", "file of rows, a line each, the two texts of a pair with a tab between them; '-' reads "
                 "standard input; for words also .conll: a word a line, a blank line after each sentence",
-                completes="files", alias="--pairs",
+                completes="files", alias="--pairs", excludes=("TEXTS",),
             ),
             _HEAD, _DECODER, _TRUST, Argument("--jsonl", "print a JSON object per row", False, bool), *_PROGRESS,
         ),
@@ -178,10 +190,16 @@ _COMMANDS = (
             Argument(
                 "FILE", "a table (.csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet), a text file of rows as `icecore "
                 "score` reads it, or '-' for such rows on standard input", "-", count="?", completes="files",
+                excludes=("--serve",),
             ),
             Argument("--columns", "columns of the texts, parted by commas: two for pairs, else one"),
-            Argument("--out", "file to write; standard output when absent", completes="files"),
-            Argument("--format", "csv or jsonl; by the suffix of --out, else csv", values=("csv", "jsonl")),
+            Argument(
+                "--out", "file to write; standard output when absent", completes="files", excludes=("--serve",)
+            ),
+            Argument(
+                "--format", "csv or jsonl; by the suffix of --out, else csv", values=("csv", "jsonl"),
+                excludes=("--serve",),
+            ),
             _HEAD, _DECODER,
             Argument("--probabilities", "add the probability of every class", False, bool),
             Argument(
@@ -214,15 +232,24 @@ _COMMANDS = (
                 completes="runs",
             ),
             Argument("--head", "the head to compare; each run's best on validation when absent", completes="heads"),
-            Argument("--split", "the split to compare on; test when absent, or validation where there is no test"),
-            Argument("--resamples", "resamples of the paired bootstrap", 1000, int),
+            Argument(
+                "--split", "the split to compare on; test when absent, or validation where there is no test",
+                excludes=("--across",),
+            ),
+            Argument("--resamples", "resamples of the paired bootstrap", 1000, int, excludes=("--across",)),
             Argument(
                 "--across", "runs of any tasks, and sweeps: layers over relative depth, where scores are gained, and "
                 "plans ranked over tasks", False, bool,
             ),
-            Argument("--by-layer", "two runs at every layer alone, read from their caches", False, bool),
+            Argument(
+                "--by-layer", "two runs at every layer alone, read from their caches", False, bool,
+                excludes=("--across",),
+            ),
             Argument("--out", "folder for report.html, tables and figures", completes="files"),
-            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+            Argument(
+                "--figures", "with --out: formats, png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats,
+                needs=("--out",),
+            ),
         ),
         examples=(
             "compare runs/causal runs/nosink --out comparison", "compare runs/causal runs/nosink --by-layer",
@@ -240,7 +267,10 @@ _COMMANDS = (
             Argument("--seed", "seed of the draw of rows", 0, int),
             Argument("--standardise", "give every dimension mean 0 and variance 1 first", False, bool),
             Argument("--out", "folder for geometry.csv, similarity.csv and figures", completes="files"),
-            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+            Argument(
+                "--figures", "with --out: formats, png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats,
+                needs=("--out",),
+            ),
         ),
         examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
     ),
@@ -279,7 +309,7 @@ _COMMANDS = (
         "embed", "embed", "latents of the texts of a file, to a cache or a table",
         "Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input.",
         (
-            Argument("FILE", "text file, table, or '-'", completes="files"), *_LATENTS, *_PROGRESS,
+            Argument("FILE", "text file, table, or '-'", completes="files"), _COLUMN, _LATENTS, *_PROGRESS,
         ),
         takes_config=True,
         examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
@@ -300,7 +330,7 @@ _COMMANDS = (
                 "--texts", "also write texts, in their order: a text file, table, '-', or 'task' for those of the run",
                 completes="files",
             ),
-            Argument("--column", "column of the texts, where their file is a table", "text"),
+            replace(_COLUMN, needs=("--texts",)),
             Argument("--normalise", "for sentence-transformers: divide vectors by their length", False, bool), _HEAD,
             _DECODER,
         ),
@@ -327,7 +357,7 @@ _COMMANDS = (
         (
             _RUN, Argument("--repo", "OWNER/NAME; it is made, private, where it is missing"),
             Argument("--to", "write what would be sent to this folder, and send nothing", completes="files"),
-            Argument("--public", "make a new repository public", False, bool),
+            Argument("--public", "make a new repository public", False, bool, excludes=("--to",)),
             Argument("--no-cache", "leave the cache out", False, bool), *_PROGRESS,
         ),
         examples=("push runs/demo --to staged", "push runs/demo --repo me/demo --no-cache"),
@@ -365,7 +395,10 @@ _COMMANDS = (
             Argument("DECODER", "known name, hub id, local folder or .gguf file", completes="decoders"),
             Argument("OTHER", "the checkpoint to compare it with", completes="decoders"),
             Argument("--out", "folder for weights.csv and the figure", completes="files"),
-            Argument("--figures", "formats: png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats),
+            Argument(
+                "--figures", "with --out: formats, png, svg, pdf, one or several as svg,pdf", ("png",), figure_formats,
+                needs=("--out",),
+            ),
         ),
         examples=("weights smollm2-135m-instruct my-decoder --out weights",),
     ),

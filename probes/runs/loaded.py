@@ -72,18 +72,19 @@ class LoadedRun:
             head: A head of the run; the best one if empty.
 
         Raises:
-            InputError: No rows, or a text that cannot be read.
+            InputError: No rows, a row that is none of these (a text or a triple where the run is on pairs), or a text
+                that cannot be read.
             IcecoreError: As `load_scorer`.
         """
-        if isinstance(rows, str):
-            raise InputError(f"rows is the single text {rows[:40]!r}; give a list of rows.")
         self.scorer(head).require_rows(rows)
         return list(self.stream(rows, head=head))
 
     def stream(self, rows: Iterable[Any], *, head: str = "", at_a_time: int = CHUNK_ROWS) -> Iterator[Any]:
         """Predict rows one after the other, however many: as many as `at_a_time` are held in memory."""
-        rest = iter(rows)
+        rest, n_read = iter(rows), 0
         while chunk := list(islice(rest, at_a_time)):
+            self.scorer(head).require_rows(chunk, first=n_read)
+            n_read += len(chunk)
             predicted = self.scorer(head).score(chunk)
             yield from (each.item() if hasattr(each, "item") else each for each in predicted)
 

@@ -1,13 +1,16 @@
 """Scoring new rows with a finished run, whatever kind of task it is on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
 from extract.errors import DecoderError, InputError, unknown_name
+from extract.inputs.joined import JoinedText
 from extract.run.spec import ExtractionSpec
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.saved import load_head
@@ -52,7 +55,7 @@ class Scorer:
             numbers; for words a list of tags per sentence, None for a word without a latent.
 
         Raises:
-            InputError: No rows, or a text that cannot be read.
+            InputError: No rows, a row that is none of these, or a text that cannot be read.
 
         Example:
             >>> load_scorer("runs/words-sample").score(["Oslo is cold ."])  # doctest: +SKIP
@@ -77,10 +80,30 @@ class Scorer:
         """Name what a scored row holds: a value by name, or for words a list of one value per word."""
         return KINDS[self.kind].scoring.fields(row, prediction)
 
-    def require_rows(self, rows: Sequence[Any]) -> None:
-        """Refuse no rows at all, with an InputError."""
+    def require_rows(self, rows: Sequence[Any], *, first: int = 0) -> None:
+        """Refuse no rows at all, and a row of another form, with an InputError; `first` is the number of the first."""
+        if isinstance(rows, str | Mapping) or hasattr(rows, "columns"):  # whose characters, keys or names are no rows
+            raise InputError(f"rows is a {type(rows).__name__}, {str(rows)[:40]!r}; give a list of {self._row_noun}.")
         if not len(rows):
             raise InputError(f"there are no {self.kind} to score; give at least one row.")
+        for number, row in enumerate(rows, start=first):
+            if not self._is_row(row):
+                raise InputError(
+                    f"row {number} is {str(row)[:60]!r}, a {type(row).__name__}; allowed for a run on {self.kind}: "
+                    f"{self._row_noun}."
+                )
+
+    @property
+    def _row_noun(self) -> str:
+        if self.reads_words:
+            return "sentences, each a text or a list of words"
+        return "pairs of two texts" if self.n_texts == 2 else "texts"
+
+    def _is_row(self, row: Any) -> bool:
+        is_list = isinstance(row, list | tuple | np.ndarray) and all(isinstance(text, str) for text in row)
+        if self.n_texts == 2:
+            return is_list and len(row) == 2
+        return isinstance(row, str) or (self.reads_words and (is_list or isinstance(row, JoinedText)))
 
 
 def load_scorer(

@@ -21,7 +21,7 @@ from extract.run.workers import launched_size
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest
 from extract.store.shards.cache import open_cache
-from probes.cli.commands.embed import embed_file
+from probes.cli.commands.embed import column_of, embed_file, read_corpus
 from probes.cli.screen import show, watcher_of
 from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.report.write import screen_table
@@ -61,6 +61,8 @@ def extract_command(found: SimpleNamespace) -> int:
         _check_ray(found)
     if found.shards:
         return _extract_shards(found)
+    if found.texts and found.dry_run:
+        return _dry_run(found.config, watcher_of(found), [(found.config, read_corpus(found.texts, found.column))])
     if found.texts:
         return embed_file(found.config, found.texts, column=found.column, to=found.out, watcher=watcher_of(found))
     if found.dry_run:
@@ -72,19 +74,15 @@ def extract_command(found: SimpleNamespace) -> int:
 
 
 def _extract_shards(found: SimpleNamespace) -> int:
-    if found.dry_run or found.out:
-        raise UsageError(
-            "--shards reads texts as they come, so it goes with neither --dry-run nor --out; leave these out, and "
-            "export the shards afterwards (icecore export)."
-        )
     if found.texts == "-" and launched_size() > 1:
         raise UsageError(
             f"{launched_size()} processes were launched together, and only one can read the standard input; write the "
             "texts to a file that all see, and name it with --texts."
         )
     if found.texts:
+        column = column_of(found.texts, found.column)
         lines = (line.rstrip("\n") for line in sys.stdin if line.strip())
-        stream: Iterable[str] = lines if found.texts == "-" else stream_texts(found.texts, column=found.column)
+        stream: Iterable[str] = lines if found.texts == "-" else stream_texts(found.texts, column=column)
         sources: list[tuple[RunConfig, str, Iterable[Any]]] = [(found.config, Path(found.texts).name, stream)]
     else:
         all_of_run = _sources(found.config, load_run_task(found.config))
@@ -168,10 +166,12 @@ def _show(result: RunResult) -> None:
     show(f"{result.folder}/report.html is the report; summary.md holds the summary, scores.json the numbers.")
 
 
-def _dry_run(config: RunConfig, watcher: Watcher) -> int:
-    task = load_run_task(config)
-    sources = _sources(config, task)
-    check_heads(config, task)  # the splits that they need are there, with enough rows
+def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunConfig, Task | Corpus]] = ()) -> int:
+    """Estimate an extraction: of the sources, or where there are none of what a run extracts."""
+    if not sources:
+        task = load_run_task(config)
+        sources = _sources(config, task)
+        check_heads(config, task)  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=watcher.say)
     estimates: list[Estimate] = []
     lines: list[str] = []

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from extract.errors import InputError, unknown_name
+from extract.errors import InputError, UsageError, unknown_name
 from extract.files import write_file
 from extract.store.cache import LatentCache
 from extract.store.exports import WRITERS
@@ -25,20 +25,32 @@ def embed_command(found: SimpleNamespace) -> int:
     return embed_file(found.config, found.file, column=found.column, to=found.out, watcher=watcher_of(found))
 
 
+def column_of(file: str, column: str) -> str:
+    """Return the column of the texts of a file; `UsageError` where one is named and the file is no table."""
+    if column and (file in ("-", "task") or Path(file).suffix.lower() == ".txt"):
+        raise UsageError(f"--column names a column of a table, but the texts come from {file!r}; leave --column out.")
+    return column or "text"
+
+
+def read_corpus(file: str, column: str) -> Corpus:
+    """Read the texts of a file, or of standard input for `-`, with repeats; an InputError for none."""
+    name = "standard input" if file == "-" else Path(file).name
+    return Corpus(name, file, tuple(_texts(file, column_of(file, column))))
+
+
 def embed_file(config: RunConfig, file: str, *, column: str, to: str, watcher: Watcher) -> int:
     """Extract the latents of the texts of a file; also write them to `to` where that is not empty."""
     out = Path(to)
     if to and out.suffix not in SUFFIXES:
         raise unknown_name("suffix of --out", out.suffix, SUFFIXES)
-    texts = _texts(file, column)
-    name = "standard input" if file == "-" else Path(file).name
-    cache = obtain_cache(config, Corpus(name, file, tuple(texts)), watcher=watcher)
+    corpus = read_corpus(file, column)
+    cache = obtain_cache(config, corpus, watcher=watcher)
     show(str(cache.path))
     if to:
         if out.suffix == ".npy":
-            write_file(out, _npy(cache, texts))
+            write_file(out, _npy(cache, corpus.texts()))
         else:
-            cache.export(out, texts=texts)
+            cache.export(out, texts=corpus.texts())
         show(str(out))
     return 0
 

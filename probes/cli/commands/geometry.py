@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from extract.errors import ConfigError, IcecoreError, first_line, printable, unknown_name
+from extract.errors import ConfigError, IcecoreError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
 from probes.cli.parsing import read_config
 from probes.cli.screen import show
@@ -55,6 +55,8 @@ def geometry_command(found: SimpleNamespace) -> int:
         if name not in ALL:
             raise unknown_name("measure", name, ALL)
     sources = [Path(each) for each in found.sources]
+    if GOLD in found.measures:
+        _require_gold(found, wanted, sources)
     caches = [open_named(source) for source in found.sources]
     how = {"pooling": found.pooling, "seed": found.seed, "standardise": found.standardise}
     measures = [name for name in wanted if name in MEASURES]
@@ -78,6 +80,16 @@ def geometry_command(found: SimpleNamespace) -> int:
     if found.out:
         _write(Path(found.out), frame, alike, found.figures)
     return 0
+
+
+def _require_gold(found: SimpleNamespace, wanted: Sequence[str], sources: Sequence[Path]) -> None:
+    """Refuse sources without pairs, and options that gold does not read."""
+    for source in sources:
+        if not is_run(source):
+            raise UsageError(f"the measure {GOLD!r} needs the pairs of a run, and {str(source)!r} is no run folder.")
+    for option in ("--rows", "--seed", "--standardise"):
+        if option in found.typed and list(wanted) == [GOLD]:
+            raise UsageError(f"{option} does nothing for the measure {GOLD!r}, which reads every pair as it is.")
 
 
 def _pairs_of(folder: Path, *, is_asked: bool) -> PairTask | None:

@@ -10,7 +10,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from extract.errors import printable
+from extract.errors import UsageError, printable
 from extract.files import write_file
 from probes.cli.screen import show, watcher_of
 from probes.layers.findings import load_findings
@@ -29,8 +29,18 @@ SHOWN = {
 """Views on screen beside `alone`, which an 80-column terminal has room for."""
 
 
+READS = {
+    "--orders": ("shapley",), "--components": ("shapley", "sets"),
+    "--rows": ("baselines", "shapley", "sets", "information", "mix"),
+}  # fmt: skip
+"""Options that count for some views alone."""
+
+
 def layers_command(found: SimpleNamespace) -> int:
     """Study the layers of finished runs, print what matters, and write it beside their scores."""
+    for option, views in READS.items():
+        if option in found.typed and found.views and not set(views) & set(found.views):
+            raise UsageError(f"{option} counts for the views {', '.join(views)}, none of which --views names.")
     options = StudyOptions(
         views=found.views or PARTS, controls=found.controls, split=found.split, n_resamples=found.resamples,
         confidence=found.confidence, orders=found.orders, components=found.components, most_rows=found.rows,

@@ -48,8 +48,8 @@ def test_caches_are_compared_by_what_was_asked_for(
     across = frame[(frame["cache"] != frame["other_cache"]) & (frame["layer"] == frame["other_layer"])]
     assert across["value"].dropna().tolist() == pytest.approx([1.0] * across["value"].notna().sum(), abs=1e-5)
     capsys.readouterr()
-    assert main(["geometry", str(other), "--measures", "norm,gold"]) == 0
-    assert "gold" not in capsys.readouterr().out  # a cache alone knows no gold
+    assert main(["geometry", str(other), "--measures", "norm,gold"]) == 2
+    assert "is no run folder" in capsys.readouterr().err  # a cache alone knows no gold
     assert main(["geometry", str(other), "--measures", "rank"]) == 1
     assert "unknown measure 'rank'" in capsys.readouterr().err
 

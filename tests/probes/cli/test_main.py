@@ -157,9 +157,11 @@ def test_headings_alone_are_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_places_options_and_what_stands_behind_dashes() -> None:
-    found, _ = read_command(COMMANDS["score"], ["--pairs=a.tsv", "runs/demo", "--jsonl", "--", "--help", "-1"])
+    found, _ = read_command(COMMANDS["score"], ["runs/demo", "--jsonl", "--", "--help", "-1"])
     assert (found.run, found.texts) == ("runs/demo", ["--help", "-1"])
-    assert (found.file, found.jsonl, found.head) == ("a.tsv", True, "")
+    assert (found.file, found.jsonl, found.head) == ("", True, "")
+    found, _ = read_command(COMMANDS["score"], ["--pairs=a.tsv", "runs/demo"])
+    assert (found.file, found.texts) == ("a.tsv", [])
     found, pairs = read_command(COMMANDS["embed"], ["-", "c.yaml", "--extraction.layers", "-1", "--column=x"])
     assert (found.file, found.config, found.column, pairs) == ("-", "c.yaml", "x", [("extraction.layers", "-1")])
 

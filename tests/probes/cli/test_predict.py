@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,20 +77,73 @@ def test_lines_of_standard_input(
 def test_a_service_answers_line_by_line_and_outlives_bad_lines(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [
-        '{"id": 1, "text1": "Ice.", "text2": "Snow."}',
-        "no json",
-        "[1]",
-        '{"text1": "Ice."}',
-        '{"text1": "", "text2": "b"}',
-    ]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, lines[0]])))
-    assert main(["predict", str(finished.folder), "--serve"]) == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    bad = {
+        b"no json": "is no JSON",
+        b"[1]": "is '[1]'; give an object",
+        b'{"text1": "Ice."}': "has no columns text1, text2",
+        b'{"text1": "", "text2": "b"}': "column 'text1': '' is no text",
+        b'{"text1": ["a"], "text2": "b"}': "column 'text1': ['a'] is no text",
+        b'{"text1": "\xff", "text2": "b"}': "is not UTF-8 (byte 0xff at 11)",
+        b"": "is blank",
+        b" \t\r": "is blank",
+        b'{"text1": "' + b"x " * 50_000 + b'", "text2": "b"}': "is longer than 65,536 bytes",
+        b'{"text1": "\\ud800", "text2": "b"}': "",
+        b"[" * 30_000: "is no JSON",
+        b'{"text1": "a", "text2": "b", "n": ' + b"9" * 5_000 + b"}": "is no JSON",
+    }
+    good = b'{"id": 1, "text1": "Ice.", "text2": "Snow."}'
+    answers = serve(monkeypatch, capsys, [finished.folder], [good, *bad, good])
     assert answers[0] == answers[-1]
     assert (answers[0]["id"], 0 <= answers[0]["score"] <= 5) == (1, True)
-    assert [sorted(answer) for answer in answers[1:-1]] == [["error"]] * 4
-    assert answers[1]["error"].startswith("line 2 is no JSON")
+    for number, (answer, message) in enumerate(zip(answers[1:-1], bad.values(), strict=True), start=2):
+        assert list(answer) == ["error"]
+        assert message in answer["error"]
+        assert answer["error"].startswith(f"line {number}")
+
+
+def serve(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[Path | str], lines: list[bytes]
+) -> list[dict[str, Any]]:
+    """Send lines to a service and read its answers."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n".join(lines) + b"\n"), encoding="utf-8"))
+    capsys.readouterr()
+    assert main(["predict", *map(str, argv), "--serve"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_service_gives_probabilities_where_they_are_asked_for(
+    classes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = json.dumps({"text": predicted(classes)[0]["text"], "class": "mine"}).encode()
+    [answer] = serve(monkeypatch, capsys, [classes, "--probabilities"], [line])
+    shares = {name.removeprefix("p_"): value for name, value in answer.items() if name.startswith("p_")}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert max(shares, key=shares.__getitem__) == answer["predicted_class"]
+    assert answer["class"] == "mine"
+
+
+def test_columns_of_the_user_stay_as_they_are(classes: Path, finished: Finished, tmp_path: Path) -> None:
+    """A column called as ours was once replaced, so that gold became the prediction."""
+    text = predicted(classes)[0]["text"]
+    (tmp_path / "texts.csv").write_text(f"text,class,p_x,predicted_class\n{text},gold,1,2\n", encoding="utf-8")
+    out = tmp_path / "out.csv"
+    assert main(["predict", str(classes), str(tmp_path / "texts.csv"), "--probabilities", "--out", str(out)]) == 0
+    [row] = csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
+    assert (row["class"], row["p_x"], row["predicted_class"]) == ("gold", "1", "2")
+    shares = {name: float(row[name]) for name in row if name.startswith("p_") and name != "p_x"}
+    assert "p_" + row["predicted_class_2"] == max(shares, key=shares.__getitem__)
+    share = next(iter(shares))
+    (tmp_path / "texts.csv").write_text(f"text,{share}\n{text},mine\n", encoding="utf-8")
+    assert main(["predict", str(classes), str(tmp_path / "texts.csv"), "--probabilities", "--out", str(out)]) == 0
+    [row] = csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
+    assert row[share] == "mine"
+    assert float(row[f"predicted_{share}"]) == pytest.approx(shares[share])
+    rows = [{"text1": "a", "text2": "b"}, {"text1": "c", "text2": "d", "score": 7}]  # the second alone has one
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert main(["predict", str(finished.folder), str(tmp_path / "rows.jsonl"), "--out", str(out)]) == 0
+    first, second = csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
+    assert (first["score"], second["score"]) == ("", "7")
+    assert 0 <= float(first["predicted_score"]) <= 5
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,6 @@ def test_inspect_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "shard 'shard-000001.h5' of cache" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [["--dry-run"], ["--out", "x.npy"]])
-def test_what_does_not_go_with_shards(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["extract", "--shards", "some", *more]) == 2
-    assert "--shards reads texts as they come, so it goes with neither --dry-run nor --out" in capsys.readouterr().err
-
-
 def test_processes_together_read_no_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +71,7 @@ def test_processes_together_have_a_decoder_each(
         (["--ray", "0", "--shards", "some"], "--ray is 0; allowed: a number of workers, at least 1"),
         (["--ray", "two", "--shards", "some"], "--ray is 'two'; allowed: a whole number"),
         (["--ray", "2", "--shards", "some", "--texts", "-"], "none of them can read the standard input"),
-        (["--ray", "2", "--shards", "some", "--dry-run"], "it goes with neither --dry-run nor --out"),
+        (["--ray", "2", "--shards", "some", "--dry-run"], "--dry-run and --shards exclude each other"),
     ],
 )
 def test_what_does_not_go_with_ray(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

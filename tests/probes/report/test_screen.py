@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from extract.errors import UsageError
 from probes.cli.screen import screen_watcher, watcher_of
 from probes.cli.table import COMMANDS
 
@@ -86,5 +85,3 @@ def test_quiet_shows_nothing_and_verbose_every_epoch(capsys: pytest.CaptureFixtu
     assert shown(quiet=True) == []
     assert len(shown()) == 2  # what is said, and the first epoch
     assert len(shown(verbose=True)) == 6
-    with pytest.raises(UsageError, match="--quiet and --verbose exclude each other"):
-        shown(quiet=True, verbose=True)

@@ -98,7 +98,7 @@ def test_a_run_on_something_else_is_refused(classes: LoadedRun, method: str) -> 
 
 
 def test_what_is_no_row_is_refused(loaded: LoadedRun) -> None:
-    with pytest.raises(InputError, match="rows is the single text 'a cat'; give a list of rows"):
+    with pytest.raises(InputError, match="rows is a str, 'a cat'; give a list of pairs of two texts"):
         loaded.predict("a cat")
     with pytest.raises(InputError, match="there are no pairs to score"):
         loaded.predict([])
@@ -106,6 +106,36 @@ def test_what_is_no_row_is_refused(loaded: LoadedRun) -> None:
         loaded.predict([("a", "b")], head="siamese")
     with pytest.raises(HeadError, match="gives no probabilities"):
         loaded.predict_proba([("a", "b")])
+
+
+@pytest.mark.parametrize(
+    "row", ["hi", ("a", "b", "c"), ("a",), ("a", 1), {"a": "b", "c": "d"}, {"a", "b"}, None, [["a"], ["b"]]]
+)
+def test_what_is_no_pair_is_refused_by_its_place(loaded: LoadedRun, row: Any) -> None:
+    """The characters of a text, the keys of an object and the first two of three were once scored as a pair."""
+    allowed = "allowed for a run on pairs: pairs of two texts"
+    rows = [("a", "b"), row]
+    with pytest.raises(InputError, match=rf"row 1 is .*, a {type(row).__name__}; {allowed}"):
+        loaded.predict(rows)
+    with pytest.raises(InputError, match=rf"row 1 is .*; {allowed}"):
+        list(loaded.stream(iter(rows), at_a_time=1))
+    with pytest.raises(InputError, match=rf"row 1 is .*; {allowed}"):
+        loaded.scorer().score(rows)
+
+
+@pytest.mark.parametrize("row", [("a", "b"), ["a"], 1, None, {"text": "a"}])
+def test_what_is_no_text_is_refused_by_its_place(classes: LoadedRun, row: Any) -> None:
+    for predict in (classes.predict, classes.predict_proba, classes.scorer().probabilities):
+        with pytest.raises(InputError, match=r"row 1 is .*; allowed for a run on classes: texts"):
+            predict(["a", row])
+
+
+def test_names_of_columns_are_no_rows(classes: LoadedRun) -> None:
+    import pandas as pd
+
+    for rows in (pd.DataFrame({"text": ["a"]}), {"text": "a"}):
+        with pytest.raises(InputError, match="give a list of texts"):
+            classes.predict(rows)  # type: ignore[arg-type]
 
 
 def test_results_are_those_of_the_run(finished: Finished, loaded: LoadedRun) -> None:

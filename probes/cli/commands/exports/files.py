@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
-from extract.errors import ConfigError
+from extract.errors import ConfigError, UsageError
 from extract.inputs.joined import JoinedText
 from extract.run.spec import ExtractionSpec
+from probes.cli.commands.embed import column_of
 from probes.cli.commands.score import read_lines
 from probes.cli.parsing import read_config
 from probes.cli.screen import show
@@ -21,10 +22,15 @@ from probes.runs.record import CONFIG
 from probes.tasks.corpus import read_texts
 
 FOLDER = "sentence-transformers"
+OF_FOLDERS, OF_FILES = ("--normalise", "--head", "--decoder"), ("--texts", "--column")
+"""Options that only an encoder takes, and those that only files of latents take."""
 
 
 def export_command(found: SimpleNamespace) -> int:
     """Write a cache as .parquet, .arrow or .safetensors, or a folder for sentence-transformers."""
+    for option in OF_FILES if found.format == FOLDER else OF_FOLDERS:
+        if option in found.typed:
+            raise UsageError(f"{option} does nothing for the format {found.format!r}; leave it out.")
     if found.format == FOLDER:
         return _export_folder(found)
     out = Path(found.out)
@@ -40,16 +46,21 @@ def _texts(found: SimpleNamespace, source: Path) -> list[str] | list[JoinedText]
     """Return the texts to write beside the latents: those of a file, or with `task` those of the run's task."""
     if not found.texts:
         return None
+    column = column_of(found.texts, found.column)
     if found.texts == "task":
         if not source.is_dir():
             raise ConfigError(f"--texts task is for a run folder, and {str(source)!r} is none; name a file of texts.")
         return list(load_run_task(read_config([], file=str(source / CONFIG))).texts())  # type: ignore[return-value]
-    lines = read_lines("-") if found.texts == "-" else read_texts(Path(found.texts), column=found.column)
+    lines = read_lines("-") if found.texts == "-" else read_texts(Path(found.texts), column=column)
     return [text for text in lines if text.strip()]
 
 
 def _export_folder(found: SimpleNamespace) -> int:
     source = Path(found.source)
+    if len(found.poolings) > 1:
+        raise UsageError(f"--poolings names {', '.join(found.poolings)}; allowed for an encoder: one of them.")
+    if found.head and not source.is_dir():
+        raise UsageError(f"--head is for a run folder, and {found.source!r} is none; leave --head out.")
     decoder_spec, spec, layer, pooling = _of_run(source, found.head) if source.is_dir() else _of_config(found.source)
     layer, pooling = found.layer or layer, next(iter(found.poolings), pooling)
     if not layer:
