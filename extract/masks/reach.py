@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from extract.masks.kinds import parse_kind
-from extract.masks.matrices import batch_mask
+from extract.inputs.spans import CONTEXT
 from extract.masks.plan import MaskPlan
+from extract.masks.truth import literal_mask, literal_plan
 
 
 def expected_reach(
@@ -26,12 +26,12 @@ def expected_reach(
     the blocks passed, each with a true diagonal. The row is unpadded; `windows` are the sliding windows per block, in
     tokens; the hybrid mask needs `spans`. The placeholder of a plan that prepends one is at the column `placeholder`.
     """
-    row = torch.ones(1, n_tokens, dtype=torch.bool)
-    row_spans = None if spans is None else spans.unsqueeze(0)
+    literal = literal_plan(plan.text, n_blocks)
+    row_spans = torch.full((n_tokens,), CONTEXT) if spans is None else spans
 
     def step(reach: Tensor, kind: str, block: int) -> Tensor:
-        mask = batch_mask(parse_kind(kind), row, spans=row_spans, window=windows[block])[0]
-        if plan.prefix is not None and plan.prefix[0] <= block + 1 <= plan.prefix[1]:
+        mask = literal_mask(kind, n_tokens, window=windows[block], spans=row_spans)
+        if block in literal.prefix:
             mask[:, -1] = True
         passed: Tensor = (mask.float() @ reach.float()) > 0
         return passed | reach
@@ -44,19 +44,15 @@ def expected_reach(
     layers = [torch.eye(n_tokens, dtype=torch.bool)]
     if placeholder is not None:
         layers[0][placeholder] = False  # what it is drawn as depends on no token
-    kind, n_converted = plan.converted if plan.architecture != "inplace" else ("causal", 0)
-    first = n_blocks - n_converted
-    for block, own in enumerate(plan.kinds(n_blocks)):
-        layers.append(step(layers[-1], own, block))
-        if placeholder is not None and plan.prepend is not None and plan.prepend[0] <= block + 1 <= plan.prepend[1]:
+    for block, kind in enumerate(literal.kinds):
+        layers.append(step(layers[-1], kind, block))
+        if placeholder is not None and block in (literal.prepend or ()):
             layers[-1][placeholder] = layers[-1][-1]
-        if plan.architecture == "inter-block" and block >= first:
-            layers[-1] |= step(layers[-2], kind, block)
-    if plan.architecture == "extend":
-        layers[-1] = climb(layers[-1], [n_blocks - 1] * n_converted, kind)
-    elif plan.architecture == "extra":
-        layers[-1] |= climb(layers[0], range(n_converted), kind)
-    elif plan.architecture == "inter-stack":
-        layers[-1] |= climb(layers[first], range(first, n_blocks), kind)
+        if literal.architecture == "inter-block" and block in literal.again:
+            layers[-1] |= step(layers[-2], literal.kind, block)
+    if literal.architecture == "extend":
+        layers[-1] = climb(layers[-1], literal.again, literal.kind)
+    elif literal.architecture in ("extra", "inter-stack"):
+        layers[-1] |= climb(layers[literal.again[0]], literal.again, literal.kind)
     layers.append(layers[-1])
     return torch.stack(layers)

@@ -11,6 +11,7 @@ Together: the block mixes tokens by attention under that mask and by nothing els
 at the batch size and row length of an extraction, where another code path could be taken.
 """
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
@@ -22,9 +23,8 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.masks.kinds import parse_kind
-from extract.masks.matrices import kind_matrix
 from extract.masks.plan import MaskPlan
+from extract.masks.truth import LiteralPlan, literal_mask, literal_plan
 from extract.proofs.isolation import BlockCall, look_at_blocks, moved_tokens
 from extract.wiring.interface import AttentionCall, Wiring, only_causal, wired_attention
 from extract.wiring.precision import in_float32
@@ -56,19 +56,38 @@ def prove_blocks(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: in
         with in_float32(decoder) as wide:
             calls = look_at_blocks(wide, wiring)
             held = look_at_blocks(wide, wiring, holds_attention=True)
+        literal = require_runs(calls, decoder, plan)
         for call, still in zip(calls, held, strict=True):
             (_require_only_attention if call.attention else require_causal)(call, still, wide)
-        worst = max(_check_call(call, decoder, wiring, plan, (n_rows, n_tokens)) for call in calls)
+        worst = max(_check_call(call, decoder, wiring, plan, literal, (n_rows, n_tokens)) for call in calls)
     return {"n_calls": len(calls), "shape": [n_rows, n_tokens], "largest_error": worst}
 
 
-def _check_call(call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPlan, shape: tuple[int, int]) -> float:
+def require_runs(calls: list[BlockCall], decoder: Decoder, plan: MaskPlan) -> LiteralPlan:
+    """Check that the blocks ran that the plan runs, in its order; return the plan as its text reads."""
+    literal = literal_plan(plan.text, len(decoder.blocks))
+    runs = [(call.block, call.is_again) for call in calls]
+    if runs != literal.runs:
+        names, planned = (
+            " ".join(f"{block + 1}{chr(39) * is_again}" for block, is_again in order) for order in (runs, literal.runs)
+        )
+        raise CertificateError(
+            f"the plan {plan.text!r} did not take effect: blocks {names} ran, where {planned} are planned "
+            f"(n' is block n run again). The family {decoder.description.family!r} cannot be extracted under this plan."
+        )
+    return literal
+
+
+def _check_call(
+    call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPlan, literal: LiteralPlan, shape: tuple[int, int]
+) -> float:
     """Compare the attention of one call with the formula, as it was and at another shape; return the largest error."""
-    dtype, kind = decoder.description.dtype, call.kind(plan, len(decoder.blocks))
+    dtype, kind = decoder.description.dtype, literal.kind_of(call.block, is_again=call.is_again)
+    is_prefixed = call.block in literal.prefix
     errors = [0.0]
     for attention in call.attention:
         allowed = expected_mask(kind, attention.query.shape[2], window=attention.options.get("sliding_window"))
-        wanted = textbook_attention(attention, allowed, is_prefixed=call.block in wiring.prefixed)
+        wanted = textbook_attention(attention, allowed, is_prefixed=is_prefixed)
         error = _errors(attention.mixed, wanted)
         if float(error.max()) > TOLERANCE["float32"]:
             head = int(error.argmax())
@@ -80,7 +99,7 @@ def _check_call(call: BlockCall, decoder: Decoder, wiring: Wiring, plan: MaskPla
             continue
         for is_padded in (False, True):
             narrow = replace(attention, query=attention.query.to(getattr(torch, dtype)))
-            errors.append(_error_at(shape, call, narrow, kind=kind, wiring=wiring, is_padded=is_padded))
+            errors.append(_error_at(shape, call, narrow, literal=literal, wiring=wiring, is_padded=is_padded))
             if errors[-1] > TOLERANCE[dtype]:
                 rows = f"{shape[0]} {'padded' if is_padded else 'unpadded'} rows of {shape[1]} tokens"
                 raise refuse(call, kind, decoder, plan, f"in {rows} its attention differs by {errors[-1]:.2g}")
@@ -129,10 +148,17 @@ def require_causal(call: BlockCall, _: BlockCall, decoder: Decoder) -> None:
 
 
 def _error_at(
-    shape: tuple[int, int], call: BlockCall, attention: AttentionCall, *, kind: str, wiring: Wiring, is_padded: bool
+    shape: tuple[int, int],
+    call: BlockCall,
+    attention: AttentionCall,
+    *,
+    literal: LiteralPlan,
+    wiring: Wiring,
+    is_padded: bool,
 ) -> float:
     """Run a block's attention on random vectors of another shape, and compare some of its tokens with the formula."""
     (n_rows, n_tokens), query = shape, attention.query
+    kind = literal.kind_of(call.block, is_again=call.is_again)
     sides = [
         _random((n_rows, side.shape[1], n_tokens, side.shape[3]), seed).to(query)
         for seed, side in enumerate((query, attention.key, attention.value))
@@ -148,12 +174,13 @@ def _error_at(
     for row in sorted({0, n_rows // 2, n_rows - 1}):
         n = lengths[row]
         at = torch.tensor(sorted({place % n for k in WHERE if k < n for place in (k, -1 - k)}))
-        allowed = expected_mask(kind, n, window=attention.options.get("sliding_window"))[at]
+        window = attention.options.get("sliding_window")
+        allowed = expected_mask(kind, n, window=window, queries=at.tolist())
         one = replace(
             attention, query=sides[0][row : row + 1, :, at], key=sides[1][row : row + 1, :, :n],
             value=sides[2][row : row + 1, :, :n],
         )  # fmt: skip
-        wanted = textbook_attention(one, allowed, is_prefixed=call.block in wiring.prefixed)
+        wanted = textbook_attention(one, allowed, is_prefixed=call.block in literal.prefix)
         worst = max(worst, float(_errors(mixed[row : row + 1, at], wanted).max()))
     return worst
 
@@ -164,13 +191,11 @@ def _random(shape: tuple[int, ...], seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def expected_mask(kind: str, n_tokens: int, *, window: int | None) -> Bool[Tensor, "T T"]:
-    """Build the mask of one row from the truth table of its kind and the sliding window of its block."""
-    allowed = kind_matrix(parse_kind(kind), n_tokens, spans=probe_spans(n_tokens))
-    if window is None:
-        return allowed
-    order = torch.arange(n_tokens)
-    return allowed & ((order.unsqueeze(1) - order.unsqueeze(0)).abs() < window)
+def expected_mask(
+    kind: str, n_tokens: int, *, window: int | None, queries: Sequence[int] | None = None
+) -> Bool[Tensor, "Q T"]:
+    """Build the mask of one row, or some of its queries, as `masks.truth` states it, within its block's window."""
+    return literal_mask(kind, n_tokens, window=window, spans=probe_spans(n_tokens), queries=queries)
 
 
 def textbook_attention(

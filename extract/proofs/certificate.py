@@ -13,11 +13,14 @@ from extract.errors import CertificateError
 from extract.inputs.batching import Batch, collate
 from extract.masks.plan import MaskPlan
 from extract.masks.reach import expected_reach
-from extract.proofs.block_proof import prove_blocks
+from extract.masks.truth import require_truth
+from extract.proofs.block_proof import TOLERANCE, prove_blocks
+from extract.proofs.copy_proof import prove_copies
+from extract.proofs.isolation import drift_when_watched
 from extract.proofs.score_proof import prove_scores
 from extract.wiring.capture import Pooler, pool_batch
 from extract.wiring.forward import run_batch
-from extract.wiring.interface import require_attention, wiring_of
+from extract.wiring.interface import Wiring, require_attention, wiring_of
 from extract.wiring.precision import has_experts, in_float32
 from extract.wiring.probe_rows import encode_ids, plain_batch, probe_ids, probe_spans, vocabulary_size
 from extract.wiring.untouched import DRIFT_ALLOWED, INFLUENCE_TOKENS, layer_drift
@@ -70,16 +73,21 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
         CertificateError: Names the first layer and position where plan and decoder differ.
         DecoderError: A block never asked for its mask: the family ignores plans.
     """
+    require_truth()
     n_probed = min(INFLUENCE_TOKENS, decoder.description.window)
     moved = influence(decoder, n_tokens=n_probed)
     n_blocks = len(decoder.blocks)
     wiring = wiring_of(decoder.blocks)
     windows: list[int | None] = [None] * n_blocks
     blocks: dict[str, Any] = {}
+    is_recurrent = wiring is not None and bool(wiring.silent)  # before proofs begin batches of their own
     if wiring is not None:
         require_attention(wiring, plan, family=decoder.description.family)
         prove = prove_scores if wiring.by_argument else prove_blocks
         blocks = prove(decoder, wiring, plan, n_rows=n_rows, n_tokens=n_tokens)
+        _require_equal_when_watched(decoder, wiring, plan)
+        if plan.prepend is not None:
+            prove_copies(decoder, plan, n_tokens=n_probed, placeholder=PLACEHOLDER)
         windows = [wiring.windows.get(block) for block in range(n_blocks)]
     expected = expected_reach(
         plan, n_blocks, n_probed, windows=windows, spans=probe_spans(n_probed),
@@ -88,17 +96,11 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
     for position, layer in enumerate(decoder.layers):
         # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
         # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
-        is_copied = plan.prepend is not None and plan.prepend[0] <= position <= plan.prepend[1]
-        if is_copied and not torch.equal(moved[position, PLACEHOLDER], moved[position, -1]):
-            raise CertificateError(
-                f"the plan {plan.text!r} did not take effect: the placeholder of {layer} does not hold the last "
-                f"token's state. The family {decoder.description.family!r} cannot be extracted under this plan."
-            )
         leak = moved[position] & ~expected[position]
         deaf = expected[position] & ~moved[position]
         if wiring is None:  # the untouched causal path does not reveal its windows: neighbours are required
             deaf = deaf.triu(-1).tril(1)
-        elif wiring.silent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
+        elif is_recurrent or int(deaf.sum()) * 10 <= int(expected[position].sum()):
             deaf = deaf.triu().tril()
         for wrong, verb in ((leak.nonzero(), "depends on"), (deaf.nonzero(), "ignores")):
             if len(wrong):
@@ -108,6 +110,19 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
                     f"The family {decoder.description.family!r} cannot be extracted under this plan."
                 )
     return {"is_as_planned": True, "n_tokens": n_probed, "n_layers": len(decoder.layers), **blocks}
+
+
+def _require_equal_when_watched(decoder: Decoder, wiring: Wiring, plan: MaskPlan) -> None:
+    """Check that a decoder computes the same states whether its blocks are watched or not."""
+    with in_float32(decoder) as wide:
+        drift = drift_when_watched(wide, wiring)
+    worst = int(drift.argmax())
+    if float(drift[worst]) > TOLERANCE["float32"]:
+        raise CertificateError(
+            f"the plan {plan.text!r} did not take effect: layer {decoder.layers[worst]} differs by "
+            f"{float(drift[worst]):.2g} of its largest value when its blocks are not watched, so what was proved of "
+            f"them does not hold. The family {decoder.description.family!r} cannot be extracted under this plan."
+        )
 
 
 def check_batch_invariance(decoder: Decoder) -> dict[str, Any]:

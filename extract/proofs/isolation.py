@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import Batch
-from extract.masks.plan import MaskPlan
 from extract.wiring.arguments import ScoreWatch
-from extract.wiring.forward import run_batch
+from extract.wiring.forward import Visit, run_batch
 from extract.wiring.interface import AttentionCall, Wiring
 from extract.wiring.probe_rows import plain_batch, probe_ids, probe_spans
+from extract.wiring.untouched import layer_drift
 
 N_TOKENS = 8
 MOVED = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}  # smallest change, relative to a token's largest value
@@ -48,10 +48,6 @@ class BlockCall:
     attention: list[AttentionCall] = field(default_factory=list)
     moved: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
     scores: list[Tensor] = field(default_factory=list)
-
-    def kind(self, plan: MaskPlan, n_blocks: int) -> str:
-        """Return the mask kind that the plan gives the block here."""
-        return plan.converted[0] if self.is_again else plan.kinds(n_blocks)[self.block]
 
     def measured(self, dtype: str) -> Bool[Tensor, "T T"]:
         """Measure the block's mask: whether attention at token `i` changed with token `j`, in any head.
@@ -100,6 +96,7 @@ def look_at_blocks(
 def run_apart(
     decoder: Decoder, wiring: Wiring, batch: Batch, *, enter: Enter, leave: Callable[[Tensor], None],
     watch: Callable[[int, AttentionCall], Tensor | None], see: Callable[[Tensor], None],
+    visit: Visit = lambda *_: None,
 ) -> None:  # fmt: skip
     """Run a batch, and show what goes into, out of and through the attention of every block; `enter` may change it."""
 
@@ -117,7 +114,29 @@ def run_apart(
         stack.enter_context(wiring.observed(watch, around))
         if wiring.by_argument:
             stack.enter_context(ScoreWatch(wiring, lambda _block, scores, _weights: see(scores)))
-        run_batch(decoder, batch, lambda *_: None, depth=len(decoder.blocks))
+        run_batch(decoder, batch, visit, depth=len(decoder.blocks))
+
+
+def drift_when_watched(decoder: Decoder, wiring: Wiring) -> Float[Tensor, " L"]:
+    """Run the probe as an extraction runs its batches, and again while it is watched; return the change per layer.
+
+    What is proved of watched blocks holds for latents only where nobody can tell the two apart.
+    """
+    n_tokens = min(N_TOKENS, decoder.description.window)
+    rows = torch.stack([probe_ids(decoder, n_tokens, seed=seed) for seed in range(N_TOKENS)])
+    batch = plain_batch(rows, spans=probe_spans(n_tokens))
+
+    def enter(block: int, hidden: Tensor, *, is_again: bool = False) -> Tensor:  # noqa: ARG001
+        return hidden
+
+    unwatched: list[Tensor] = []
+    watched: list[Tensor] = []
+    run_batch(decoder, batch, lambda _, hidden: unwatched.append(hidden.float().cpu()), depth=len(decoder.blocks))
+    run_apart(
+        decoder, wiring, batch, enter=enter, leave=lambda _: None,
+        watch=lambda *_: None, see=lambda _: None, visit=lambda _, hidden: watched.append(hidden.float().cpu()),
+    )  # fmt: skip
+    return layer_drift(torch.stack(watched), torch.stack(unwatched))
 
 
 def measured_masks(

@@ -19,7 +19,8 @@ from torch import Tensor
 from extract.decoders.decoder import Decoder
 from extract.inputs.batching import collate
 from extract.masks.plan import CAUSAL, MaskPlan
-from extract.proofs.block_proof import TOLERANCE, WHERE, expected_mask, refuse, require_causal
+from extract.masks.truth import literal_plan
+from extract.proofs.block_proof import TOLERANCE, WHERE, expected_mask, refuse, require_causal, require_runs
 from extract.proofs.isolation import MOVED, N_TOKENS, BlockCall, look_at_blocks, run_apart
 from extract.wiring.arguments import HIDDEN
 from extract.wiring.interface import Wiring, only_causal
@@ -32,7 +33,7 @@ ITSELF = f"nosink{N_TOKENS}-causal"  # of at most so many tokens, each sees itse
 
 def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: int, n_tokens: int) -> dict[str, Any]:
     """Certify the mask of every block, alone and in every head; arguments, result and errors of `prove_blocks`."""
-    shape, n_blocks = (n_rows, n_tokens), len(decoder.blocks)
+    shape = n_rows, n_tokens
     with wiring.windows_apart():
         with short_windows(decoder), in_float32(decoder) as wide:
             calls = look_at_blocks(wide, wiring)
@@ -40,12 +41,14 @@ def prove_scores(decoder: Decoder, wiring: Wiring, plan: MaskPlan, *, n_rows: in
                 causal = look_at_blocks(wide, wiring, instead=[call.entered for call in calls])
             with wiring.all_as(ITSELF):
                 alone = look_at_blocks(wide, wiring)
+            literal = require_runs(calls, decoder, plan)
             for call, single in zip(calls, alone, strict=True):
                 (_require_apart if call.scores else require_causal)(call, single, wide)
             n_probed = calls[0].entered.shape[1]
             everywhere = torch.ones(1, n_probed, dtype=torch.bool), torch.arange(n_probed).unsqueeze(0)
             errors = [0.0, *_compare(calls, causal, everywhere, wide, wiring, plan, "")]
-        proved = {(call.block, call.kind(plan, n_blocks), call.is_again, shape) for call in calls}
+        kinds = [literal.kind_of(call.block, is_again=call.is_again) for call in calls]
+        proved = {(call.block, kind, call.is_again, shape) for call, kind in zip(calls, kinds, strict=True)}
         for is_padded in (False, True) if proved - wiring.proved else ():
             errors += _errors_at(shape, decoder, wiring, plan, is_padded=is_padded)
         wiring.proved |= proved
@@ -76,15 +79,16 @@ def _compare(
     """Compare scores with the plan's mask and with causal ones, at some queries of some rows; return the errors."""
     errors = []
     is_real, queries = looked_at
+    literal = literal_plan(plan.text, len(decoder.blocks))
     for call, own in zip(calls, causal, strict=True):
-        kind = call.kind(plan, len(decoder.blocks))
+        kind = literal.kind_of(call.block, is_again=call.is_again)
         if not call.scores and call.block not in wiring.silent:
             raise refuse(call, kind, decoder, plan, f"{where}the scores of its attention cannot be seen")
         for scores, reference in zip(call.scores, own.scores, strict=True):
             for row, real in enumerate(is_real):
                 n, at = int(real.sum()), queries[row]
                 allowed = torch.zeros(len(at), len(real), dtype=torch.bool)
-                allowed[:, :n] = expected_mask(kind, n, window=wiring.windows[call.block])[at]
+                allowed[:, :n] = expected_mask(kind, n, window=wiring.windows[call.block], queries=at.tolist())
                 seen = scores[row] > HIDDEN
                 for wrong, verb in ((seen & ~allowed, "depends on"), (~seen & allowed, "ignores")):
                     if len(places := wrong.nonzero()):

@@ -19,6 +19,7 @@ from extract.digest import digest_module
 from extract.errors import CertificateError
 from extract.inputs.batching import Batch, collate_group, group_texts
 from extract.inputs.joined import JoinedText, digest_texts
+from extract.masks.truth import require_reading
 from extract.poolings.guard import require_no_padding
 from extract.poolings.joining import Joiner
 from extract.poolings.table import POOLINGS, SHIPPED
@@ -133,6 +134,7 @@ class Extraction:
     def certify(self) -> dict[str, Any]:
         """Certify the plan in force before anything is computed with it."""
         n_rows, n_tokens = self.largest_batch()
+        require_reading(self.spec.plan, len(self.decoder.blocks))
         if not isinstance(self.texts[0], JoinedText):
             own = {
                 name: POOLINGS[name][0] for name in self.poolings if name in POOLINGS and name not in SHIPPED["pooling"]

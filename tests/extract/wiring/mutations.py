@@ -7,8 +7,8 @@ seen. `python -m tests.extract.wiring.mutations` prints the table of docs/masks.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from unittest.mock import patch
@@ -20,15 +20,16 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError, DecoderError
 from extract.inputs.spans import CONTEXT
-from extract.masks.kinds import parse_kind
+from extract.masks import plan as plan_reader
+from extract.masks.kinds import KINDS, parse_kind
 from extract.masks.matrices import batch_mask
-from extract.masks.plan import parse_plan
+from extract.masks.plan import MaskPlan, Segment, parse_plan
 from extract.proofs.certificate import check_batch_invariance, check_influence
 from extract.wiring import applied
 from extract.wiring.applied import plan_in_force
 from extract.wiring.arguments import mask_argument
 from extract.wiring.attention import attend
-from extract.wiring.interface import Wiring
+from extract.wiring.interface import Wiring, wiring_of
 from tests.extract.mask_families import drift, family_decoder, id_batch, random_ids, run_layers
 
 FAMILIES = ("llama", "gpt2", "mistral", "gemma2", "gpt_oss", "granite")
@@ -266,6 +267,73 @@ def _without_alibi(_: Wiring, __: int, own: Tensor, mask: Tensor, family: str) -
     return mask - alibi if family == "bloom" else mask
 
 
+def unless_watched(*blocks: int) -> Callable[[], Any]:
+    """Let some blocks, or all, be causal in every forward pass of a decoder whose attention nobody watches."""
+
+    @contextmanager
+    def apply() -> Iterator[None]:
+        unwatched: list[bool] = []
+        with ExitStack() as stack:
+            for name in (*FAMILIES, *PAST_INTERFACE):
+                decoder = family_decoder(name)
+                forward = decoder.module.forward
+
+                def passing(*args: Any, decoder: Decoder = decoder, forward: Any = forward, **kwargs: Any) -> Any:
+                    wiring = wiring_of(decoder.blocks)
+                    unwatched.append(wiring is not None and wiring.watch is None)
+                    try:
+                        return forward(*args, **kwargs)
+                    finally:
+                        unwatched.pop()
+
+                stack.enter_context(patch.object(decoder.module, "forward", passing))
+
+            def change(wiring: Wiring, block: int, window: int | None, mask: Mask) -> Mask:
+                is_meant = bool(unwatched) and unwatched[-1] and (not blocks or block in blocks)
+                return _of_kind(wiring, "causal", window) if is_meant else mask
+
+            stack.enter_context(masks(change))
+            yield
+
+    return apply
+
+
+def rule(kind: str, wrong: Callable[[Tensor, Tensor, int, Tensor | None], Tensor]) -> Callable[[], Any]:
+    """Put another rule in the place of a kind's own, wherever the library asks for it."""
+    return lambda: patch.dict(KINDS, {kind: KINDS[kind]._replace(rule=wrong)})
+
+
+def _previous_hidden(i: Tensor, j: Tensor, _: int, spans: Tensor | None) -> Tensor:
+    """Hide from a span token the one before it in its span."""
+    assert spans is not None
+    of_query, of_key = spans.unsqueeze(-1), spans.unsqueeze(-2)
+    return (of_key == CONTEXT) | ((of_query == of_key) & (j <= i) & (j != i - 1))
+
+
+def _one_block_less(plan: MaskPlan, n_blocks: int) -> tuple[str, ...]:
+    """Expand a plan with K read as K - 1."""
+    kinds = list(EXPAND(plan, n_blocks))
+    lowest = next((block for block, kind in enumerate(kinds) if kind != "causal"), None)
+    if lowest is not None:
+        kinds[lowest] = "causal"
+    return tuple(kinds)
+
+
+def _segment_less(part: str, text: str) -> Segment:
+    """Read a count as one less."""
+    segment = READ(part, text)
+    is_count = segment.first is not None and segment.last is None
+    return replace(segment, first=max((segment.first or 0) - 1, 1)) if is_count else segment
+
+
+def rest_of(plan: str) -> Callable[[], Any]:
+    """Put the architecture and tails of another plan in force."""
+    rest = applied.rest_in_force
+    other = parse_plan(plan)
+    return lambda: patch.object(applied, "rest_in_force", lambda decoder, wiring, _: rest(decoder, wiring, other))
+
+
+EXPAND, READ = MaskPlan.kinds, plan_reader._segment
 NOSINK = "nosink-bidirectional:2"
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("sink mask dropped on every converted block", NOSINK, kind_in("bidirectional", 1, 2)),
@@ -306,6 +374,28 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a second stack left causal", "extra/bidirectional:2", again_as("causal")),
     Mutation("blocks run again with the sink", "inter-block/nosink-bidirectional:2", again_as("bidirectional")),
     Mutation("tokens mixed beside attention", "bidirectional", mixer(0.1)),
+    Mutation("causal unless watched", "bidirectional:2", unless_watched()),
+    Mutation("one block causal unless watched", NOSINK, unless_watched(2)),
+    Mutation(
+        "a rule that shows hidden tokens to each other",
+        "nosink3-bidirectional:2",
+        rule("nosink-bidirectional", lambda i, j, n, _: (j >= n) | (i < n)),
+    ),
+    Mutation(
+        "a rule that hides one token fewer",
+        "nosink4-bidirectional:2",
+        rule("nosink-bidirectional", lambda i, j, n, _: (j >= n - 1) | (j >= i)),
+    ),
+    Mutation("a rule that hides a span token from the next", "hybrid:2", rule("hybrid", _previous_hidden)),
+    Mutation("a rule that looks one token back", "backward:2", rule("backward", lambda i, j, *_: j >= i - 1)),
+    Mutation("K blocks expanded as K - 1", "bidirectional:2", lambda: patch.object(MaskPlan, "kinds", _one_block_less)),
+    Mutation("K read as K - 1", "bidirectional:2", lambda: patch.object(plan_reader, "_segment", _segment_less)),
+    Mutation("one block fewer run again", "extend/bidirectional:2", rest_of("extend/bidirectional:1")),
+    Mutation("a second stack one block short", "extra/bidirectional:2", rest_of("extra/bidirectional:1")),
+    Mutation("a placeholder copied in the first block alone", "causal~tp1-3", rest_of("causal~tp1-1")),
+    Mutation("a placeholder copied one block too few", "causal~tp1-3", rest_of("causal~tp1-2")),
+    Mutation("a placeholder copied one block too many", "causal~tp1-2", rest_of("causal~tp1-3")),
+    Mutation("the last key prepended one block too few", "causal~kv1-3", rest_of("causal~kv1-2")),
 )
 ARGUMENT_MUTATIONS = (
     Mutation(
@@ -341,11 +431,12 @@ def change_of(mutation: Mutation, family: str) -> float:
     for lengths in ((N_TOKENS,) * N_ROWS, (N_TOKENS, 7, 15, 3)):
         rows = random_ids(*lengths)
         spans = [[CONTEXT] * 2 + [0] * 3 + [CONTEXT] * (n - 5) if n > 5 else [CONTEXT] * n for n in lengths]
-        batch = id_batch(rows, spans=spans)
-        plan = parse_plan(mutation.plan)
+        plan, batch = parse_plan(mutation.plan), id_batch(rows, spans=spans)
+        if plan.prepend is not None:
+            batch = replace(batch, placeholder=torch.zeros(len(rows), dtype=torch.long))
         with plan_in_force(decoder, plan):
             right = run_layers(decoder, batch)
-        with mutation.apply(), plan_in_force(decoder, plan):  # what does not pass may be wired another way
+        with mutation.apply(), plan_in_force(decoder, parse_plan(mutation.plan)):  # or wired another way
             wrong = run_layers(decoder, batch)
         worst = max(worst, drift(wrong[:, batch.is_real], right[:, batch.is_real]))
     return worst

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from extract.errors import CertificateError, DecoderError
 from extract.masks.plan import parse_plan
 from extract.proofs.certificate import check_influence
 from extract.wiring.applied import plan_in_force
+from extract.wiring.interface import Wiring, wiring_of
 from tests.extract.mask_families import HYBRIDS, family_decoder
 from tests.extract.wiring.mutations import (
     ARGUMENT_MUTATIONS,
@@ -67,7 +70,7 @@ def test_what_changes_latents_by_a_mask_argument_is_caught(what: str, family: st
     assert outcome(named(what), family) != "MISSED"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_on_masks_holds_the_table() -> None:
     drawn = table()
     assert "MISSED" not in drawn
@@ -106,6 +109,39 @@ def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeyp
     deep = Mutation(what, named(what).plan, named(what).apply)
     assert not is_caught(deep, "llama")
     assert change_of(deep, "llama") > 1e-3
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom"])
+def test_what_clearly_should_move_and_does_not_is_refused_without_any_other_proof(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proofs of blocks begin batches of their own; which blocks are recurrent is known before they do."""
+    monkeypatch.setattr("extract.proofs.certificate._require_equal_when_watched", lambda *_: None)
+    with named("causal unless watched").apply(), pytest.raises(CertificateError, match=r"output 0 of layer .* ignores"):
+        certify(family_decoder(family), "bidirectional:2")
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_one_head_that_differs_when_it_is_not_watched_is_refused(family: str) -> None:
+    """Too little for what reaches the top, in a recurrent family above all: the states themselves are compared."""
+    decoder, plan = family_decoder(family), parse_plan("bidirectional@3-3")
+    projection = decoder.blocks[2].self_attn.v_proj  # type: ignore[union-attr]
+
+    def change(_: object, __: object, values: Tensor) -> Tensor:
+        wiring = wiring_of(decoder.blocks)
+        is_watched = wiring is None or wiring.watch is not None or not {"bidirectional"} & set(kinds_of(wiring))
+        return values if is_watched else torch.cat([0.5 * values[..., :8], values[..., 8:]], dim=-1)
+
+    hook = projection.register_forward_hook(change)  # type: ignore[union-attr]
+    try:
+        with plan_in_force(decoder, plan), pytest.raises(CertificateError, match=r"block_03 .* are not watched"):
+            check_influence(decoder, plan)
+    finally:
+        hook.remove()
+
+
+def kinds_of(wiring: Wiring) -> list[str]:
+    return [kind.name for kind in wiring.kinds]
 
 
 def test_an_attention_block_of_a_hybrid_left_causal_is_caught() -> None:

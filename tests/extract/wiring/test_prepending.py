@@ -21,6 +21,7 @@ from extract.run.embed import embed_texts, embed_words
 from extract.run.runner import describe_extraction
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.run.word_encoder import make_encoder
+from extract.wiring import applied
 from extract.wiring.applied import draw_placeholder, plan_in_force
 from extract.wiring.attention import prefix_last
 from extract.wiring.capture import pool_batch
@@ -147,6 +148,31 @@ def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.M
         monkeypatch.setattr(wiring, "begin", lambda *a, **k: begin(*a, **{**k, "last": k.get("placeholder")}))
         with pytest.raises(CertificateError, match="the placeholder of block_01 does not hold the last token's state"):
             check_influence(decoder, plan, n_rows=2, n_tokens=6)
+
+
+@pytest.mark.parametrize(
+    ("range_", "message"),
+    [
+        ("1-1", "the placeholder of block_02 does not hold the last token's state"),
+        ("1-3", "the placeholder of block_04 does not hold the last token's state"),
+        ("1-5", "the placeholder of block_06 does not hold the last token's state"),
+        ("2-6", "the placeholder of block_01 does not hold the last token's state"),
+        ("1-7", "the placeholder of block_07 holds the last token's state, which the plan does not copy there"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_certificates_find_another_range(
+    family: str, range_: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reaches the placeholder is the same, however long the last token's state is copied."""
+    decoder = make_decoder(family, n_layer=8) if family == "gpt2" else make_decoder(family, num_hidden_layers=8)
+    plan = parse_plan("causal~tp1-6")
+    with plan_in_force(decoder, plan):
+        check_influence(decoder, plan, n_rows=2, n_tokens=6)
+    rest, other = applied.rest_in_force, parse_plan(f"causal~tp{range_}")
+    monkeypatch.setattr(applied, "rest_in_force", lambda decoder, wiring, _: rest(decoder, wiring, other))
+    with plan_in_force(decoder, plan), pytest.raises(CertificateError, match=message):
+        check_influence(decoder, plan, n_rows=2, n_tokens=6)
 
 
 def test_certificates_find_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
