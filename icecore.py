@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RebaOptions,
         ShardedCache,
         WordSpec,
+        allow_code,
         compare_weights,
         extract_latents,
         extract_shards,
@@ -71,8 +72,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison", "Decoder", "DecoderSpec", "ExtractionSpec", "HeadEntry", "IcecoreError", "InputTemplate",
     "JoinedText", "LatentCache", "LoadedRun", "LogisticProbe", "MeanCache", "MergePart", "RayWorkers",
-    "RebaOptions", "RunConfig", "ShardedCache", "StudyOptions", "WordSpec", "centres_of_gravity", "compare",
-    "compare_at_layers", "compare_layers", "compare_weights", "cosine_with_gold", "expected_validation",
+    "RebaOptions", "RunConfig", "ShardedCache", "StudyOptions", "WordSpec", "allow_code", "centres_of_gravity",
+    "compare", "compare_at_layers", "compare_layers", "compare_weights", "cosine_with_gold", "expected_validation",
     "extract_latents", "extract_shards", "extract_shards_on_ray", "join_words", "layers_across", "load_decoder",
     "load_head", "load_run", "load_scorer", "load_task", "measure_geometry", "open_cache", "pair_head",
     "paired_tests", "rank_systems", "register_head", "register_mask", "register_pooling", "register_word_pooling",

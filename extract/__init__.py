@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from extract.inputs.streams import stream_texts as stream_texts
     from extract.inputs.template import InputTemplate as InputTemplate
     from extract.masks.kinds import register_mask as register_mask
+    from extract.own.gate import allow_code as allow_code
     from extract.poolings.reba_options import RebaOptions as RebaOptions
     from extract.poolings.table import register_pooling as register_pooling
     from extract.poolings.table import register_word_pooling as register_word_pooling
@@ -46,6 +47,7 @@ _HOMES = {
     "RebaOptions": "extract.poolings.reba_options",
     "ShardedCache": "extract.store.shards.cache",
     "WordSpec": "extract.run.spec",
+    "allow_code": "extract.own.gate",
     "compare_weights": "extract.decoders.merge",
     "extract_latents": "extract.run.runner",
     "extract_shards": "extract.run.shards",

@@ -34,6 +34,10 @@ class ConfigError(IcecoreError):
     """A configuration that contradicts itself or a value of the wrong kind."""
 
 
+class CodeError(IcecoreError):
+    """Code that a file names, and that the user did not allow, or that is not as it was recorded."""
+
+
 class UsageError(ConfigError):
     """A command line that cannot be read."""
 
@@ -68,6 +72,10 @@ class CertificateError(IcecoreError):
 
 class CacheWarning(UserWarning):
     """A file in a folder of caches that was passed over; its text is a sentence for a person."""
+
+
+class CodeWarning(UserWarning):
+    """Code that is imported without a digest to compare it with; its text is a sentence for a person."""
 
 
 class TruncationWarning(UserWarning):

@@ -1,20 +1,20 @@
 """What users add by name, such as a pooling of their own, and a digest of the code that it runs.
 
-A name like `my_module:my_function` is imported when it is first used; an installed package may list names as entry
-points, in the group `icecore.poolings` for poolings.
+A name like `my_module:my_function` is imported when it is first used, where the user allows it (`extract.own.gate`); an
+installed package may list names as entry points, in the group `icecore.poolings` for poolings.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from extract.errors import InputError, UnknownNameError, first_line
+from extract.errors import CodeError, InputError, UnknownNameError, first_line
 from extract.own.code import OURS, STDLIB, digest_code
+from extract.own.gate import digest_source, import_code
 
 PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A module and a name in it."""
@@ -55,6 +55,7 @@ def find_own(noun: str, name: str, *, known: Collection[str], add: Callable[[str
     """Import and `add` what an unknown name stands for: `module:attribute`, or an entry point of `icecore.{noun}s`.
 
     Raises:
+        CodeError: The user did not allow the module.
         UnknownNameError: The module cannot be imported, or has no such attribute.
     """
     if name in known:
@@ -86,7 +87,9 @@ def require_recorded(described: Mapping[str, Mapping[str, str]], texts: Iterable
 
 def _attribute(noun: str, name: str, module: str, attribute: str) -> Any:
     try:
-        return getattr(import_module(module), attribute)
+        return getattr(import_code(module, f"the {noun} {name!r}", name=name), attribute)
+    except CodeError:
+        raise
     except Exception as error:
         raise UnknownNameError(
             f"the {noun} {name!r} cannot be imported ({first_line(error)}); the module must be installed, or lie in a "
@@ -101,17 +104,27 @@ def first_sentence(thing: Any) -> str:
 
 
 def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
-    """Describe those of some nouns and names that users added: module and digest of their code by `noun name`."""
+    """Describe those of some nouns and names that users added, by `noun name`.
+
+    Each has its module, the digest of its code, and where the module has files, `source`: that of them.
+    """
     return {
-        f"{noun} {name}": {"module": own.module, "sha256": digest_code(own.thing)}
+        f"{noun} {name}": {
+            "module": own.module, "sha256": digest_code(own.thing),
+            **({"source": source} if (source := _source_of(own.module)) else {}),
+        }
         for noun, name in dict.fromkeys(names)
         if (own := ADDED.get((noun, name)))
-    }
+    }  # fmt: skip
+
+
+def _source_of(module: str) -> str:
+    return "" if module == "__main__" else digest_source(module)
 
 
 def digest_own(noun: str, names: Iterable[str]) -> dict[str, str]:
     """Digest the code of those names that users added; empty where there are none."""
-    return {key: own["sha256"] for key, own in describe_own((noun, name) for name in names).items()}
+    return {f"{noun} {name}": digest_code(ADDED[noun, name].thing) for name in names if (noun, name) in ADDED}
 
 
 def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> None:
@@ -120,6 +133,7 @@ def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> N
     Modules that lie in the run folder itself, or belong to Python, are not imported: it may come from anybody.
 
     Raises:
+        CodeError: The user did not allow a module, or it is not the one that was recorded.
         InputError: A module that cannot be imported, or does not add the name; says what to do.
     """
     for key, own in described.items():
@@ -128,17 +142,19 @@ def import_own(described: Mapping[str, Mapping[str, str]], *, folder: Path) -> N
         if (noun, name) in ADDED:
             continue
         try:
+            if PLACE.fullmatch(name) and name.partition(":")[0] != module:
+                raise ImportError("it cannot be what its name says")
             if module == "__main__":
                 raise ImportError("it was defined in a notebook or script")
             if module.partition(".")[0] in STDLIB:
                 raise ImportError("it belongs to Python")
             if any(place.is_relative_to(folder.resolve()) for place in _places(module.partition(".")[0])):
                 raise ImportError("it lies in the run folder, whose code is not run")
-            import_module(module)
+            import_code(module, f"the {noun} {name!r} of {str(folder)!r}", record=own)
+        except CodeError:
+            raise
         except Exception as error:
             reason = f"cannot be imported ({first_line(error)})"
-        if "cannot" not in reason and PLACE.fullmatch(name) and name.partition(":")[0] != module:
-            reason = "cannot be what its name says"
         if (noun, name) not in ADDED and (not PLACE.fullmatch(name) or "cannot" in reason):
             raise InputError(
                 f"the run {str(folder)!r} uses the {noun} {name!r} of your module {module!r}, which {reason}; put it "

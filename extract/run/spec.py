@@ -10,6 +10,7 @@ from extract.errors import InputError, unknown_name
 from extract.inputs.template import InputTemplate
 from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
+from extract.own.names import PLACE
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import check_template, check_word_poolings, select_poolings
 from extract.store.dtypes import STORAGE_DTYPES
@@ -126,6 +127,12 @@ class ExtractionSpec:
             raise unknown_name("storage dtype", self.storage_dtype, STORAGE_DTYPES)
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise InputError(f"batch_tokens is {self.batch_tokens}; allowed: a whole number of at least 1, or none.")
+
+
+def names_of_code(spec: ExtractionSpec) -> tuple[str, ...]:
+    """List what an extraction names as `module:name`, which was imported for it."""
+    names = (*spec.mask_plan.kind_names, *spec.poolings, *spec.words.poolings)
+    return tuple(name for name in names if PLACE.fullmatch(name))
 
 
 def batch_limits(spec: ExtractionSpec, device: "torch.device", *, token_bytes: int = 0) -> tuple[int, int]:

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from extract.errors import UsageError, unknown_name
+from extract.own.gate import allow_code
+from extract.own.names import PLACE
 
 NOUNS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
@@ -53,9 +55,27 @@ class Argument:
         if self.values and text not in self.values:
             raise UsageError(str(unknown_name(self.key, text, self.values)))
         try:
-            return self.kind(text)
+            with allow_code(PLACE.findall(text)):  # code that is typed is the user's own
+                return self.kind(text)
         except ValueError:
             raise UsageError(f"{self.name} is {text!r}; allowed: {NOUNS[self.kind]}.") from None
+
+
+ALLOW_CODE = Argument(
+    "--allow-code", "modules that files may import, with ',' between them: those of your own poolings, masks and heads"
+)
+
+
+def read_allowed(argv: Sequence[str]) -> list[str]:
+    """Read the modules behind every `--allow-code`, before anything that may import one."""
+    words = argv[: argv.index("--")] if "--" in argv else argv
+    values = [
+        text if equals else following
+        for word, following in zip(words, [*words[1:], ""], strict=False)
+        for name, equals, text in [word.partition("=")]
+        if name == ALLOW_CODE.name
+    ]
+    return [name for value in values for name in map(str.strip, value.split(",")) if name]
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,7 @@ class Command:
         about: The same in a sentence or two, in its own help.
         arguments: What it takes.
         takes_config: Whether a configuration follows, as a file, as keys, or both.
+        imports_code: Whether a file that it reads may name code of the user's.
         examples: Command lines that show it, without `icecore`.
     """
 
@@ -79,6 +100,7 @@ class Command:
     arguments: tuple[Argument, ...] = ()
     takes_config: bool = False
     examples: tuple[str, ...] = ()
+    imports_code: bool = True
 
     @property
     def places(self) -> tuple[Argument, ...]:
@@ -89,7 +111,7 @@ class Command:
     @property
     def options(self) -> tuple[Argument, ...]:
         """Arguments that go by their name."""
-        return tuple(each for each in self.arguments if each.is_option)
+        return (*(each for each in self.arguments if each.is_option), *([ALLOW_CODE] if self.imports_code else []))
 
     @property
     def usage(self) -> str:

@@ -8,8 +8,10 @@ from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
-from extract.errors import CacheWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
-from probes.cli.arguments import Command, read_command
+from extract.errors import CacheWarning, CodeWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
+from extract.own.gate import allow_code
+from extract.own.names import PLACE
+from probes.cli.arguments import Command, read_allowed, read_command
 from probes.cli.help import command_help, program_help
 from probes.cli.stopping import INTERRUPTED, MESSAGE, interrupt, leave_at_once, stop_signals
 from probes.cli.table import find_command
@@ -21,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for an error, told in one sentence, 2 for wrong usage, or 130 when interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(*(arguments or [""]))
+        with allow_code(read_allowed(arguments)):  # also what is read before the command runs
+            return _run(*(arguments or [""]))
     except KeyboardInterrupt:
         sys.stderr.write(MESSAGE)
         return INTERRUPTED
@@ -57,7 +60,8 @@ def _run(name: str, *argv: str) -> int:
         else:
             found, _ = read_command(command, argv)
         run_it = load_command(command)
-    with stop_signals(interrupt), warnings.catch_warnings():
+    typed = PLACE.findall(getattr(found, "head", ""))
+    with stop_signals(interrupt), warnings.catch_warnings(), allow_code(typed):
         warnings.showwarning = _show_warning
         return run_it(found)
 
@@ -70,12 +74,13 @@ def load_command(command: Command) -> Callable[[SimpleNamespace], int]:
     return found
 
 
+IN_ONE_LINE = (FutureWarning, CacheWarning, CodeWarning, TruncationWarning)
 _default_showwarning = warnings.showwarning
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """Show a renamed option, a file passed over or texts cut short in one line; other warnings as Python does."""
-    if issubclass(category, (FutureWarning, CacheWarning, TruncationWarning)) and not isinstance(message, str):
+    """Show in one line what concerns the user's own files, texts and options; other warnings as Python does."""
+    if issubclass(category, IN_ONE_LINE) and not isinstance(message, str):
         sys.stderr.write(printable(f"icecore: {message}\n"))
     else:
         _default_showwarning(message, category, *where, **more)

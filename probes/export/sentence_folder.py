@@ -1,5 +1,6 @@
 """Folders that sentence-transformers encodes with, equal to the latents of a cache."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,12 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.decoder_cache import working_folder
 from extract.decoders.loading import load_decoder, quiet_loading
 from extract.decoders.spec import DecoderSpec
-from extract.errors import ConfigError
+from extract.errors import CodeError, ConfigError, HeadError, first_line
 from extract.names import require_extra
 from extract.run.embed import embed_texts
 from extract.run.spec import ExtractionSpec
-from probes.export.folder import Recipe, why_not_stock, write_own, write_stock
+from probes.export.folder import MODULES, Recipe, why_not_stock, write_own, write_stock
+from probes.runs.finished import UNREADABLE
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -88,6 +90,20 @@ def _difference(recipe: Recipe, decoder: Decoder, folder: Path) -> str:
     return "" if gap <= TOLERANCE else f"its vectors differ by {gap:.1e} of their largest value"
 
 
+def _require_stock(folder: Path) -> None:
+    """Refuse a folder whose modules are not those of a stock folder: sentence-transformers runs what a folder names."""
+    try:
+        types = [module["type"] for module in json.loads((folder / "modules.json").read_text("utf-8"))]
+    except UNREADABLE as error:
+        raise HeadError(f"{str(folder / 'modules.json')!r} cannot be read ({first_line(error)}).") from error
+    for name in types:
+        if name not in MODULES.values():
+            raise CodeError(
+                f"{str(folder / 'modules.json')!r} names {str(name)[:60]!r}; allowed: {', '.join(MODULES.values())}. "
+                "Export the folder again."
+            )
+
+
 def load_sentence_transformer(
     folder: str | Path, *, device: str = "auto", dtype: str = "auto", trust_remote_code: bool = False
 ) -> "SentenceTransformer":
@@ -102,6 +118,7 @@ def load_sentence_transformer(
     Raises:
         ConfigError: The extra is missing.
         HeadError: No such folder, or its decoder is not the one it was exported with.
+        CodeError: It names modules that no export has.
 
     Example:
         >>> model = load_sentence_transformer("encoder")  # doctest: +SKIP
@@ -111,6 +128,7 @@ def load_sentence_transformer(
     package: Any = require_extra("sentence_transformers")
     place, recipe = Path(folder), Recipe.read(Path(folder))
     if recipe.is_stock:
+        _require_stock(place)
         where = None if device == "auto" else device
         with quiet_loading():
             found: SentenceTransformer = package.SentenceTransformer(str(place), device=where, local_files_only=True)

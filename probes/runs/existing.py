@@ -15,7 +15,7 @@ from extract.errors import CacheError, ConfigError, HeadError, first_line
 from extract.files import read_file
 from extract.inputs.joined import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
-from extract.own.names import describe_own
+from extract.own.names import describe_own, import_own
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import select_word_poolings
 from extract.run.runner import own_names, unique_texts
@@ -128,6 +128,7 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
         decoder = replace(
             decoder, name=found["name"], adapter=found["adapter"] or None, dtype=found["dtype"], revision=None
         )
+    import_own(cache.manifest.provenance.get("own", {}), folder=cache.path)
     template, own = _template_of(cache), config.extraction.template
     if own.to_dict()["spans"] == template["spans"]:
         template["spans"] = own.spans  # a file, which the cache holds a digest of

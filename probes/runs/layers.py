@@ -13,6 +13,7 @@ from jaxtyping import Float
 from extract.decoders.layers import relative_depths
 from extract.errors import HeadError, InputError, unknown_name
 from extract.files import write_file
+from extract.own import gate
 from probes.heads.apart import take_apart
 from probes.heads.parts import HeadParts
 from probes.heads.setting import Setting
@@ -43,7 +44,7 @@ ALL = "all"
 
 def compare_layers(
     runs: Iterable[str | Path] | str | Path, *, head: str = "", options: StudyOptions | None = None,
-    caches: str | Path = "", watcher: Watcher = SILENT,
+    caches: str | Path = "", watcher: Watcher = SILENT, allow_code: str | Iterable[str] = (),
 ) -> "pd.DataFrame":  # fmt: skip
     """Find out which layers matter in finished runs, each by itself, together, and missing.
 
@@ -56,6 +57,7 @@ def compare_layers(
         options: Which views, and how they are computed (`probes.StudyOptions`).
         caches: Folder of the caches; where each run says when empty.
         watcher: Receives what happens.
+        allow_code: Modules of your own poolings, masks and heads that the runs may import, as `my_parts`, or several.
 
     Returns:
         A row per view and layer, with the columns `LAYER_COLUMNS`: `view` is a key of `probes.layers.findings.VIEWS`,
@@ -65,6 +67,7 @@ def compare_layers(
     Raises:
         HeadError: A folder without a finished run, or a head that cannot be taken apart.
         CacheError: The cache of a run is not there.
+        CodeError: A run names a module that is not allowed, or is not the one it recorded.
         InputError: No runs.
 
     Example:
@@ -76,14 +79,15 @@ def compare_layers(
     folders = [Path(runs)] if isinstance(runs, str | Path) else [Path(each) for each in runs]
     if not folders:
         raise InputError("there are no runs; name at least one run folder, as runs/demo.")
-    finished = [read_finished(folder) for folder in folders]
-    for run in finished:
-        if head not in ("", ALL, *run.heads):
-            raise unknown_name("head of this run", head, run.heads)
     rows = []
-    for run in finished:
-        found = find_layers(run, head=head, options=options or StudyOptions(), caches=str(caches), watcher=watcher)
-        rows += [row for each in found for row in frame_rows(run, each)]
+    with gate.allow_code(allow_code):
+        finished = [read_finished(folder) for folder in folders]
+        for run in finished:
+            if head not in ("", ALL, *run.heads):
+                raise unknown_name("head of this run", head, run.heads)
+        for run in finished:
+            found = find_layers(run, head=head, options=options or StudyOptions(), caches=str(caches), watcher=watcher)
+            rows += [row for each in found for row in frame_rows(run, each)]
     return pd.DataFrame(rows, columns=list(LAYER_COLUMNS))
 
 

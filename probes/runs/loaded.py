@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
+from extract.own import gate
 from extract.store.cache import LatentCache
 from probes.report.document import result_rows
 from probes.runs.existing import find_cache_of_run
@@ -38,9 +39,12 @@ class LoadedRun:
     """
 
     def __init__(
-        self, folder: str | Path, *, decoder: Decoder | str | None = None, trust_remote_code: bool = False
-    ) -> None:
-        self._found = read_finished(Path(folder))
+        self, folder: str | Path, *, decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+        allow_code: str | Iterable[str] = (),
+    ) -> None:  # fmt: skip
+        self._allows = (allow_code,) if isinstance(allow_code, str) else tuple(allow_code)
+        with gate.allow_code(self._allows):
+            self._found = read_finished(Path(folder))
         self._decoder, self._trusts = decoder, trust_remote_code
         self._scorers: dict[str, Scorer] = {}
         self.folder = self._found.folder
@@ -60,7 +64,9 @@ class LoadedRun:
         """Return what predicts with a head, the best one if empty; raises as `load_scorer`."""
         name = head or self.best
         if name not in self._scorers:
-            found = load_scorer(self.folder, head=name, decoder=self._decoder, trust_remote_code=self._trusts)
+            found = load_scorer(
+                self.folder, head=name, decoder=self._decoder, trust_remote_code=self._trusts, allow_code=self._allows
+            )
             self._decoder, self._scorers[name] = found.decoder, found
         return self._scorers[name]
 
@@ -126,20 +132,26 @@ class LoadedRun:
             raise InputError(f"run {self.name!r} is on {self.kind}, not on {kind}; use predict.")
 
 
-def load_run(folder: str | Path, *, decoder: Decoder | str | None = None, trust_remote_code: bool = False) -> LoadedRun:
+def load_run(
+    folder: str | Path, *, decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+    allow_code: str | Iterable[str] = (),
+) -> LoadedRun:  # fmt: skip
     """Load a finished run: its results, and its heads for new rows.
 
-    A run folder may come from anybody: nothing in it is run (SECURITY.md).
+    A run folder may come from anybody: nothing in it is run, and no module that it names is imported unless
+    `allow_code` says so (SECURITY.md).
 
     Args:
         folder: A folder made by `icecore run`.
         decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
         trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
+        allow_code: Modules of your own poolings, masks and heads that the run may import, as `my_parts`, or several.
 
     Raises:
         HeadError: No finished run there, or one of an earlier version.
+        CodeError: It names a module that is not allowed, or is not the one it recorded.
 
     Example:
         >>> [score] = load_run("runs/demo").predict([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
-    return LoadedRun(folder, decoder=decoder, trust_remote_code=trust_remote_code)
+    return LoadedRun(folder, decoder=decoder, trust_remote_code=trust_remote_code, allow_code=allow_code)

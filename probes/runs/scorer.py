@@ -1,6 +1,6 @@
 """Scoring new rows with a finished run, whatever kind of task it is on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
 from extract.errors import DecoderError, InputError, unknown_name
 from extract.inputs.joined import JoinedText
+from extract.own import gate
 from extract.run.spec import ExtractionSpec
 from probes.fitting.saved import FittedModule, SavedHead
 from probes.heads.saved import load_head
@@ -107,42 +108,46 @@ class Scorer:
 
 
 def load_scorer(
-    run: str | Path, *, head: str | None = None, decoder: Decoder | str | None = None, trust_remote_code: bool = False
-) -> Scorer:
+    run: str | Path, *, head: str | None = None, decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+    allow_code: str | Iterable[str] = (),
+) -> Scorer:  # fmt: skip
     """Load a saved run to score new rows.
 
-    A run folder may come from anybody: nothing in it is run, and no code that comes with its decoder unless
-    `trust_remote_code` says so (SECURITY.md).
+    A run folder may come from anybody: nothing in it is run, no code that comes with its decoder unless
+    `trust_remote_code` says so, and no module that it names unless `allow_code` does (SECURITY.md).
 
     Args:
         run: A run folder.
         head: Which head; the one with the best selection score, on validation as a rule, when absent.
         decoder: The run's decoder if it is in memory already, or where it is now; where the run says, when absent.
         trust_remote_code: Whether to run code that comes with the decoder. What the run folder says of it is ignored.
+        allow_code: Modules of your own poolings, masks and heads that the run may import, as `my_parts`, or several.
 
     Raises:
         HeadError: No finished run there, or one of an earlier version.
         UnknownNameError: No such head in it.
+        CodeError: It names a module that is not allowed, or is not the one it recorded.
         CacheIdentityError: The decoder, the plan or the template is not what the heads were fitted on.
         DecoderError: The decoder cannot be found or loaded.
 
     Example:
         >>> load_scorer("runs/demo").score([("A cat sleeps.", "The cat is asleep.")])  # doctest: +SKIP
     """
-    found = read_finished(Path(run))
-    name = head or found.best
-    if name not in found.heads:
-        raise unknown_name("head of this run", name, found.heads)
-    kept = [load_head(place) for place in found.heads[name]]
-    for saved in kept:
-        found.require_head(saved, name)
-    if not isinstance(decoder, Decoder):
-        decoder = _load_decoder(found, decoder, trust_remote_code=trust_remote_code)
-    found.require_latents(decoder, kept)
-    seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen) for saved in kept)
-    kind = found.scores.header.kind
-    spec = narrow_spec(found.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
-    return Scorer(kind, name, seeds, decoder, spec)
+    with gate.allow_code(allow_code):
+        found = read_finished(Path(run))
+        name = head or found.best
+        if name not in found.heads:
+            raise unknown_name("head of this run", name, found.heads)
+        kept = [load_head(place) for place in found.heads[name]]
+        for saved in kept:
+            found.require_head(saved, name)
+        if not isinstance(decoder, Decoder):
+            decoder = _load_decoder(found, decoder, trust_remote_code=trust_remote_code)
+        found.require_latents(decoder, kept)
+        seeds = tuple(only_chosen(saved, found.scores.heads[name].chosen) for saved in kept)
+        kind = found.scores.header.kind
+        spec = narrow_spec(found.spec, seeds, decoder, reads_words=KINDS[kind].reads_words)
+        return Scorer(kind, name, seeds, decoder, spec)
 
 
 def _load_decoder(found: FinishedRun, name: str | None, *, trust_remote_code: bool) -> Decoder:

@@ -19,6 +19,7 @@ from extract.masks.matrices import kind_matrix
 from extract.masks.plan import parse_plan
 from extract.own import names as own
 from extract.own.code import digest_code
+from extract.own.gate import allow_code, digest_source
 from extract.own.names import ADDED, describe_own, digest_own, first_sentence, import_own, require_own
 from extract.poolings.guard import require_no_padding
 from extract.poolings.pooling import index_batch
@@ -216,7 +217,9 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_names_may_say_where_the_code_is(module: str) -> None:
-    [name] = select_poolings(f"{module}:sums")
+    with allow_code(module):
+        [name] = select_poolings(f"{module}:sums")
+        parse_plan(f"{module}:diagonal")
     assert name == "mine_too:sums"
     assert describe_own([("pooling", name)])["pooling mine_too:sums"]["module"] == module
     plan = parse_plan(f"{module}:diagonal:2+backward@1-2".partition("+")[0])
@@ -228,7 +231,7 @@ def test_names_may_say_where_the_code_is(module: str) -> None:
 @pytest.mark.parametrize("name", ["no_such_module:f", "mine_too:nothing"])
 def test_what_cannot_be_imported_is_one_sentence(name: str, module: str) -> None:
     for look in (select_poolings, parse_plan):
-        with pytest.raises(UnknownNameError, match=f"{name}' cannot be imported .* PYTHONPATH"):
+        with allow_code(name), pytest.raises(UnknownNameError, match=f"{name}' cannot be imported .* PYTHONPATH"):
             look(name)
     del module
 
@@ -239,10 +242,14 @@ def test_entry_points_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return [EntryPoint(name, values[name], group)] if group == "icecore.poolings" and name in values else []
 
     monkeypatch.setattr(own, "entry_points", points)
-    assert select_poolings("theirs") == ("theirs",)
+    with allow_code(__name__):
+        assert select_poolings("theirs") == ("theirs",)
     with pytest.raises(UnknownNameError, match="unknown pooling 'others'"):
         select_poolings("others")
-    with pytest.raises(UnknownNameError, match=r"the pooling 'broken' cannot be imported \(ModuleNotFoundError"):
+    with (
+        allow_code("no_such_module"),
+        pytest.raises(UnknownNameError, match=r"the pooling 'broken' cannot be imported \(ModuleNotFoundError"),
+    ):
         select_poolings("broken")
 
 
@@ -263,8 +270,10 @@ def test_a_record_names_what_is_missing_or_changed(module: str, tmp_path: Path) 
         ("__main__", "defined in a notebook"),
         (module, "adds no such"),
     ]:
-        with pytest.raises(InputError, match=rf"the word pooling 'mine' of your module '{where}', which .*{reason}"):
-            import_own({"word pooling mine": {"module": where, "sha256": "0"}}, folder=elsewhere)
+        message = rf"the word pooling 'mine' of your module '{where}', which .*{reason}"
+        with allow_code(where), pytest.raises(InputError, match=message):
+            record = {"module": where, "sha256": "0", "source": digest_source(where)}
+            import_own({"word pooling mine": record}, folder=elsewhere)
 
 
 def test_a_package_without_a_file_in_a_run_folder_is_not_imported(
@@ -303,6 +312,7 @@ def test_code_in_a_run_folder_is_not_imported(tmp_path: Path, monkeypatch: pytes
             import_own(named, folder=tmp_path)
     with pytest.raises(IcecoreError, match="cannot be what its name says"):
         import_own({"mask kind shutil:rmtree": {"module": "yaml", "sha256": "0"}}, folder=tmp_path)
-    with pytest.raises(InputError, match="adds no such name"):
+    described["pooling x"]["source"] = digest_source("mine_evil")
+    with allow_code("mine_evil"), pytest.raises(InputError, match="adds no such name"):
         import_own(described, folder=tmp_path / "other")
     assert mark.exists()  # the look would have seen it

@@ -14,12 +14,13 @@ from extract.errors import ConfigError, IcecoreError, InputError, first_line
 from extract.inputs.joined import JoinedText
 from extract.inputs.streams import stream_texts
 from extract.names import require_extra
+from extract.own.gate import allowed_code
 from extract.run.on_ray.cluster import joined_cluster, silent_ray
 from extract.run.on_ray.workers import Maker, RayWorkers, ShardWorker, require_maker
 from extract.run.progress import ExtractionProgress
 from extract.run.runner import warn_truncated
 from extract.run.shards import require_shardable
-from extract.run.spec import WINDOW_TEXTS, ExtractionSpec
+from extract.run.spec import WINDOW_TEXTS, ExtractionSpec, names_of_code
 from extract.run.windows import DRAFTS, PATIENCE, abandon_empty, listed_in, stamp_of
 from extract.store.disk import require_locks
 from extract.store.shards.cache import ShardedCache
@@ -84,7 +85,8 @@ def extract_shards_on_ray(
             gpus = _gpus_of_each(ray, make, workers)
             if isinstance(make, DecoderSpec) and not gpus:
                 make = replace(make, device="cpu")  # GPUs that Ray gave to nobody may be in sight
-            worker = ShardWorker(make, str(Path.cwd()), str(place), spec, window, patience)
+            code = (*allowed_code(), *names_of_code(spec))
+            worker = ShardWorker(make, str(Path.cwd()), str(place), spec, window, patience, code)
             with _filling(ray, worker, source, replace(workers, gpus=gpus)) as calls:
                 _wait(ray, calls, watch.look)
     except BaseException:

@@ -12,6 +12,7 @@ from extract.decoders.decoder import Decoder
 from extract.decoders.loading import load_decoder
 from extract.decoders.spec import DecoderSpec
 from extract.errors import ConfigError, IcecoreError
+from extract.own.gate import allow_code
 from extract.run.shards import extract_shards
 from extract.run.spec import ExtractionSpec
 from extract.run.workers import SPREADS
@@ -78,6 +79,8 @@ class ShardWorker:
     spec: ExtractionSpec
     window: int
     patience: float
+    allowed: tuple[str, ...] = ()
+    """Code that the spec may name: what the driver has imported for it."""
 
     def fill(self, texts: Any) -> IcecoreError | OSError | None:
         """Return when all windows are listed, whoever did them; or return the error, of which Ray would raise pages."""
@@ -85,9 +88,10 @@ class ShardWorker:
             os.chdir(self.started_in)
         try:
             decoder = load_decoder(self.make) if isinstance(self.make, DecoderSpec) else self.make()
-            extract_shards(
-                decoder, texts, folder=self.folder, spec=self.spec, window=self.window, patience=self.patience
-            )
+            with allow_code(self.allowed):
+                extract_shards(
+                    decoder, texts, folder=self.folder, spec=self.spec, window=self.window, patience=self.patience
+                )
         except (IcecoreError, OSError) as error:
             return error
         return None

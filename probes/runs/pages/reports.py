@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extract.errors import HeadError, first_line
+from extract.own import gate
 from extract.own.names import import_own, require_recorded
 from probes.report.predictions import read_predictions, with_predictions
 from probes.report.scores import read_plans, read_run
@@ -22,7 +23,9 @@ MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError, Recursio
 """What scores that were made by hand may lead to."""
 
 
-def write_report(runs: Iterable[str | Path] | str | Path, out: str | Path = "") -> Path:
+def write_report(
+    runs: Iterable[str | Path] | str | Path, out: str | Path = "", *, allow_code: str | Iterable[str] = ()
+) -> Path:
     """Write the page of a finished run, sweep or search, or one page of several side by side.
 
     No task and no decoder is loaded: everything is in the folders.
@@ -30,12 +33,14 @@ def write_report(runs: Iterable[str | Path] | str | Path, out: str | Path = "") 
     Args:
         runs: Run folders, or one.
         out: The file. If empty, `report.html` in the run's folder, or in the working folder for several.
+        allow_code: Modules of your own masks that the plans of a sweep may import, as `my_parts`, or several.
 
     Returns:
         The file.
 
     Raises:
         HeadError: A folder without the results of this version, or no folder; says which.
+        CodeError: A plan names a module that is not allowed, or is not the one that was recorded.
 
     Example:
         >>> write_report("runs/demo")  # doctest: +SKIP
@@ -47,7 +52,8 @@ def write_report(runs: Iterable[str | Path] | str | Path, out: str | Path = "") 
     if not folders:
         raise HeadError("a report takes a run folder, as runs/demo, or several.")
     pictures = Pictures()
-    page = run_page_of(folders[0], pictures) if len(folders) == 1 else _side_by_side(folders, pictures)
+    with gate.allow_code(allow_code):
+        page = run_page_of(folders[0], pictures) if len(folders) == 1 else _side_by_side(folders, pictures)
     path = Path(out) if out else (folders[0] if len(folders) == 1 else Path()) / PAGE
     write_page(path, page, pictures.classes)
     return path

@@ -120,7 +120,7 @@ def test_an_error_is_one_sentence_and_no_traceback(
     [
         (["run", "--seedz", "[1]"], "unknown key 'seedz'. Did you mean 'seeds'?"),
         (["run", "--protocol", "freeze"], "unknown protocol 'freeze': did you mean 'freeze-released'?"),
-        (["run", "-x"], "unknown option of run '-x': Allowed: --dry-run, --quiet, --verbose, --help."),
+        (["run", "-x"], "unknown option of run '-x': Allowed: --dry-run, --quiet, --verbose, --allow-code, --help."),
         (["list", "haeds"], "unknown table 'haeds': did you mean 'heads'? Allowed: decoders, plans"),
         (["inspect"], "FILE is missing (the cache file; of shards the index.json, its folder or its address);"),
         (["inspect", "a.h5", "b.h5"], "'b.h5' is one word too many; allowed: icecore inspect FILE [options]."),
