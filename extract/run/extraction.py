@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.digest import digest_module
 from extract.errors import CertificateError
 from extract.inputs.batching import Batch, collate_group, group_texts
 from extract.inputs.joined import JoinedText, digest_texts
@@ -27,6 +26,7 @@ from extract.poolings.transfer import HostCopies, HostCopy
 from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
+from extract.run.session import Session
 from extract.run.spec import ExtractionSpec
 from extract.run.word_encoder import Encoder, make_encoder
 from extract.run.workers import Workers
@@ -83,6 +83,12 @@ class Extraction:
     progress: ExtractionProgress
     workers: Workers = field(default_factory=Workers)
     copies: HostCopies = field(default_factory=HostCopies)
+    shared_session: Session | None = None  # of a sweep, which closes the rows of all its stores together
+
+    @cached_property
+    def session(self) -> Session:
+        """Closes the rows that this process writes."""
+        return self.shared_session or Session(self.decoder)
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -123,9 +129,16 @@ class Extraction:
             self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
             try:
                 self._pump(is_done)
+            except CertificateError:  # nothing more of this run is to be trusted
+                raise
+            except BaseException:
+                if not self.workers.shares_decoder:  # its weights can be read by all processes together alone
+                    self.session.close_if_frozen()
+                raise
             finally:
                 self.progress.finish()
-            certificate["frozen"] = self.check_frozen(is_done)
+            certificate["frozen"] = self.session.require_frozen()
+            self.session.close_rows()
             self.workers.barrier()
             if self.workers.rank == 0 and self.writer.done_rows().all():
                 self.writer.write_certificate({**certificate, "seconds": round(time.monotonic() - started, 3)})
@@ -157,30 +170,21 @@ class Extraction:
         n_tokens = max(len(row.ids) for item in self.encoder(longest) for row in item.rows)
         return min(MOST_ROWS, max(1, self.batching["batch_tokens"] // n_tokens)), n_tokens
 
-    def check_frozen(self, was_done: NDArray[np.bool_]) -> dict[str, Any]:
-        """Certify that the weights have not changed; if they have, void the rows of this run and raise."""
-        digest = digest_module(self.decoder.module)
-        if digest != self.decoder.description.weight_digest:
-            self.writer.void_rows(~was_done)
-            raise CertificateError(
-                f"the weights changed during the extraction: {digest[:12]} after, "
-                f"{self.decoder.description.weight_digest[:12]} before. The rows of this run were marked as not "
-                "done; find what changed the weights, reload the decoder and run again."
-            )
-        return {"is_bit_identical": True, "weight_digest": digest}
-
     def _pump(self, is_done: NDArray[np.bool_]) -> None:
         """Tokenise, compute and write, each in its own thread, batches flowing through bounded queues."""
         with (
-            closing(Sink(lambda item: self.write(*item))) as sink,
+            closing(Sink(lambda step: step())) as sink,
             closing(Ahead(self.batches(is_done))) as batches,
         ):
             for batch in batches:
                 latents = pool_batch(
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
                 )
-                for row in self.storable(batch, latents):
-                    sink.put(row)
+                for whole, copy in self.storable(batch, latents):
+                    sink.put(partial(self.write, whole, copy))
+                if self.session.is_due and not self.workers.shares_decoder:
+                    self.session.require_frozen()
+                    sink.put(self.session.close_rows)  # after all that was computed before this comparison
 
     def batches(self, is_done: NDArray[np.bool_]) -> Iterator[Batch]:
         """Yield the batches of this process that are not done, in the order their rows and words are stored."""
@@ -228,7 +232,7 @@ class Extraction:
         raise refuse_latent(unfit.value, where=where, storage=self.storage, dtype=self.decoder.description.dtype)
 
     def write(self, batch: Batch, copy: HostCopy) -> None:
-        """Write the latents of a batch once they have arrived, and mark its rows as done.
+        """Write the latents of a batch once they have arrived, and mark its rows as written.
 
         Raises:
             NonFiniteLatentError: One of them does not fit; nothing of the batch is written.
@@ -254,4 +258,5 @@ class Extraction:
             int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows,
             words=None if words is None else (words.first_word, words.flags),
         )  # fmt: skip
+        self.session.add(self.writer, int(batch.rows[0]), len(batch.rows))
         self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.errors import ConfigError
+from extract.errors import CertificateError, ConfigError
 from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.masks.plan import MaskPlan
 from extract.poolings.reba_options import REBA
-from extract.poolings.transfer import HostCopies, HostCopy
+from extract.poolings.transfer import HostCopies
 from extract.run.extraction import Extraction, open_store
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -29,6 +30,7 @@ from extract.run.runner import (
     unique_texts,
     warn_truncated,
 )
+from extract.run.session import Session
 from extract.run.spec import ExtractionSpec
 from extract.store.cache import LatentCache
 from extract.store.mean import MeanCache
@@ -110,14 +112,14 @@ def sweep_latents(
     manifests = {plan: describe_extraction(decoder, unique, each, n_rows=n_rows) for plan, each in specs.items()}
     missing = [plan for plan in specs if find_cache(Path(folder), manifests[plan].identity) is None]
     with ExitStack() as stack:
-        branches, copies = [], HostCopies()
+        branches, copies, session = [], HostCopies(), Session(decoder)
         for plan in missing:
             path = cache_path(Path(folder), manifests[plan])
             if plan is missing[0]:
                 check_texts(decoder, unique, specs[plan], path=path)
             writer = stack.enter_context(open_store(path, manifests[plan]))
             watch = progress or ExtractionProgress()
-            extraction = Extraction(decoder, unique, specs[plan], writer, watch, copies=copies)
+            extraction = Extraction(decoder, unique, specs[plan], writer, watch, copies=copies, shared_session=session)
             branches.append(_Branch(extraction, plan, route_of(plan, n_blocks), writer.done_rows()))
         # A store that was started with another batching is finished by itself below.
         branches = [each for each in branches if each.extraction.batching == branches[0].extraction.batching]
@@ -142,25 +144,28 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     was_done = np.stack([branch.was_done for branch in branches])
     progress = branches[0].extraction.progress  # one for all
     progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
+    session = branches[0].extraction.session  # one for all
     try:
         _pump(decoder, wiring, branches)
+    except CertificateError:  # nothing more of this run is to be trusted
+        raise
+    except BaseException:
+        session.close_if_frozen()
+        raise
     finally:
         progress.finish()
-    frozen = branches[0].extraction.check_frozen(branches[0].was_done)
+    frozen = session.require_frozen()
+    session.close_rows()
     for branch, certificate in zip(branches, certificates, strict=True):
         branch.extraction.writer.write_certificate({**certificate, "frozen": frozen, "swept_with": len(branches)})
 
 
 def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
-    def write(item: tuple[Extraction, Batch, HostCopy]) -> None:
-        extraction, batch, copy = item
-        extraction.write(batch, copy)
-
     first = branches[0].extraction
     # The word pooling that `auto` stands for differs between plans; each plan gets its own out of all of these.
     poolings = list(dict.fromkeys(name for branch in branches for name in branch.extraction.poolings))
     is_done_everywhere: NDArray[np.bool_] = np.logical_and.reduce([branch.was_done for branch in branches])
-    with closing(Sink(write)) as sink, closing(Ahead(first.batches(is_done_everywhere))) as batches:
+    with closing(Sink(lambda step: step())) as sink, closing(Ahead(first.batches(is_done_everywhere))) as batches:
         for batch in batches:
             needed: dict[Kinds, list[_Branch]] = {}
             for branch in branches:
@@ -171,7 +176,10 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
                 for branch in needed[route]:
                     names = branch.extraction.poolings
                     own = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy
-                    for rows in branch.extraction.storable(batch, own):
-                        sink.put((branch.extraction, *rows))
+                    for whole, copy in branch.extraction.storable(batch, own):
+                        sink.put(partial(branch.extraction.write, whole, copy))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
+            if first.session.is_due:
+                first.session.require_frozen()
+                sink.put(first.session.close_rows)

@@ -21,7 +21,7 @@ from extract.inputs.joined import JoinedText
 from extract.store.checksums import require_sound
 from extract.store.dtypes import STORAGE_DTYPES
 from extract.store.exports import Selection, arrow_table, export_cache
-from extract.store.layout import latent_path
+from extract.store.layout import latent_path, rows_that_count
 from extract.store.manifest import Manifest, require_same
 from extract.store.reader import RowLookup, StoreReader, WordPlaces, place_keys, ranges
 
@@ -146,7 +146,7 @@ class LatentCache:
     @property
     def n_done(self) -> int:
         """Rows that are done."""
-        return int(np.count_nonzero(self._file.map("/rows/is_done")))
+        return int(rows_that_count(self._file.map("/rows/is_done"), self._file.map("/certificate")).sum())
 
     @property
     def is_complete(self) -> bool:

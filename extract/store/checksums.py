@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import CacheError
-from extract.store.layout import CERTIFICATE, CHECKSUMS, LatentRange, checked_arrays
+from extract.store.layout import CERTIFICATE, CHECKSUMS, LatentRange, checked_arrays, rows_that_count
 from extract.store.reader import StoreReader
 
 
@@ -33,8 +33,8 @@ def _find_damage(path: Path, stamp: tuple[int, ...]) -> str:  # noqa: ARG001
     file = StoreReader(path)
     if not file.has_checksums:
         return ""
-    is_done = file.read("/rows/is_done") != 0
     certificate = file.read("/certificate")
+    is_done = rows_that_count(file.read("/rows/is_done"), certificate)
     n_damaged = int(np.count_nonzero(is_done & ~sound_rows(file)))
     if n_damaged:
         return f"{n_damaged} of {int(is_done.sum())} finished rows do not match their checksums"

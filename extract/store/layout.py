@@ -6,12 +6,15 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from extract.digest import DIGEST_BYTES, digest_text
 from extract.errors import CacheError, IcecoreError, first_line, unknown_name
 from extract.store.dtypes import STORAGE_DTYPES
 from extract.store.manifest import SCHEMA, Manifest
 
+WRITTEN, CLOSED = 1, 2
+"""Values of the done map: a row that is there, and one whose weights were compared with their digest afterwards."""
 CERTIFICATE_BYTES = 1 << 16
 CHECKSUMS = "/checksums"
 CERTIFICATE = f"{CHECKSUMS}/certificate"
@@ -66,6 +69,12 @@ def array_shapes(manifest: Manifest) -> dict[str, tuple[tuple[int, ...], type[np
     shapes[f"{CHECKSUMS}/n_rows"] = ((n_rows,), np.int32)
     shapes[CERTIFICATE] = ((1,), np.uint32)
     return shapes
+
+
+def rows_that_count(done_map: NDArray[np.uint8], certificate: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Read off a done map which rows count; a certificate closes those of caches of earlier versions too."""
+    counts: NDArray[np.bool_] = done_map >= (WRITTEN if certificate.any() else CLOSED)
+    return counts
 
 
 def checked_arrays(manifest: Manifest) -> list[str]:

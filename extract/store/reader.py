@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from extract.errors import CacheError, CacheIncompleteError, first_line
 from extract.inputs.alignment import WORD_CUT, WORD_LOST
 from extract.inputs.joined import JoinedText, digest_texts
-from extract.store.layout import CHECKSUMS, ArrayPlace, read_layout
+from extract.store.layout import CHECKSUMS, ArrayPlace, read_layout, rows_that_count
 
 MAPPED_BYTES = 2 << 30
 """Bytes of files that gathering leaves mapped: a smaller cache stays mapped whole."""
@@ -209,7 +209,7 @@ class RowLookup:
 
     def __init__(self, file: StoreReader) -> None:
         self._file = file
-        keys = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64)
+        keys = row_keys(file)
         pieces = np.zeros(len(keys), np.int32) if file.manifest.words is None else file.map("/rows/word_start")
         shards = file.shard_of_row
         self._order = np.lexsort((pieces, shards, keys[:, 1], keys[:, 0]))
@@ -263,9 +263,17 @@ class RowLookup:
         return WordPlaces(positions, np.concatenate([[0], ends]), self._file.map("/words/flags")[positions])
 
 
+def row_keys(file: StoreReader) -> UInt64[np.ndarray, "N 2"]:
+    """Read the digests of the texts as two numbers each; zeros for rows that do not count."""
+    keys, certificate = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64), file.map("/certificate")
+    if certificate.any():  # a whole cache
+        return keys
+    return np.where(rows_that_count(file.map("/rows/is_done"), certificate)[:, None], keys, np.uint64(0))
+
+
 def place_keys(file: StoreReader) -> UInt64[np.ndarray, "P 3"]:
     """Name the latents of a store: the digest of the text as two numbers, and the number of the word in it, else 0."""
-    digests = np.ascontiguousarray(file.map("/rows/digest")).view(np.uint64)
+    digests = row_keys(file)
     if file.manifest.words is None:
         return np.column_stack([digests, np.zeros(len(digests), np.uint64)])
     first, start, n_words = (

@@ -2,7 +2,8 @@
 
 Every array is laid out and given its disk space before the first row is computed. After that HDF5 writes nothing:
 rows go into the arrays' places with positioned writes, so the file's structure never changes again and a kill at any
-moment leaves a readable file. A row's done flag is written after its data. Several processes write disjoint rows of
+moment leaves a readable file. A row is marked as written after its data, and as done once the weights that computed it
+were compared with their digest. Several processes write disjoint rows of
 one file the same way. POSIX only. docs/cache_format.md is the contract, docs/decisions/hdf5-writes.md says why.
 """
 
@@ -19,7 +20,17 @@ from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheLockedError
 from extract.store.disk import explain_write_error, locked_file
-from extract.store.layout import CERTIFICATE, CERTIFICATE_BYTES, CHECKSUMS, checked_arrays, latent_path, read_layout
+from extract.store.layout import (
+    CERTIFICATE,
+    CERTIFICATE_BYTES,
+    CHECKSUMS,
+    CLOSED,
+    WRITTEN,
+    checked_arrays,
+    latent_path,
+    read_layout,
+    rows_that_count,
+)
 
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
 
@@ -54,16 +65,16 @@ class StoreWriter:
             ) from error
 
     def done_rows(self) -> NDArray[np.bool_]:
-        """Read the done map."""
-        place = self._places["/rows/is_done"]
-        raw = os.pread(self._fd, place.n_bytes, place.offset)
-        return np.frombuffer(raw, np.uint8).astype(np.bool_)
+        """Read which rows count."""
+        return rows_that_count(self._read("/rows/is_done"), self._read("/certificate"))
 
     def write_rows(
         self, first: int, latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]], *, poolings: Sequence[str],
         layers: Sequence[str], rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
     ) -> None:  # fmt: skip
-        """Write consecutive rows: latents, then what is known of them, then, once that is on disk, the done flags.
+        """Write consecutive rows: latents, then what is known of them, then, once that is on disk, that they are there.
+
+        They count from `close_rows` on.
 
         Args:
             first: Position of the first row.
@@ -88,7 +99,7 @@ class StoreWriter:
             sums = {name: self._write(name, start, values) for name, start, values in arrays}
             self._write_checksums(first, len(rows["digest"]), sums)
             _sync(self._fd)
-            self._write("/rows/is_done", first, np.ones(len(rows["digest"]), np.uint8))
+            self._write("/rows/is_done", first, np.full(len(rows["digest"]), WRITTEN, np.uint8))
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
 
@@ -105,10 +116,9 @@ class StoreWriter:
         except OSError as error:
             raise explain_write_error(error, self.path, needed=None) from error
 
-    def void_rows(self, rows: NDArray[np.bool_]) -> None:
-        """Mark rows, those that are true in `rows`, as not done, so that they are computed again."""
-        self._write("/rows/is_done", 0, (self.done_rows() & ~rows).astype(np.uint8))
-        _sync(self._fd)
+    def close_rows(self, first: int, n_rows: int) -> None:
+        """Let consecutive rows that were written count."""
+        self._write("/rows/is_done", first, np.full(n_rows, CLOSED, np.uint8))
 
     def _write_checksums(self, first: int, n_rows: int, sums: dict[str, int]) -> None:
         """Write the checksums of a block of rows; a store that an earlier version laid out has no place for them."""
@@ -116,6 +126,10 @@ class StoreWriter:
             ordered = np.array([[sums[name] for name in checked_arrays(self.manifest)]], np.uint32)
             self._write(f"{CHECKSUMS}/blocks", first, ordered)
             self._write(f"{CHECKSUMS}/n_rows", first, np.array([n_rows], np.int32))
+
+    def _read(self, name: str) -> NDArray[np.uint8]:
+        place = self._places[name]
+        return np.frombuffer(os.pread(self._fd, place.n_bytes, place.offset), np.uint8)
 
     def _write(self, name: str, first: int, values: NDArray[Any]) -> int:
         """Write rows of an array and return the CRC-32 of their bytes."""

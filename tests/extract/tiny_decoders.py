@@ -200,6 +200,7 @@ def write_cache(
         0, raw[:, :, :n_rows], poolings=identity["poolings"], layers=identity["layers"],
         rows={name: values[:n_rows] for name, values in rows.items()},
     )  # fmt: skip
+    writer.close_rows(0, n_rows)
     if is_whole:
         writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()

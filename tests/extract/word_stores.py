@@ -63,6 +63,7 @@ def write_word_cache(
             row, raw[:, :, own], poolings=manifest.poolings, layers=identity["layers"], rows=rows,
             words=(place, given[own]),
         )  # fmt: skip
+        writer.close_rows(row, 1)
         found |= {(text, start + k): stored[:, :, place + k].float() for k in range(count)}
         place += count
     if n_done is None:

@@ -50,7 +50,8 @@ def test_full_in_the_middle_then_resumed(
     write, calls = os.pwrite, iter(range(n_writes))
 
     def some(fd: int, view: memoryview, offset: int) -> int:
-        if next(calls, None) is None:
+        takes_space = bytes(view).strip(b"\2") != b""  # rows that are there are closed in their place
+        if takes_space and next(calls, None) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, view, offset)
 

@@ -24,7 +24,7 @@ from tests.extract.tiny_decoders import make_manifest, make_texts, write_cache
 TEXTS = make_texts(9)
 
 
-def write_some(path: Path, n_rows: int) -> None:
+def write_some(path: Path, n_rows: int, *, closes: bool = True) -> None:
     """Write the first rows of a store with zeros."""
     writer = StoreWriter(path)
     identity = writer.manifest.identity
@@ -32,6 +32,8 @@ def write_some(path: Path, n_rows: int) -> None:
     rows: dict[str, NDArray[Any]] = {"digest": digest_texts(TEXTS[:n_rows]), "n_tokens": np.ones(n_rows, np.int32)}
     rows["is_truncated"] = np.zeros(n_rows, np.uint8)
     writer.write_rows(0, latents, poolings=["mean", "last"], layers=identity["layers"], rows=rows)
+    if closes:
+        writer.close_rows(0, n_rows)
     writer.close()
 
 
@@ -94,11 +96,16 @@ def test_leftovers_are_swept_and_living_drafts_are_not(tmp_path: Path) -> None:
 
 def test_done_rows_grow(tmp_path: Path) -> None:
     create_store(tmp_path / "a.h5", make_manifest(TEXTS))
-    write_some(tmp_path / "a.h5", 4)
+    write_some(tmp_path / "a.h5", 4, closes=False)
     writer = StoreWriter(tmp_path / "a.h5")
-    assert writer.done_rows().tolist() == [True] * 4 + [False] * 5
-    writer.void_rows(np.array([True, True] + [False] * 7))
+    assert not writer.done_rows().any()  # until the weights are compared with their digest
+    partial = LatentCache(tmp_path / "a.h5", allow_partial=True)
+    assert partial.n_done == 0
+    with pytest.raises(CacheError, match=r"\(4 of 4 are missing\)"):
+        partial.rows_of(TEXTS[:4])
+    writer.close_rows(2, 2)
     assert writer.done_rows().tolist() == [False] * 2 + [True] * 2 + [False] * 5
+    assert LatentCache(tmp_path / "a.h5", allow_partial=True).rows_of(TEXTS[2:4]).tolist() == [2, 3]
     writer.close()
     writer.close()
     with pytest.raises(CacheIncompleteError, match="is half done: 2 of 9 rows, the rest is missing"):

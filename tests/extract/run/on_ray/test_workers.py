@@ -75,7 +75,7 @@ def test_one_is_killed_and_one_is_slow(ray: Any, alone: Path, notes: Path, tmp_p
     )
     assert ray.is_initialized(), "a cluster that was joined before was left"
     [killed] = notes.glob("killed-*")
-    drafts = [h5py.File(path)["rows/is_done"][()].sum() for path in killed.glob("*.h5")]
+    drafts = [(h5py.File(path)["rows/is_done"][()] != 0).sum() for path in killed.glob("*.h5")]
     assert any(0 < n_done < WINDOW for n_done in drafts), "nobody was killed within a window"
     assert cache.n_shards == N_SHARDS
     assert (told.n_rows, told.n_written, told.n_finished) == (N_TEXTS, N_TEXTS, 1)

@@ -1,0 +1,65 @@
+"""What one process writes counts once the weights have been compared with their digest afterwards."""
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from extract.decoders.decoder import Decoder
+from extract.digest import digest_module
+from extract.errors import CertificateError
+from extract.store.writer import StoreWriter
+
+SHARE = 0.01
+"""Share of the time that comparing the weights in the middle of an extraction may take."""
+DIGEST_BYTES_PER_SECOND = 1e9  # a guess for the first comparison, which is then timed
+
+
+class Session:
+    """Rows that one process has written since it last compared the weights with their digest, in any number of stores.
+
+    Equal weights close them. Rows that no comparison closed (killed, or the weights changed) do not count, and the next
+    run computes them again.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self._open: list[tuple[StoreWriter, int, int]] = []
+        module = decoder.module
+        self._seconds = sum(weights.nbytes for weights in module.parameters()) / DIGEST_BYTES_PER_SECOND
+        self._compared = time.monotonic()
+
+    def add(self, writer: StoreWriter, first: int, n_rows: int) -> None:
+        """Take note of consecutive rows that were written."""
+        self._open.append((writer, first, n_rows))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether comparing the weights now keeps within its share of the time."""
+        return (time.monotonic() - self._compared) * SHARE >= self._seconds
+
+    def require_frozen(self) -> dict[str, Any]:
+        """Compare the weights with their digest; plain values for the cache, or `CertificateError` if they changed."""
+        started = time.monotonic()
+        before, digest = self.decoder.description.weight_digest, digest_module(self.decoder.module)
+        self._compared = time.monotonic()
+        self._seconds = self._compared - started
+        if digest != before:
+            raise CertificateError(
+                f"the weights changed during the extraction: {digest[:12]} after, {before[:12]} before. The rows that "
+                "this run wrote since it last compared them do not count; find what changed the weights, reload the "
+                "decoder and run again."
+            )
+        return {"is_bit_identical": True, "weight_digest": digest}
+
+    def close_rows(self) -> None:
+        """Let the rows written so far count: all were computed before the weights were last found equal."""
+        for writer, first, n_rows in self._open:
+            writer.close_rows(first, n_rows)
+        self._open.clear()
+
+    def close_if_frozen(self) -> None:
+        """Close the rows of a session that an error or Ctrl-C ends, unless the weights changed or cannot be read."""
+        with suppress(Exception):
+            if self._open:
+                self.require_frozen()
+                self.close_rows()
