@@ -53,6 +53,8 @@ class HeadResult:
         extras: What only some heads have, plain values by name.
         predictions: Split to `(N,)` predictions: scores, or positions in `names`; -1 is no prediction.
         names: Split to the class or tag names that predictions are positions of; empty for scores.
+        scored: Split to `(S, N)` predictions as `summary` scores them: of every seed or draw, neither averaged nor
+            calibrated. Empty where that is `predictions`.
         row_scores: Split to `(N,)` scores of single rows, higher is better, for paired tests; NaN where a row has none.
     """
 
@@ -73,6 +75,7 @@ class HeadResult:
     extras: Mapping[str, Any] = field(default_factory=dict)
     predictions: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scored: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     row_scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
@@ -96,7 +99,7 @@ class HeadResult:
         return float("nan") if found is None else found.mean
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the serial form, without predictions and row scores (docs/scores_format.md)."""
+        """Return the serial form, without rows (docs/scores_format.md)."""
         return {
             "pooling": self.pooling,
             "layers": list(self.layers),

@@ -23,6 +23,8 @@ from probes.tasks.base import Task
 from probes.tasks.words.task import WordTask
 
 PREDICTIONS = "predictions.csv"
+SCORED = "predictions_scored.csv"
+"""Predictions of every seed or draw as they are scored: before they are averaged, calibrated and clipped."""
 WITHOUT = {"span-f1": ".", "accuracy": "-"}
 """Written into column files for a word without a prediction. To conlleval a full stop is outside of every span, and not
 the tag O."""
@@ -48,6 +50,46 @@ def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], r
             writer.writerow(["split", *columns])
         writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))
     write_file(path, file.getvalue())
+
+
+def write_scored(path: Path, heads: Mapping[str, HeadResult]) -> None:
+    """Write the predictions that scores are of, a row for each row and split; nothing where no head has others.
+
+    The columns are `split,row`, then `HEAD:1`, `HEAD:2` and so on for the seeds or draws of a head: numbers to the last
+    digit of float32, or names.
+    """
+    results = [result for result in heads.values() if result.scored]
+    if not results:
+        return
+    file = StringIO(newline="")
+    writer = csv.writer(file)
+    n_fits = {result.name: len(next(iter(result.scored.values()))) for result in results}
+    writer.writerow(["split", "row", *(f"{name}:{k + 1}" for name, n in n_fits.items() for k in range(n))])
+    for split in results[0].scored:
+        columns = [
+            [result.names[split][code] for code in codes] if split in result.names else [f"{v:.9g}" for v in codes]
+            for result in results
+            for codes in result.scored[split].tolist()
+        ]
+        writer.writerows([split, row, *cells] for row, cells in enumerate(zip(*columns, strict=True)))
+    write_file(path, file.getvalue())
+
+
+def read_scored(folder: Path, split: str, head: str) -> list[list[str]]:
+    """Read the predictions of every seed or draw of a head; none where the run has only those of `PREDICTIONS`.
+
+    Raises:
+        HeadError: A damaged file.
+    """
+    path = folder / SCORED
+    if not path.exists():
+        return []
+    try:
+        rows = list(csv.reader(StringIO(read_file(path).decode("utf-8"), newline="")))
+        columns = [k for k, name in enumerate(rows[0]) if name.rpartition(":")[0] == head]
+        return [[row[k] for row in rows[1:] if row[0] == split] for k in columns]
+    except (OSError, ValueError, IndexError, csv.Error) as error:
+        raise HeadError(f"{str(path)!r} cannot be read ({first_line(error)}); run its config again.") from error
 
 
 def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:

@@ -33,7 +33,7 @@ from probes.report.figures.plans import (
 from probes.report.figures.style import TALL, Album
 from probes.report.page.layers import run_page
 from probes.report.page.page import PAGE, Pictures, write_page
-from probes.report.predictions import PREDICTIONS, write_predictions
+from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
 from probes.report.sweeps import plans_document, points_label, points_of
 from probes.tasks.base import Task
@@ -45,6 +45,7 @@ def write_run(
     """Write scores, predictions, figures, page and summary of a run."""
     values = _write_scores(folder, scores)
     write_predictions(folder / PREDICTIONS, task, scores.heads, report)
+    write_scored(folder / SCORED, scores.heads)
     for write in report.writers:
         write(folder, task, scores.heads)
     pictures = Pictures()

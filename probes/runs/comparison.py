@@ -18,7 +18,6 @@ from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values
 from probes.report.blocks import Block, Table, markdown
-from probes.report.predictions import PREDICTIONS
 from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
 from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
 from probes.runs.record import CONFIG
@@ -185,7 +184,7 @@ class Comparison:
         ]
         return (
             Table(TITLES, [[cell(text) for text in row] for row in rows]),
-            f"Scores times 100. Differences on {self.split}, of the predictions in {PREDICTIONS}, on the same "
+            f"Scores times 100. Differences on {self.split}, of the predictions that are scored, on the same "
             "resamples:",
             Table(titles, [[cell(text) for text in row] for row in differences]),
         )

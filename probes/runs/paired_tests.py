@@ -1,5 +1,6 @@
 """Predictions of finished runs on the same rows, and paired tests between their heads, plans, decoders or layers."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -8,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 
 from extract.errors import HeadError, unknown_name
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import difference, paired_scores, unit_counts
 from probes.metrics.significance import (
+    OfSums,
     bootstrap_p_value,
     correct_p_values,
     permutation_p_value,
     seed_errors,
 )
 from probes.report.lead import best_result
-from probes.report.predictions import PREDICTIONS, read_predictions
+from probes.report.predictions import PREDICTIONS, SCORED, read_predictions, read_scored
 from probes.runs.results import read_scores, results_by_plan
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ class ComparedRows:
         gold: The gold of each row.
         units: The unit of each row, which is drawn or swapped whole.
         sentences: The sentence of each word; for other rows, the row.
-        predicted: What each system predicts.
+        predicted: What each system predicts, of every seed or draw that its score is the mean over.
     """
 
     split: str
@@ -68,14 +71,33 @@ class ComparedRows:
     gold: Sequence[Any]
     units: Sequence[str]
     sentences: Sequence[str]
-    predicted: Sequence[Sequence[Any]]
+    predicted: Sequence[Sequence[Sequence[Any]]]
 
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
-        """Score all rows, and resamples of whole units that all systems share."""
-        return paired_scores(
-            self.predicted, self.gold, metric=self.metric, units=self.units, sentences=self.sentences,
+        """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
+        values, resampled = paired_scores(
+            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences,
             resampling=resampling,
         )  # fmt: skip
+        return (
+            np.array([part.mean() for part in np.split(values, self._ends)]),
+            np.stack([part.mean(axis=0) for part in np.split(resampled, self._ends)]),
+        )
+
+    def counts(self) -> tuple[list[Float[np.ndarray, "S U C"]], OfSums]:
+        """Count what the metric needs of every unit, for the fits of each system."""
+        counts, of_sums = unit_counts(
+            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences
+        )
+        return np.split(counts, self._ends), of_sums
+
+    @property
+    def _fits(self) -> list[Sequence[Any]]:
+        return [rows for fits in self.predicted for rows in fits]
+
+    @property
+    def _ends(self) -> list[int]:
+        return [int(end) for end in np.cumsum([len(fits) for fits in self.predicted])[:-1]]
 
 
 def paired_tests(
@@ -119,15 +141,15 @@ def paired_tests(
     if len(names) < 2 or len(set(names)) < len(names):
         raise HeadError(f"tests by {by!r} take two systems or more with different names; found {', '.join(names)}.")
     values, resampled = rows.scores(Resampling(n_resamples))
-    counts, of_sums = unit_counts(
-        rows.predicted, rows.gold, metric=rows.metric, units=rows.units, sentences=rows.sentences
-    )
+    counts, of_sums = rows.counts()
     found = []
     for one, other in _pairs(names, against):
-        gap = difference(values, resampled, one, other, n_units=counts.shape[1])
+        gap = difference(values, resampled, one, other, n_units=counts[0].shape[1])
         errors = seed_errors(seeds[one], n_resamples, seed=1) - seed_errors(seeds[other], n_resamples, seed=2)
         total = difference(values, resampled + np.eye(len(names))[:, [one]] * errors, one, other, n_units=gap.n_units)
-        swapped = permutation_p_value(counts[one], counts[other], of_sums, n_permutations=n_permutations)
+        swapped = permutation_p_value(
+            *_side_by_side(counts[one], counts[other], of_sums), n_permutations=n_permutations
+        )
         found.append({
             "by": by, "one": names[one], "other": names[other], "metric": rows.metric, "split": rows.split,
             "n_units": gap.n_units, "difference": gap.value, "low": gap.low, "high": gap.high,
@@ -138,6 +160,21 @@ def paired_tests(
     for test in ("bootstrap", "permutation"):
         table[f"{test}_corrected"] = correct_p_values(table[test].to_list(), correction)
     return table
+
+
+def _side_by_side(
+    one: Float[np.ndarray, "S U C"], other: Float[np.ndarray, "T U C"], of_sums: OfSums
+) -> tuple[Float[np.ndarray, "U F"], Float[np.ndarray, "U F"], OfSums]:
+    """Put the counts of all fits of two systems beside each other, equally many, and score their mean."""
+    n_fits, (n_units, n_counts) = math.lcm(len(one), len(other)), one.shape[1:]
+    first, second = (
+        np.tile(counts, (n_fits // len(counts), 1, 1)).swapaxes(0, 1).reshape(n_units, -1) for counts in (one, other)
+    )
+
+    def mean_of_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(of_sums(sums.reshape(*sums.shape[:-1], n_fits, n_counts)).mean(-1))
+
+    return first, second, mean_of_sums
 
 
 def _pairs(names: Sequence[str], against: str) -> list[tuple[int, int]]:
@@ -182,7 +219,7 @@ def _read_frame(frame: "pd.DataFrame", by: str, metric: str) -> tuple[list[str],
             )
     sentences = [str(row) for row in first["row"]]
     units = [str(unit) for unit in first["unit"]] if "unit" in frame.columns else sentences
-    predicted = [list(part["predicted"]) for part in parts.values()]
+    predicted = [[list(part["predicted"])] for part in parts.values()]
     return list(parts), ComparedRows("", metric, list(first["gold"]), units, sentences, predicted)
 
 
@@ -232,8 +269,16 @@ def read_rows(runs: Sequence[ComparedRun], split: str = "") -> ComparedRows:
     first = tables[0]
     for run, table in zip(runs, tables, strict=True):
         _require_same_rows(runs[0], first, run, table, split)
-    predicted = [table[run.result.name] for run, table in zip(runs, tables, strict=True)]
+    predicted = [_read_fits(run, table, split) for run, table in zip(runs, tables, strict=True)]
     return ComparedRows(split, metrics.pop(), first["gold"], first["unit"], first["row"], predicted)
+
+
+def _read_fits(run: ComparedRun, table: Mapping[str, list[str]], split: str) -> list[list[str]]:
+    """Read what scores are of: the predictions of every seed or draw, or else those that are shown."""
+    fits = read_scored(run.folder, split, run.result.name)
+    if any(len(rows) != len(table["row"]) for rows in fits):
+        raise HeadError(f"{str(run.folder / SCORED)!r} has other rows than {PREDICTIONS}; run its config again.")
+    return fits or [table[run.result.name]]
 
 
 def _read_predictions(run: ComparedRun, split: str) -> dict[str, list[str]]:

@@ -105,7 +105,7 @@ def draw_rows(codes: Int[np.ndarray, " N"], options: FewShotOptions) -> list[NDA
 def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> HeadResult:
     """Fit every layer on every draw, choose the layer by the mean on validation, and read test once.
 
-    Summaries are over draws; predictions are those of the first draw.
+    Summaries are over draws, as comparisons are; the predictions shown are those of the first draw.
     """
     del watch  # the solver has no epochs
     task, options = setting.task, resolved.own[0]
@@ -134,7 +134,7 @@ def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> 
         }
         for split, found in by_draw.items()
     }  # fmt: skip
-    return replace(result, summary=summary)
+    return replace(result, summary=summary, scored=by_draw)
 
 
 def check_few_shot(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:

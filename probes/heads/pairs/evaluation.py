@@ -98,6 +98,7 @@ def evaluate_pair_head(network: type[PairHead], resolved: HeadOptions, setting: 
             **extras,
         },
         predictions=calibrated,
+        scored=stacked,
         row_scores={split: -np.abs(each.values) for split, each in residuals.items()},
     )
 

@@ -16,6 +16,7 @@ from probes.cli.main import main
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import difference, paired_scores
 from probes.metrics.spans import count_tag_spans, score_spans
+from probes.report.predictions import SCORED
 from probes.runs.comparison import compare
 from tests.probes.finished_run import Finished
 
@@ -34,9 +35,11 @@ def other(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs / "tiny-backward-1"
 
 
-def edit_predictions(folder: Path, change: Callable[[list[dict[str, str]]], object]) -> None:
-    """Change the rows of predictions.csv."""
-    path = folder / "predictions.csv"
+def edit_predictions(
+    folder: Path, change: Callable[[list[dict[str, str]]], object], name: str = "predictions.csv"
+) -> None:
+    """Change the rows of predictions.csv, or of another file."""
+    path = folder / name
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     change(rows)
@@ -54,7 +57,12 @@ def test_two_plans_are_compared_on_the_same_rows(
     assert [run.label for run in found.runs] == ["tiny", "tiny-backward-1"]
     [gain] = found.differences
     means = [run.result.mean("test") for run in found.runs]
-    assert gain.value == pytest.approx(means[1] - means[0], abs=0.1)  # that of the mean prediction over two seeds
+    assert gain.value == pytest.approx(means[1] - means[0], abs=1e-6)
+    copies = [Path(shutil.copytree(run.folder, tmp_path / run.label)) for run in found.runs]
+    for folder in copies:
+        (folder / SCORED).unlink()
+    [clipped] = compare(copies, head="cosine-mlp", n_resamples=200).differences
+    assert clipped.value != pytest.approx(means[1] - means[0], abs=1e-3)  # averaged over seeds, and clipped
     assert gain.low <= gain.value <= gain.high
     assert gain.n_units == 32
     assert list(found.table["test"]) == pytest.approx(means)
@@ -90,7 +98,9 @@ def test_a_run_cannot_be_told_from_itself(finished: Finished, tmp_path: Path) ->
 
 def test_constant_predictions_have_no_interval(finished: Finished, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
-    edit_predictions(copy, lambda rows: [row.update({"cosine-mlp": "1.0"}) for row in rows])
+    edit_predictions(
+        copy, lambda rows: [row.update({"cosine-mlp:1": "1.0", "cosine-mlp:2": "1.0"}) for row in rows], SCORED
+    )
     found = compare([finished.folder, copy], head="cosine-mlp", n_resamples=100)
     assert np.isnan(found.differences[0].low)
     assert found.verdicts() == ["copy is statistically tied with tiny: - (- to -; n = 32)"]
@@ -111,6 +121,19 @@ def test_what_is_no_comparison_is_refused(finished: Finished, tmp_path: Path) ->
     with pytest.raises(HeadError, match=r"cannot be read .*; run its config again"):
         compare([finished.folder, copy])
     assert main(["compare", str(copy), str(finished.folder)]) == 1
+    shutil.copy(finished.folder / "predictions.csv", copy)
+    lines = (copy / SCORED).read_text(encoding="utf-8").splitlines(keepends=True)
+    (copy / SCORED).write_text("".join(lines[:-1]), encoding="utf-8")
+    with pytest.raises(HeadError, match=r"has other rows than predictions\.csv; run its config again"):
+        compare([finished.folder, copy])
+
+
+def test_runs_without_scored_predictions_are_compared_by_those_that_they_show(
+    finished: Finished, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
+    (copy / SCORED).unlink()
+    assert compare([copy, copy / "../copy"], head="siamese-cosine", n_resamples=100).differences[0].value == 0
 
 
 def test_correlations_are_paired_by_row_and_by_group() -> None:

@@ -36,7 +36,7 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
           for what in ("residuals", "rows")),
     ]  # fmt: skip
     manifest = f"manifests/{finished.cache.stem}.json"
-    files = ["config.yaml", "predictions.csv", "report.html", "scores.json", "summary.md"]
+    files = ["config.yaml", "predictions.csv", "predictions_scored.csv", "report.html", "scores.json", "summary.md"]
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
 
 

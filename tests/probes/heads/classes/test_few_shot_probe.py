@@ -15,6 +15,10 @@ from probes.heads.registry import resolve_head
 from probes.heads.saved import load_head
 from probes.latents.channels import channels_of
 from probes.latents.class_features import ClassFeatures
+from probes.metrics.bootstrap import Resampling
+from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
+from probes.runs.kinds import KINDS
+from probes.runs.paired_tests import ComparedRun, _side_by_side, read_rows
 from tests.probes.heads.evaluating import evaluate, make_setting
 from tests.probes.planted_latents import PLANTED
 from tests.probes.tasks.classes.planted_classes import make_class_task, plant_classes
@@ -50,6 +54,27 @@ def test_scores_are_the_mean_over_draws_of_what_scikit_learn_fits(tmp_path: Path
     np.testing.assert_array_equal(found.predictions["test"], fits[0].predict(test))
     head: Any = load_head(tmp_path / "heads" / "few-shot-probe").head
     assert len(head.predict(chunk["test"][0])) == len(test)
+
+
+def test_all_draws_are_compared_and_not_the_first_alone(tmp_path: Path) -> None:
+    """The scores of a comparison are those of the summary, and its permutations swap the predictions of every draw."""
+    task = make_class_task()
+    cache = plant_classes(tmp_path / "c.h5", task)
+    setting = make_setting(cache, task, tmp_path / "heads")
+    names = ("few-shot-probe", "nearest-centroid")
+    heads = {name: evaluate(name, FEW if name == names[0] else {"pooling": "mean"}, setting) for name in names}
+    write_predictions(tmp_path / PREDICTIONS, task, heads, KINDS["classes"].report)
+    write_scored(tmp_path / SCORED, heads)
+    runs = [ComparedRun(name, tmp_path, {"heads": heads}, result, heads) for name, result in heads.items()]
+    rows = read_rows(runs)
+    assert [len(fits) for fits in rows.predicted] == [3, 1]
+    values, resampled = rows.scores(Resampling(50))
+    assert values.tolist() == pytest.approx([result.mean("test") for result in heads.values()])
+    assert resampled.shape == (2, 50)
+    counts, of_sums = rows.counts()
+    one, other, mean_of_sums = _side_by_side(counts[0], counts[1], of_sums)
+    assert mean_of_sums(one.sum(0)) == pytest.approx(values[0])
+    assert mean_of_sums(other.sum(0)) == pytest.approx(values[1])
 
 
 def test_what_cannot_be_chosen_or_fitted_is_refused(tmp_path: Path) -> None:
