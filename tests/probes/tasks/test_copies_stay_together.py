@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,14 @@ def files_of(kind: str, folder: Path, *, with_train: bool) -> dict[str, Any]:
     rows += [(written_again(text, rng), k) for text, k in rows]
     rng.shuffle(rows)
     path, held = folder / f"{kind}.jsonl", folder / "test.jsonl"
-    made = {
+    made: dict[str, Callable[[str, int], dict[str, Any]]] = {
         "classes": lambda text, k: {"text": text, "label": f"c{k % 3}"},
         "numbers": lambda text, k: {"text": text, "number": k % 7},
         "pairs": lambda text, k: {"sentence1": text, "sentence2": f"answer {k} of {k * 7}", "score": k % 6},
         "words": lambda text, k: {"words": text.split(), "tags": [TOPICS[k % 2]] * len(text.split())},
-    }[kind]
-    path.write_text("\n".join(json.dumps(made(text, k)) for text, k in rows), encoding="utf-8")
-    held.write_text("\n".join(json.dumps(made(f"unseen {k} {'x' * k}", k)) for k in range(12)), encoding="utf-8")
+    }
+    path.write_text("\n".join(json.dumps(made[kind](text, k)) for text, k in rows), encoding="utf-8")
+    held.write_text("\n".join(json.dumps(made[kind](f"unseen {k} {'x' * k}", k)) for k in range(12)), encoding="utf-8")
     return {"files": {"train": str(path), "test": str(held)} if with_train else str(path)}
 
 
