@@ -260,7 +260,7 @@ def save_adapter(folder: Path, place: Path, **options: Any) -> Path:
     config = peft.LoraConfig(r=2, init_lora_weights=False, task_type="CAUSAL_LM", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft reads a property that transformers deprecates
-        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(place)
+        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(str(place))
     return place
 
 
