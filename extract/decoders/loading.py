@@ -260,13 +260,49 @@ def _draw_model(located: Located, spec: DecoderSpec, device: torch.device) -> An
 
 
 def _merge_adapter(model: Any, adapter: str) -> Any:
+    """Merge an adapter into the part of a model that it was saved on; every place must get its tensor."""
     try:
-        from peft import PeftModel
+        from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+        from peft.utils import load_peft_weights
     except ImportError as error:
         raise DecoderError(
             f"adapter {adapter!r} needs the extra package peft; install it with: pip install 'icecore[adapters]'."
         ) from error
-    return PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    keys = set(load_peft_weights(adapter, device="cpu"))
+    part: Any = _adapted_part(model, keys)
+    config = PeftConfig.from_pretrained(adapter)
+    config.inference_mode = True
+    tuned = PeftModel(part, config)
+    mapping = getattr(part, "_checkpoint_conversion_mapping", {})
+    try:
+        loaded = tuned.load_adapter(adapter, "default", key_mapping=mapping)
+    except KeyError as error:  # peft looks up modules that were saved whole by their names
+        raise _half_applied(adapter, "lacks", [str(error.args[0])]) from error
+    # peft reports tensors of its own that are missing, but not the model's biases that were trained beside them
+    saved = get_peft_model_state_dict(tuned, save_embedding_layers=False)
+    biases = set() if mapping else {key for key in saved if key.endswith(".bias")} - keys
+    if missing := sorted({*loaded.missing_keys, *biases}):
+        raise _half_applied(adapter, "lacks", missing)
+    if loaded.unexpected_keys:
+        raise _half_applied(adapter, "has, and the decoder has no place for,", sorted(loaded.unexpected_keys))
+    merged = tuned.merge_and_unload()
+    return merged if part is model else model
+
+
+def _adapted_part(model: nn.Module, keys: Collection[str]) -> nn.Module:
+    """Return what an adapter was saved on: the model, or a module on the way to its body, as LLM2Vec saves."""
+    body = body_of(model)
+    names = next((name for name, module in model.named_modules() if module is body), "").split(".")
+    roots = {key.removeprefix("base_model.model.").partition(".")[0] for key in keys}
+    parts = [model, *(model.get_submodule(".".join(names[: depth + 1])) for depth in range(len(names)))]
+    return max(parts, key=lambda part: len(roots & {name for name, _ in part.named_children()}))  # the outermost
+
+
+def _half_applied(adapter: str, verb: str, keys: list[str]) -> DecoderError:
+    return DecoderError(
+        f"adapter {adapter!r} would be applied in part: it {verb} {len(keys)} tensors, such as {keys[0]!r}. "
+        "Give a whole adapter that was made for this decoder, saved on its causal LM or on its body."
+    )
 
 
 def _load_dtype(spec: DecoderSpec, device: torch.device) -> torch.dtype | Literal["auto"]:

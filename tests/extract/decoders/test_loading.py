@@ -2,9 +2,12 @@
 
 import pickle
 import shutil
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -246,3 +249,87 @@ def test_a_checkpoint_of_images_and_text_gives_its_text_decoder(model_type: str,
     plan = parse_plan("nosink-bidirectional:2")
     with plan_in_force(decoder, plan):
         assert check_influence(decoder, plan, n_rows=4, n_tokens=12)["is_as_planned"]
+
+
+of_peft = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+def save_adapter(folder: Path, place: Path, **options: Any) -> Path:
+    """Save a LoRA on the causal LM of a folder."""
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=2, init_lora_weights=False, task_type="CAUSAL_LM", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads a property that transformers deprecates
+        peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config).save_pretrained(str(place))
+    return place
+
+
+@pytest.fixture(scope="module")
+def adapter(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA that was saved on the causal LM."""
+    place = tmp_path_factory.mktemp("adapters") / "lora"
+    return save_adapter(folder, place, target_modules=["q_proj", "up_proj"])
+
+
+def edited(adapter: Path, copy: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> str:
+    """Copy an adapter with other tensors."""
+    shutil.copytree(adapter, copy)
+    save_file(edit(load_file(adapter / "adapter_model.safetensors")), copy / "adapter_model.safetensors")
+    return str(copy)
+
+
+@of_peft
+def test_an_adapter_saved_on_the_body_is_that_of_the_causal_model(folder: Path, adapter: Path, tmp_path: Path) -> None:
+    on_body = edited(adapter, tmp_path / "body", lambda tensors: {
+        key.replace("base_model.model.model.", "base_model.model."): tensor for key, tensor in tensors.items()
+    })  # fmt: skip
+    bare, whole, body = (
+        load_decoder(DecoderSpec(str(folder), adapter=name, device="cpu")).description.weight_digest
+        for name in (None, str(adapter), on_body)
+    )
+    assert whole == body != bare
+
+
+@of_peft
+@pytest.mark.parametrize(
+    ("without", "named"),
+    [
+        ("layers.1.", "lacks 4 tensors, such as 'base_model.model.model.layers.1"),
+        ("lora_A", "lacks 6 tensors, such as .*lora_A"),
+        ("lora_B", "lacks 6 tensors, such as .*lora_B"),
+    ],
+)
+def test_an_adapter_without_all_its_tensors_is_refused(
+    folder: Path, adapter: Path, tmp_path: Path, without: str, named: str
+) -> None:
+    for form, prefix in (("whole", "base_model.model.model."), ("body", "base_model.model.")):
+        half = edited(adapter, tmp_path / form, lambda tensors, prefix=prefix: {  # type: ignore[misc]
+            key.replace("base_model.model.model.", prefix): tensor
+            for key, tensor in tensors.items() if without not in key
+        })  # fmt: skip
+        with pytest.raises(DecoderError, match=named.replace("base_model.model.model.", prefix)):
+            load_decoder(DecoderSpec(str(folder), adapter=half, device="cpu"))
+
+
+@of_peft
+@pytest.mark.parametrize("surplus", ["model.layers.7.self_attn.q_proj.lora_A.weight", "layers.0.mlp.other.weight"])
+def test_an_adapter_with_a_tensor_that_has_no_place_is_refused(
+    folder: Path, adapter: Path, tmp_path: Path, surplus: str
+) -> None:
+    more = edited(adapter, tmp_path / "more", lambda tensors: {
+        **tensors, f"base_model.model.{surplus}": torch.ones(2, 2)
+    })  # fmt: skip
+    with pytest.raises(DecoderError, match=rf"no place for, 1 tensors, such as .*{surplus.rpartition('.')[0]}"):
+        load_decoder(DecoderSpec(str(folder), adapter=more, device="cpu"))
+
+
+@of_peft
+def test_an_adapter_without_the_biases_it_trained_is_refused(tmp_path: Path) -> None:
+    base = save_decoder(tmp_path / "base", attention_bias=True)
+    save_adapter(base, tmp_path / "lora", target_modules=["q_proj"], bias="lora_only")
+    load_decoder(DecoderSpec(str(base), adapter=str(tmp_path / "lora"), device="cpu"))
+    half = edited(tmp_path / "lora", tmp_path / "half", lambda tensors: {
+        key: tensor for key, tensor in tensors.items() if not key.endswith(".bias")
+    })  # fmt: skip
+    with pytest.raises(DecoderError, match=r"lacks 3 tensors, such as .*q_proj.*bias"):
+        load_decoder(DecoderSpec(str(base), adapter=half, device="cpu"))
