@@ -203,6 +203,10 @@ _COMMANDS = (
             _HEAD, _DECODER,
             Argument("--probabilities", "add the probability of every class", False, bool),
             Argument(
+                "--safe-for-spreadsheets", "in CSV, put ' before texts that a spreadsheet would run as a formula; "
+                "without it columns stay as they are", False, bool, excludes=("--serve",),
+            ),
+            Argument(
                 "--serve", "stay: read a JSON object with the texts per line on standard input, answer each with a "
                 "line of JSON", False, bool,
             ),

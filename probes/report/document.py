@@ -105,10 +105,10 @@ def pretraining_document(scores: PretrainingScores) -> Document:
 
 
 def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> str:
-    """Write a report as Markdown, with the files of its figures by their titles."""
+    """Write a report as Markdown without HTML, with the files of its figures by their titles."""
     shown = [figure_line(title, files) for title, files in figures.items()]
     blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(shown), *shown]
-    return f"# {document.title}\n\n{markdown(blocks)}"
+    return f"# {document.title}\n\n{markdown(blocks)}".replace("<", "&lt;")  # texts come from anybody
 
 
 def opening(header: Header) -> Iterator[Block]:

@@ -30,6 +30,8 @@ MOST_BYTES = 65_536
 def predict_command(found: SimpleNamespace) -> int:
     """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
     form = found.format or _format_of(found.out)
+    if found.safe_for_spreadsheets and form != "csv":
+        raise UsageError(f"--safe-for-spreadsheets does nothing for the format {form!r}; leave it out.")
     loaded = load_run(found.run, decoder=found.decoder or None, trust_remote_code=found.trust_remote_code)
     columns = tuple(filter(None, (name.strip() for name in found.columns.split(","))))
     if found.serve:
@@ -38,7 +40,8 @@ def predict_command(found: SimpleNamespace) -> int:
         return _serve(loaded, found.head, columns, with_shares=found.probabilities)
     given, rows = _read(found.file, loaded, found.head, columns)
     _say(loaded, found, f"{len(rows):,} rows")
-    text = _write(_predict(loaded, found.head, given, rows, with_shares=found.probabilities), form)
+    predicted = _predict(loaded, found.head, given, rows, with_shares=found.probabilities)
+    text = _write(map(_defuse, predicted) if found.safe_for_spreadsheets else predicted, form)
     if found.out:
         write_file(Path(found.out), text)
     else:
@@ -140,6 +143,22 @@ def _write(rows: Iterable[Mapping[str, Any]], form: str) -> str:
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in found)
     return out.getvalue()
+
+
+def _defuse(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Put a quote before names and texts that a spreadsheet would run; numbers stay as they are."""
+    return {
+        _quoted(str(name)): _quoted(cell) if isinstance(cell := _cell(value), str) else cell
+        for name, value in row.items()
+    }
+
+
+def _quoted(text: str) -> str:
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    return text
 
 
 def _cell(value: Any) -> Any:

@@ -58,6 +58,21 @@ def test_probabilities_stand_beside_the_class(classes: Path, tmp_path: Path) -> 
     assert max(shares, key=shares.__getitem__) == row["class"]
 
 
+def test_texts_that_a_spreadsheet_would_run_get_a_quote_where_that_is_asked_for(
+    finished: Finished, tmp_path: Path
+) -> None:
+    texts = ["=1+1", "+a", "-a", "@a", "\ta", "-1.5", "a=1", "'=1"]
+    pd.DataFrame({"text1": texts, "text2": "b", "=note": 1}).to_csv(tmp_path / "rows.csv", index=False)
+    argv, out = ["predict", str(finished.folder), str(tmp_path / "rows.csv"), "--out"], tmp_path / "out.csv"
+    assert main([*argv, str(out)]) == 0
+    assert [row["text1"] for row in csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))] == texts
+    assert main([*argv, str(out), "--safe-for-spreadsheets"]) == 0
+    rows = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"))))
+    assert [row["text1"] for row in rows] == [*(f"'{text}" for text in texts[:5]), *texts[5:]]
+    assert rows[0]["'=note"] == "1"
+    assert main([*argv, str(tmp_path / "out.jsonl"), "--safe-for-spreadsheets"]) == 2
+
+
 def test_words_come_as_lists(words: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "s.jsonl").write_text('{"words": ["Oslo", "is", "cold"]}\n', encoding="utf-8")
     assert main(["predict", str(words), str(tmp_path / "s.jsonl"), "--format", "jsonl"]) == 0
