@@ -264,7 +264,7 @@ def _merge_adapter(model: Any, adapter: str) -> Any:
         from peft import PeftModel
     except ImportError as error:
         raise DecoderError(
-            f"adapter {adapter!r} needs the extra package peft; install it with: pip install 'icecore[adapters]'."
+            f"adapter {adapter!r} needs the extra package peft; install it with: pip install peft accelerate."
         ) from error
     return PeftModel.from_pretrained(model, adapter).merge_and_unload()
 
