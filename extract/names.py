@@ -68,7 +68,7 @@ def require_extra(package: str) -> Any:
         extra = EXTRAS[package]
         raise ConfigError(
             f"the extra package {extra} is needed for this and cannot be imported ({error}); install it with: "
-            f"pip install 'icecore[{extra}]'."
+            f"pip install '{extra}', or from the checkout: pip install '.[{extra}]'."
         ) from error
 
 

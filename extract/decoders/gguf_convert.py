@@ -20,7 +20,7 @@ def require_gguf_modules() -> None:
     """Refuse to go on without the packages that a conversion needs."""
     missing = [name for name in ("gguf", "accelerate") if importlib.util.find_spec(name) is None]
     if missing:
-        raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install 'icecore[gguf]'")
+        raise DecoderError(f"reading a GGUF file needs {' and '.join(missing)}: run pip install {' '.join(missing)}")
 
 
 def convert_gguf(gguf: Path, folder: Path) -> str:

@@ -266,7 +266,7 @@ def _merge_adapter(model: Any, adapter: str) -> Any:
         from peft.utils import load_peft_weights
     except ImportError as error:
         raise DecoderError(
-            f"adapter {adapter!r} needs the extra package peft; install it with: pip install 'icecore[adapters]'."
+            f"adapter {adapter!r} needs the extra package peft; install it with: pip install peft accelerate."
         ) from error
     keys = set(load_peft_weights(adapter, device="cpu"))
     part: Any = _adapted_part(model, keys)

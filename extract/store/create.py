@@ -14,6 +14,7 @@ from extract.digest import digest_text
 from extract.store.disk import explain_write_error, free_bytes, locked_file
 from extract.store.layout import array_shapes
 from extract.store.manifest import SCHEMA, Manifest
+from extract.store.structure import ask_hdf5, seal_structure
 
 DRAFT_SECONDS = 60
 ALIGNMENT = 4096  # bytes; arrays start on page borders, so that views of them are aligned for every dtype
@@ -39,6 +40,9 @@ def create_store(path: Path, manifest: Manifest) -> None:
             # Tried first, and sparse: HDF5 ends the process where it meets a limit on the size of files.
             held.truncate(needed + 2 * ALIGNMENT * len(shapes) + STRUCTURE_BYTES)
             _lay_out(draft, manifest)
+            arrays = [(offset, name) for name, offset, *_ in ask_hdf5(draft).arrays if offset is not None]
+            sizes = {name: math.prod(shape) * np.dtype(dtype).itemsize for name, (shape, dtype) in shapes.items()}
+            seal_structure(draft, [(offset, sizes[name]) for offset, name in arrays])
             _reserve(draft)
             try:
                 os.link(draft, path)

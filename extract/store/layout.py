@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +11,7 @@ from extract.digest import DIGEST_BYTES, digest_text
 from extract.errors import CacheError, IcecoreError, first_line, unknown_name
 from extract.store.dtypes import STORAGE_DTYPES
 from extract.store.manifest import SCHEMA, Manifest
+from extract.store.structure import Structure, read_structure
 
 WRITTEN, CLOSED = 1, 2
 """Values of the done map: a row that is there, and one whose weights were compared with their digest afterwards."""
@@ -99,14 +99,15 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
         what = "a pipe, folder or other special file at" if path.exists() else "no cache"
         raise CacheError(f"there is {what} {str(path)!r}; make a cache with: icecore extract.")
     try:
-        with h5py.File(path, "r", locking=False) as file:
-            manifest = _read_manifest(file, path)
-            places = _find_places(file, manifest, path)
+        structure = read_structure(path)
+        manifest = _read_manifest(structure, path)
+        places = _find_places(structure, manifest, path)
     except IcecoreError:
         raise
     except Exception as error:  # h5py raises a dozen unrelated types on a damaged file
+        reason = str(error) if isinstance(error, ValueError) else first_line(error)
         raise CacheError(
-            f"{str(path)!r} is not a readable HDF5 file ({first_line(error)}); "
+            f"{str(path)!r} is not a readable HDF5 file ({reason}); "
             "if it was cut short in copying, copy it again, else delete it and extract again."
         ) from error
     end = max(place.offset + place.n_bytes for place in places.values())
@@ -117,18 +118,16 @@ def read_layout(path: Path) -> tuple[Manifest, dict[str, ArrayPlace]]:
     return manifest, places
 
 
-def _read_manifest(file: h5py.File, path: Path) -> Manifest:
-    schema = file.attrs.get("icecore_schema")
-    if schema is None:
+def _read_manifest(structure: Structure, path: Path) -> Manifest:
+    if structure.schema is None:
         raise CacheError(f"{str(path)!r} is an HDF5 file but not an icecore cache (no attribute icecore_schema).")
-    if schema != SCHEMA:
-        raise CacheError(f"cache {str(path)!r} has schema {schema}; this version reads schema {SCHEMA}.")
-    text = str(file.attrs["manifest"])
+    if structure.schema != SCHEMA:
+        raise CacheError(f"cache {str(path)!r} has schema {structure.schema}; this version reads schema {SCHEMA}.")
+    text, digest = structure.manifest, structure.manifest_digest
     manifest = Manifest.from_json(text)
     # Caches of earlier versions have neither a digest of the manifest nor checksums.
-    is_whole = ("manifest_digest" in file.attrs) == (CHECKSUMS in file)
-    is_same = file.attrs.get("manifest_digest", digest_text(text)) == digest_text(text)
-    if manifest.id != file.attrs["identity"] or not is_whole or not is_same:
+    is_whole = (digest is not None) == _has_checksums(structure)
+    if manifest.id != structure.identity or not is_whole or digest not in (None, digest_text(text)):
         raise CacheError(
             f"the manifest of cache {str(path)!r} is damaged: it does not match its digest; delete the file and "
             "extract again."
@@ -136,23 +135,27 @@ def _read_manifest(file: h5py.File, path: Path) -> Manifest:
     return manifest
 
 
-def _find_places(file: h5py.File, manifest: Manifest, path: Path) -> dict[str, ArrayPlace]:
-    shapes = array_shapes(manifest)
-    names = [name for name in shapes if CHECKSUMS in file or not name.startswith(CHECKSUMS)]
-    places = {name: _place(file, name, path) for name in names}
-    for name, found in places.items():
-        shape, dtype = shapes[name]
-        if found.shape != shape or found.dtype != dtype:
+def _has_checksums(structure: Structure) -> bool:
+    return any(name.startswith(f"{CHECKSUMS}/") for name, *_ in structure.arrays)
+
+
+def _find_places(structure: Structure, manifest: Manifest, path: Path) -> dict[str, ArrayPlace]:
+    arrays = {name: (offset, shape, np.dtype(dtype)) for name, offset, shape, dtype in structure.arrays}
+    places = {}
+    for name, (shape, dtype) in array_shapes(manifest).items():
+        if name.startswith(CHECKSUMS) and not _has_checksums(structure):
+            continue
+        if name not in arrays:
+            raise ValueError(f"array {name} is missing")
+        offset, actual_shape, actual_dtype = arrays[name]
+        if offset is None:
             raise CacheError(
-                f"array {name} of cache {str(path)!r} is {found.shape} {found.dtype}, its manifest says {shape} "
+                f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program."
+            )
+        if (actual_shape, actual_dtype) != (shape, dtype):
+            raise CacheError(
+                f"array {name} of cache {str(path)!r} is {actual_shape} {actual_dtype}, its manifest says {shape} "
                 f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."
             )
+        places[name] = ArrayPlace(offset, actual_shape, actual_dtype)
     return places
-
-
-def _place(file: h5py.File, name: str, path: Path) -> ArrayPlace:
-    dataset = file[name]
-    offset = dataset.id.get_offset()
-    if offset is None:
-        raise CacheError(f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program.")
-    return ArrayPlace(int(offset), tuple(dataset.shape), dataset.dtype)

@@ -1,6 +1,7 @@
 """Several caches of the same texts as one that holds the mean of their latents; nothing is copied."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,16 @@ class MeanCache(LatentCache):
     def read_dtype(self) -> str:
         """float32, whatever the parts are stored in."""
         return "float32"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of every part."""
+        return tuple(dict.fromkeys(path for part in self.parts for path in part.files))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all files; those of a part that is read twice count once."""
+        return sum({part.path: part.n_bytes for part in self.parts}.values())
 
     @property
     def n_done(self) -> int:

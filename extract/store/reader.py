@@ -1,5 +1,6 @@
 """The arrays of a store, mapped or read, and the rows of texts by their digests. Nothing here is POSIX only."""
 
+import errno
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class RowMaps:
     def map(self, path: Path) -> NDArray[np.uint8]:
         """Map a file whole; no row brings its neighbours from the disk. Raises OSError or ValueError."""
         if path not in self._maps:
-            with FileIO(path) as file:
+            with open_plain(path) as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             if hasattr(mmap, "MADV_RANDOM"):
                 mapped.madvise(mmap.MADV_RANDOM)
@@ -60,6 +61,13 @@ class RowMaps:
             self._n_touched = 0
             for mapped in self._maps.values():
                 mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def open_plain(path: Path) -> FileIO:
+    """Open a plain file for reading; anything else, such as a pipe that would be waited for, is an `OSError`."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return FileIO(path)
 
 
 def _resident_of_files() -> int:

@@ -7,11 +7,12 @@ were compared with their digest. Several processes write disjoint rows of
 one file the same way. POSIX only. docs/cache_format.md is the contract, docs/decisions/hdf5-writes.md says why.
 """
 
+import glob
 import json
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ class StoreWriter:
             self._fd = os.open(path, os.O_RDWR)
         except OSError as error:
             raise explain_write_error(error, path, needed=None) from error
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.new-*"):  # a kill left the store its first name
+            with suppress(OSError):
+                if draft.samefile(path) and not draft.is_symlink():
+                    draft.unlink()
 
     def close(self) -> None:
         """Close the file; a lock held through it ends."""

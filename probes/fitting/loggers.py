@@ -31,7 +31,7 @@ def require_loggers(names: Sequence[str]) -> None:
     if "tensorboard" in names and not any(map(find_spec, ("tensorboard", "tensorboardX"))):
         raise ConfigError(
             "logger 'tensorboard' needs the extra package tensorboard; install it with: pip install "
-            "'icecore[tensorboard]', or use loggers: [csv]."
+            "tensorboard, or use loggers: [csv]."
         )
 
 

@@ -42,7 +42,7 @@ def extract_shards_on_ray(
     is started again, on another node if need be, and the window that it was at goes on from its last batch.
 
     The cluster is the one that `ray.init` joined before, that of `RAY_ADDRESS`, or one that runs on this machine. Where
-    there is none, Ray is started on this machine for the time of the call. Needs `pip install 'icecore[ray]'`, on every
+    there is none, Ray is started on this machine for the time of the call. Needs `pip install ray`, on every
     node.
 
     Args:

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, first_line
-from extract.store.reader import RowMaps, dense_range
+from extract.store.reader import RowMaps, dense_range, open_plain
 
 CHUNK = 1 << 22  # bytes read at a time to digest a file
 
@@ -81,7 +81,7 @@ class LocalFiles:
 
     def _open(self, name: str) -> FileIO:
         try:
-            return FileIO(self.folder / name)
+            return open_plain(self.folder / name)
         except OSError as error:
             raise _unreadable(str(self.folder / name), error) from error
 

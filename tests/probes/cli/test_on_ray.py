@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 @pytest.fixture(autouse=True)
 def place() -> Iterator[Path]:
     """A temporary folder of these tests alone, with a short name; nothing may be left in it."""
-    pytest.importorskip("ray", reason="needs the extra: pip install 'icecore[ray]'")
+    pytest.importorskip("ray", reason="needs the extra: pip install '.[ray]'")
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
         assert not list(Path(folder).iterdir())

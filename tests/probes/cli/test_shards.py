@@ -95,7 +95,7 @@ def test_ray_has_decoders_of_its_own(
     assert "decoder.device_map spreads one decoder over all devices" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(options) == 1
-    assert "install it with: pip install 'icecore[ray]'" in capsys.readouterr().err
+    assert "install it with: pip install 'ray'" in capsys.readouterr().err
     assert not (tmp_path / "some").exists()
 
 

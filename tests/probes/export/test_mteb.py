@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 @pytest.fixture(scope="module")
 def mteb() -> Any:
-    return pytest.importorskip("mteb", reason="needs the extra: pip install 'icecore[mteb]'")
+    return pytest.importorskip("mteb", reason="needs the extra: pip install '.[mteb]'")
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ CUT = InputTemplate(max_tokens=12)
 
 @pytest.fixture(autouse=True)
 def extra() -> None:
-    pytest.importorskip("sentence_transformers", reason="needs the extra: pip install 'icecore[sentence-transformers]'")
+    pytest.importorskip("sentence_transformers", reason="needs the extra: pip install '.[sentence-transformers]'")
 
 
 def encoded(folder: Path, **how: Any) -> Any:

@@ -33,7 +33,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
     """A cluster that these tests share."""
-    ray = pytest.importorskip("ray", reason="needs the extra: pip install 'icecore[ray]'")
+    ray = pytest.importorskip("ray", reason="needs the extra: pip install '.[ray]'")
     before = signal.getsignal(signal.SIGTERM)
     with joined_cluster(ray, RayWorkers(3)):
         assert signal.getsignal(signal.SIGTERM) == before, "Ray answers SIGTERM in place of the program"
