@@ -74,7 +74,9 @@ def import_code(module: str, what: str, *, name: str = "", record: Mapping[str, 
                 f"{what} was recorded without a digest of the source of {module!r}, which is imported unchecked.",
                 CodeWarning, stacklevel=3,
             )  # fmt: skip
-        elif source != digest_source(module):
+        elif not (now := digest_source(module)):
+            raise ModuleNotFoundError(f"no files of {module!r} on the Python path")
+        elif now != source:
             raise CodeError(
                 f"{what} is code of the module {module!r}, whose source is not the one that was recorded, so it is not "
                 "imported; put that version on PYTHONPATH, or run the config again with this one."

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from extract.errors import CodeError, CodeWarning
+from extract.errors import CodeError, CodeWarning, InputError
 from extract.masks.kinds import KINDS
 from extract.masks.plan import parse_plan
 from extract.own import names as own
@@ -126,6 +126,8 @@ def test_a_recorded_module_is_compared_before_it_is_imported(edited: str, mark: 
             import_own(described, folder=mark.parent / "run")
         with allow_code(module), pytest.raises(CodeError, match="whose source is not the one that was recorded"):
             import_own(described, folder=mark.parent / "run")
+    with allow_code("gated_none"), pytest.raises(InputError, match=r"which cannot be imported \(ModuleNotFoundError"):
+        import_own({"pooling x": {**record, "module": "gated_none"}}, folder=mark.parent / "run")
     assert not mark.exists()
     record["source"] = digest_source(module)
     with allow_code(module):

@@ -198,7 +198,7 @@ def test_the_resolved_config_reads_back_as_itself(base: str, tmp_path: Path) -> 
 )
 def test_an_unknown_key_on_the_command_line(base: str, argv: tuple[str, ...], key: str, near: str) -> None:
     assert refusal(base, *argv).startswith(
-        f"unknown key {key!r}. Did you mean {near!r}? Allowed: anchor_identical, bootstrap, caches"
+        f"unknown key {key!r}. Did you mean {near!r}? Allowed: allow-code, anchor_identical, bootstrap, caches"
     )
 
 

@@ -135,7 +135,7 @@ def test_parts_of_the_user_are_known_by_their_code(place: Path, capsys: pytest.C
         command, check=False, env={**environment, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120
     )
     assert missing.returncode == 1
-    assert "the module 'mine_parts', whose source is not the one" in " ".join(missing.stderr.split())
+    assert "of your module 'mine_parts', which cannot be imported" in " ".join(missing.stderr.split())
 
 
 def forget() -> None:
