@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_no_string_advises_to_install_this_project_from_an_index() -> None:
-    advice = []
+    advice: list[str] = []
     for path in [ROOT / "icecore.py", *(ROOT / "extract").rglob("*.py"), *(ROOT / "probes").rglob("*.py")]:
         advice.extend(
             f"{path.relative_to(ROOT)}:{node.lineno}"
