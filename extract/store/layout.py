@@ -152,7 +152,7 @@ def _find_places(structure: Structure, manifest: Manifest, path: Path) -> dict[s
             raise CacheError(
                 f"array {name} of cache {str(path)!r} is not contiguous; it was rewritten by another program."
             )
-        if (actual_shape, actual_dtype) != (shape, np.dtype(dtype)):
+        if actual_shape != shape or actual_dtype != dtype:
             raise CacheError(
                 f"array {name} of cache {str(path)!r} is {actual_shape} {actual_dtype}, its manifest says {shape} "
                 f"{np.dtype(dtype)}; it was rewritten by another program. Delete it and extract again."

@@ -93,8 +93,15 @@ def find_cache_of_run(folder: Path, caches: str = "") -> LatentCache:
 
 
 def open_named(source: str | Path) -> LatentCache:
-    """Open a cache file, shards, or the cache that a run read, by its folder; raises as `open_cache` and as above."""
-    return find_cache_of_run(Path(source)) if is_run(Path(source)) else open_cache(source)
+    """Open a cache file, shards, or the cache that a run read, by its folder; raises as `open_cache` and as above.
+
+    It is compared with its checksums, so nothing is said of a damaged one.
+    """
+    if is_run(Path(source)):
+        return find_cache_of_run(Path(source))
+    cache = open_cache(source)
+    cache.verify()
+    return cache
 
 
 def is_run(source: Path) -> bool:
