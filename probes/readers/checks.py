@@ -135,13 +135,17 @@ def check_gold(column: str, value: Any, limits: tuple[float, float] = ANY_NUMBER
     return gold
 
 
-def check_label(column: str, value: Any) -> Label:
-    """Return the label of a class: a text without white space around it, or a whole number."""
+MISSING_LABELS = ("", "n/a", "N/A", "nan", "NaN", "null")
+"""What stands for no label; `none` and `NA` may be classes."""
+
+
+def check_label(column: str, value: Any, missing: Sequence[str] = MISSING_LABELS) -> Label:
+    """Return the label of a class: a text without white space around it, or a whole number; not one of `missing`."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str):
         value = value.strip()
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if value is None or value == "" or value in missing or (isinstance(value, float) and math.isnan(value)):
         raise BadRow(
             "missing label", f"column {column!r} is missing or empty ({shorten(value)}), but a class is needed"
         )

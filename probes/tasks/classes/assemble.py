@@ -1,13 +1,16 @@
 """Checked rows to a task: classes numbered, missing splits drawn, and every decision written into the notes."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
 from probes.readers.checked_rows import CheckedRow, Fields, columns_of
-from probes.readers.checks import Label, check_group, check_label, check_text
+from probes.readers.checks import MISSING_LABELS, Label, check_group, check_label, check_text
 from probes.readers.splits import SPLITS
 from probes.tasks.classes.audit import class_notes
 from probes.tasks.classes.task import ClassTask, build_class_splits
@@ -26,13 +29,14 @@ WITH_COPIES = ", equal texts together"
 
 
 def class_fields(
-    text: str = "text", label: str = "label", text2: str | None = None, group: str | None = None
-) -> Fields:
+    text: str = "text", label: str = "label", text2: str | None = None, group: str | None = None,
+    missing_labels: Sequence[str] = MISSING_LABELS,
+) -> Fields:  # fmt: skip
     """Name the columns of one text, or of two, of the class and of a group of rows that are never torn apart."""
     texts = {"text": text} if text2 is None else {"text1": text, "text2": text2}
     return {
         **{name: (column, check_text) for name, column in texts.items()},
-        "label": (label, check_label),
+        "label": (label, partial(check_label, missing=tuple(map(str, missing_labels)))),
         "group": (group, check_group),
     }
 
@@ -63,7 +67,8 @@ def assemble_task(
 
     Raises:
         TaskError: There are no rows, no training rows, one class, labels of mixed type, only some rows have a split,
-            or (with `rare: error`) a class is too small to be split.
+            or (with `rare: error`) a class is too small to be split, or most rows of a split have labels that
+            train lacks.
         UnknownNameError: A label is not in the class names.
     """
     rule = rule or SplitRule()
@@ -87,11 +92,45 @@ def assemble_task(
         }
         for split, places in parts.items()
     }
+    _require_seen(columns, names, task=name)
     said += [note, *class_notes(columns, names)]
     return ClassTask(
         name, build_class_splits(columns), names, metrics, source, licence,
         notes=(*notes, *filter(None, said)), look_both_ways_rows=look_both_ways_rows,
     )  # fmt: skip
+
+
+def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Sequence[str], *, task: str) -> None:
+    """Refuse a split of which more than half of the rows have a label that train lacks: no head could be right."""
+    if "train" not in columns:
+        return
+    in_train = set(columns["train"]["label"])
+    for split, rows in columns.items():
+        unseen = Counter(label for label in rows["label"] if label not in in_train)
+        if 2 * unseen.total() <= len(rows["label"]):
+            continue
+        listed = ", ".join(f"{names[label]!r}: {n}" for label, n in unseen.most_common(5)) + ", ..." * (len(unseen) > 5)
+        known = {_plain_label(names[label]): names[label] for label in in_train}
+        alike = [(names[label], known.get(_plain_label(names[label]))) for label in unseen]
+        cause = (
+            f"they are those of train but for case or number format, as {alike[0][0]!r} and {alike[0][1]!r}; write "
+            "them alike"
+            if all(theirs is not None for _, theirs in alike)
+            else f"train has {', '.join(repr(names[label]) for label in sorted(in_train)[:5])}"
+            f"{', ...' * (len(in_train) > 5)}; give files with the same classes"
+        )
+        raise TaskError(
+            f"{unseen.total()} of {len(rows['label'])} {split} rows of task {task!r} have labels that train lacks "
+            f"({listed}): {cause}."
+        )
+
+
+def _plain_label(name: str) -> str | float:
+    """Return what is left of a label when case and the format of numbers do not count."""
+    try:
+        return float(name)
+    except ValueError:
+        return name.strip().casefold()
 
 
 def _drop_rare(

@@ -45,7 +45,7 @@ def _thin_classes(tables: Mapping[str, Columns], class_names: Sequence[str]) -> 
     notes = [(len(thin), f"train: {len(thin)} classes have fewer than {MIN_CLASS_ROWS} rows ({_list(thin)})")]
     for split, rows in tables.items():
         unseen = Counter(label for label in rows["label"] if label not in in_train)
-        names = _list([class_names[label] for label in sorted(unseen)])
+        names = _list([f"{class_names[label]}: {n}" for label, n in sorted(unseen.items())])
         n_rows = sum(unseen.values())
         notes.append((n_rows, f"{split}: {n_rows} rows are of classes that train lacks ({names}), and cannot be right"))
         absent = [class_names[label] for label in sorted(set(in_train) - set(rows["label"]))]

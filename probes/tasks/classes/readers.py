@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from probes.readers.checked_rows import check_rows, find_split_column, read_tables
+from probes.readers.checks import MISSING_LABELS
 from probes.readers.hub import read_hub
 from probes.readers.splits import name_splits
 from probes.tasks.base import load_shipped
@@ -36,6 +37,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     seed: int = 0,
     validation_fraction: float = 0.1,
     rare: str = "error",
+    missing_labels: Sequence[str] = MISSING_LABELS,
 ) -> ClassTask:
     r"""Read a classification task from one file per split, or from one file with or without a split column.
 
@@ -59,6 +61,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
         seed: Seed of splits that the files lack.
         validation_fraction: Part of the training rows that becomes validation when only that split is missing.
         rare: Classes of fewer than 3 rows, where all splits are drawn: `error` or `drop`.
+        missing_labels: What stands for no label, which makes a bad row.
 
     Returns:
         The task, its texts exactly as in the files.
@@ -78,7 +81,7 @@ def read_class_files(  # noqa: PLR0913  (flat, because these are the keys of a t
     """
     rule = SplitRule(seed, validation_fraction, rare, split)
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
-    fields = class_fields(text, label, text2, group)
+    fields = class_fields(text, label, text2, group, missing_labels)
     column = find_split_column(tables, split_column)
     rows, notes = check_rows(tables, fields, split_column=column, bad_rows=bad_rows)
     return assemble_task(
@@ -101,6 +104,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     seed: int = 0,
     validation_fraction: float = 0.1,
     rare: str = "error",
+    missing_labels: Sequence[str] = MISSING_LABELS,
 ) -> ClassTask:
     """Load a classification dataset by its column names through `datasets`; the source names the commit.
 
@@ -114,7 +118,7 @@ def load_class_hub(  # noqa: PLR0913  (flat, because these are the keys of a tas
     """
     rule = SplitRule(seed, validation_fraction, rare)
     tables, source = read_hub(hub_id, config, revision=revision, help_text=_NO_HUB)
-    fields = class_fields(text, label, text2, group)
+    fields = class_fields(text, label, text2, group, missing_labels)
     rows, notes = check_rows(name_splits(tables, source), fields, bad_rows=bad_rows)
     name = Path(hub_id).name if config is None else f"{Path(hub_id).name}-{config}"
     return assemble_task(

@@ -23,7 +23,7 @@ def test_notes_hold_every_count_and_leave_zeros_out() -> None:
         "test: the text of 1 of 3 rows is also in train",
         "test: 1 groups also have rows in train",
         "train: 2 classes have fewer than 3 rows (zero, two)",
-        "test: 2 rows are of classes that train lacks (three), and cannot be right",
+        "test: 2 rows are of classes that train lacks (three: 2), and cannot be right",
         "test: 2 classes have no row (one, two)",
     )
 

@@ -244,3 +244,51 @@ def test_unknown_options(tmp_path: Path) -> None:
     assert "`validation_fraction` is 0.9, but a number above 0 and at most 0.5" in fails(path, validation_fraction=0.9)
     assert "unknown metric 'f2': Allowed: f1-weighted" in fails(path, metric="f2")
     assert "task 'class-files' has no training split (its splits: test)" in fails({"test": path})
+
+
+def labelled(folder: Path, train: list[str], test: list[str]) -> dict[str, Path]:
+    """Save files whose rows have these labels, and different texts."""
+    return {
+        split: save(folder / f"{split}.csv", [HEADER, *(f"{split} text {k},{label}" for k, label in enumerate(labels))])
+        for split, labels in (("train", train), ("test", test))
+    }
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "sentence"),
+    [
+        (["0", "1"], ["0.0", "1.0"], r"\('0.0': 4, '1.0': 4\): they are those of train but for case or number format"),
+        (["Sport", "News"], ["sport", "news"], r"case or number format, as 'sport' and 'Sport'; write them alike\."),
+        (["a", "b"], ["c", "d"], r"lacks \('c': 4, 'd': 4\): train has 'a', 'b'; give files with the same classes\."),
+    ],
+)
+def test_labels_that_train_never_had_are_refused_where_they_are_most(
+    train: list[str], test: list[str], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TaskError, match=f"8 of 8 test rows of task 'class-files' have labels .*{sentence}"):
+        read_class_files(labelled(tmp_path, train * 5, test * 4))
+    with pytest.raises(TaskError, match="5 of 9 test rows"):
+        read_class_files(labelled(tmp_path, train * 5, [*train * 2, *[test[0]] * 5]))
+    task = read_class_files(labelled(tmp_path, train * 5, [*train * 2, *[test[0]] * 4]))
+    assert f"test: 4 rows are of classes that train lacks ({test[0]}: 4), and cannot be right" in task.notes
+
+
+@pytest.mark.parametrize("label", ["", " ", "n/a", "N/A", "nan", "null"])
+def test_a_missing_label_is_counted_and_can_be_dropped(label: str, tmp_path: Path) -> None:
+    files = {"train": save(tmp_path / "a.csv", [HEADER, *GOOD, f"left,{label}", f"right,{label}"])}
+    assert "column 'label' is missing or empty" in fails(files["train"])
+    task = read_class_files(files, bad_rows="drop")
+    assert any("2 of 42 rows dropped (missing label: 2" in note for note in task.notes)
+    assert len(task.splits["train"]) == len(
+        read_class_files({"train": save(tmp_path / "b.csv", [HEADER, *GOOD])}).splits["train"]
+    )
+
+
+@pytest.mark.parametrize("label", ["none", "NA"])
+def test_what_may_be_a_class_is_one_unless_it_is_listed(label: str, tmp_path: Path) -> None:
+    rows = [HEADER, *GOOD, *(f"text {label} {k},{label}" for k in range(40))]
+    files = {"train": save(tmp_path / "a.csv", rows)}
+    assert label in read_class_files(files).class_names
+    task = read_class_files(files, missing_labels=["", label], bad_rows="drop")
+    assert label not in task.class_names
+    assert any("40 of 80 rows dropped (missing label: 40" in note for note in task.notes)
