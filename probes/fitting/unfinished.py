@@ -39,7 +39,8 @@ class Unfinished(Callback):
 
     def __init__(self, folder: Path, fit_id: str) -> None:
         versions = [str(torch.__version__), str(lightning.__version__)]
-        self.path = folder / UNFINISHED.format(digest_json([fit_id, versions])[:16])
+        self.identity = digest_json([fit_id, versions])
+        self.path = folder / UNFINISHED.format(self.identity[:16])
         self.files = _SealedFiles()
         self.seconds_before = 0.0
         """Seconds of training that an earlier process spent on the epochs that are not repeated."""
@@ -52,7 +53,7 @@ class Unfinished(Callback):
         if not self.path.exists():
             return None
         try:
-            self.files.open(self.path)
+            self.files.open(self.path, self.identity)
         except Exception:  # whatever is wrong with it: what is damaged is fitted again
             return None
         return self.path
@@ -73,7 +74,7 @@ class Unfinished(Callback):
         if pl_module.device.type == "cuda":
             generators["cuda"] = torch.cuda.get_rng_state(pl_module.device)
         seconds = self.seconds_before + time.monotonic() - self._began
-        checkpoint[_OWN] = {"generators": generators, "seconds": seconds}
+        checkpoint[_OWN] = {"generators": generators, "seconds": seconds, "identity": self.identity}
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Set torch's generators to where the next epoch begins; the order of rows is the data's own state."""
@@ -128,13 +129,16 @@ class _SealedFiles(TorchCheckpointIO):
             torch.save(checkpoint, through)
             file.write(through.digest.digest())
 
-    def open(self, path: Path) -> None:
-        """Read a checkpoint for `load_checkpoint`; whatever is wrong with it is raised."""
+    def open(self, path: Path, identity: str) -> None:
+        """Read the checkpoint of a fit for `load_checkpoint`; whatever is wrong with it is raised."""
         content = read_file(path)
         body, seal = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
         if digest_bytes(body) != seal.hex():
             raise ValueError("it is not as it was written")
-        self._opened = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        checkpoint: dict[str, Any] = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        if checkpoint[_OWN].get("identity") != identity:
+            raise ValueError("it is the state of another fit")
+        self._opened = checkpoint
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Give the checkpoint that was opened."""

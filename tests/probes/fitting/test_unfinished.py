@@ -234,3 +234,16 @@ def test_the_state_is_gone_when_the_head_is_there(fit_siamese: Fit, cache: Laten
 
     fit_or_load(tmp_path, FIT_ID, fit, lambda record: SiameseCosine(**record["arguments"]), cache=cache)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["head.json", "model.safetensors"]
+
+
+def test_the_state_of_another_fit_under_this_name_is_not_used(fit_siamese: Fit, tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        fit_siamese(Unfinished(tmp_path, "e" * 64), report=stopping(2, []))
+    other, state = Unfinished(tmp_path, "e" * 64), Unfinished(tmp_path, FIT_ID)
+    assert other.find() == other.path
+    other.path.rename(state.path)
+    assert state.find() is None
+    told: list[int] = []
+    fit_siamese(state, report=lambda epoch, _: told.append(epoch))
+    assert told[0] == min(told)
+    assert len(told) == 7
