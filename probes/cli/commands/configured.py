@@ -168,8 +168,10 @@ def _show(result: RunResult) -> None:
 
 def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunConfig, Task | Corpus]] = ()) -> int:
     """Estimate an extraction: of the sources, or where there are none of what a run extracts."""
+    notes: list[str] = []
     if not sources:
         task = load_run_task(config)
+        notes = [f"note      {note}" for note in task.notes]
         sources = _sources(config, task)
         check_heads(config, task)  # the splits that they need are there, with enough rows
     decoder = load_decoder(config.decoder, report=watcher.say)
@@ -184,7 +186,6 @@ def _dry_run(config: RunConfig, watcher: Watcher, sources: Sequence[tuple[RunCon
             lines += [_settings_text(manifest), _dry_run_text(estimates[-1], len(manifest.identity["layers"]))]
     if len(estimates) > 1:
         lines += ["together:", _disk_line(estimates), _time_line(estimates)]
-    notes = [f"note      {note}" for note in task.notes]
     show("\n".join([*lines, *_faster_line(decoder), *notes]))
     return 0
 
