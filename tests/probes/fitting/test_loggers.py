@@ -66,7 +66,9 @@ def test_a_logger_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         RunConfig(loggers=("wandb",))
     monkeypatch.setattr(loggers, "find_spec", lambda _: None)
     require_loggers(("csv",))
-    with pytest.raises(ConfigError, match=r"'tensorboard' needs the extra package .*pip install tensorboard, or use loggers"):
+    with pytest.raises(
+        ConfigError, match=r"'tensorboard' needs the extra package .*pip install tensorboard, or use loggers"
+    ):
         require_loggers(("tensorboard",))
 
 
