@@ -87,7 +87,9 @@ def run_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if words[0] == "icecore" and " ".join(words) not in NOT_RUN:
             with monkeypatch.context() as patch:
                 if given:
-                    patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(given).read_bytes()), encoding="utf-8"))
+                    patch.setattr(
+                        sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(given).read_bytes()), encoding="utf-8")
+                    )
                 assert main(quickened(words[1:])) == 0, line
 
 
