@@ -242,4 +242,5 @@ def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
 
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     shown = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]
-    assert shown == list(load_stsb_local(icecore_data / "stsb").notes)
+    notes = load_stsb_local(icecore_data / "stsb").notes
+    assert shown == [re.sub(r" \('.*\)$", " (...)", note) for note in notes]
