@@ -63,6 +63,10 @@ class Context:
     rows: Mapping[str, SplitRows]
     report: KindReport
 
+    def with_extra(self, name: str) -> "Iterator[tuple[str, HeadResult, Any]]":
+        """Give every head that recorded an extra of this name, its result and the extra; heads of users may not."""
+        return ((head, result, result.extras[name]) for head, result in self.results if name in result.extras)
+
     @property
     def results(self) -> Iterable[tuple[str, HeadResult]]:
         """Every head with its result."""

@@ -106,7 +106,7 @@ def score_column(title: str, split: str, metric: str = "") -> Column:
 
 def epochs_of(row: Row) -> str:
     """Write the epochs that the seeds kept."""
-    return ", ".join(str(seed["best_epoch"]) for seed in row.result.seeds if seed["best_epoch"]) or NOTHING
+    return ", ".join(str(seed["best_epoch"]) for seed in row.result.seeds if seed.get("best_epoch")) or NOTHING
 
 
 def head_label(row: Row, point: str = "") -> str:
@@ -129,11 +129,16 @@ def majority_column(title: str) -> Column:
     """Make a column of the majority baseline on test."""
 
     def text(row: Row) -> str:
-        return percent(row.result.baselines["majority"].get("test")) if row.is_first else NOTHING
+        return percent(row.result.baselines.get("majority", {}).get("test")) if row.is_first else NOTHING
 
     return Column(title, text, on_screen=False)
 
 
 def beside_majority(what: str) -> Callable[[Any, HeadResult, str], str]:
-    """Make what gives the score of always predicting the most frequent class of train."""
-    return lambda _, result, split: f"where {what} has {percent(result.baselines['majority'][split])}"
+    """Make what gives the score of always predicting the most frequent class of train, where a head recorded it."""
+
+    def text(_: Any, result: HeadResult, split: str) -> str:
+        score = result.baselines.get("majority", {}).get(split)
+        return "" if score is None else f"where {what} has {percent(score)}"
+
+    return text

@@ -10,18 +10,22 @@ from probes.report.document import Context, KindReport, text_inputs
 
 
 def _errors(context: Context) -> Iterator[Block]:
+    rows = []
+    for name, result, errors in context.with_extra("rmse"):
+        split = result.reported_split
+        of_probe, of_mean = (table.number(errors[split][key], 3) for key in ("probe", "mean_of_train"))
+        rows.append((name, split, of_probe, of_mean))
+    if not rows:
+        return
     yield Heading("Errors")
     yield "Root mean square error in the units of the gold, and that of always predicting the mean of train."
-    rows = []
-    for name, result in context.results:
-        split = result.reported_split
-        found = result.extras["rmse"][split]
-        rows.append((name, split, table.number(found["probe"], 3), table.number(found["mean_of_train"], 3)))
     yield Table(("head", "split", "RMSE", "RMSE of the mean of train"), rows)
 
 
 def _error_of_mean(_: Any, result: HeadResult, split: str) -> str:
     """Compare the error of a head with that of the mean of train, which has no correlation."""
+    if "rmse" not in result.extras:
+        return ""
     found = result.extras["rmse"][split]
     return f"with an RMSE of {found['probe']:.3f} where always predicting the mean has {found['mean_of_train']:.3f}"
 

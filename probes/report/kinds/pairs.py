@@ -26,13 +26,13 @@ SIDES = ("n_words", "overlap", "gold")
 
 def _subsets(context: Context) -> Iterator[Block]:
     """Score the subsets of test that have rows, and are not all of it."""
-    counts = {name: found["n"] for _, result in context.results for name, found in result.extras["subsets"].items()}
+    counts = {name: subset["n"] for *_, subsets in context.with_extra("subsets") for name, subset in subsets.items()}
     shown = [name for name, n in counts.items() if 0 < n < counts["full"]]
     if not shown:
         return
     rows = [
-        (head, *(_subset_cell(result.extras["subsets"][name].get("pearson")) for name in shown))
-        for head, result in context.results
+        (head, *(_subset_cell(subsets[name].get("pearson")) for name in shown))
+        for head, _, subsets in context.with_extra("subsets")
     ]
     yield Heading("Subsets of test")
     yield "Test Pearson with its interval; `-` where a subset has fewer rows than a correlation needs."
@@ -62,13 +62,16 @@ def _subset_cell(found: Mapping[str, Any] | None) -> str:
 
 def _residuals(context: Context) -> Iterator[Block]:
     """Say where the heads are wrong: errors, what goes with them, the worst rows, and quarters of the best head."""
+    described = {name: result for name, result, _ in context.with_extra("residuals")}
+    if not described:
+        return
     yield Heading("Where the heads are wrong")
-    yield Table(COLUMNS, [_residual_row(name, result) for name, result in context.results])
+    yield Table(COLUMNS, [_residual_row(name, result) for name, result in described.items()])
     yield (
         "In the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every prediction "
         "is in predictions.csv."
     )
-    best = best_result(context.scores.heads.values())
+    best = best_result(described.values())
     split = best.reported_split
     worst = _residuals_of(context.rows[split], best.predictions[split]).largest()
     rows = [
@@ -108,10 +111,16 @@ def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
 
 
 def _identical(context: Context) -> Iterator[Block]:
+    described = {
+        name: [seed["identical_similarity"] for seed in result.seeds]
+        for name, result in context.results
+        if result.seeds and all("identical_similarity" in seed for seed in result.seeds)
+    }
+    if not described:
+        return
     yield Heading("Prediction for a text paired with itself")
     yield "Before calibration, in [0, 1], per seed. A cosine head gives all identical pairs this one constant."
-    for name, result in context.results:
-        values = (seed["identical_similarity"] for seed in result.seeds)
+    for name, values in described.items():
         yield Item(f"`{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values))
 
 

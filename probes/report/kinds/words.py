@@ -15,12 +15,12 @@ SHARES = ("precision", "recall", "f1")
 
 
 def _metric(row: table.Row) -> str:
-    return row.metric + (" (strict)" if row.result.options["is_strict"] and row.metric == "span-f1" else "")
+    return row.metric + (" (strict)" if row.result.options.get("is_strict") and row.metric == "span-f1" else "")
 
 
 def without_latent(context: Context) -> Iterator[Block]:
     """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
-    names = [f"`{name}`" for name, result in context.results if result.options["leaves_out_cut"]]
+    names = [f"`{name}`" for name, result in context.results if result.options.get("leaves_out_cut")]
     if not names:
         missing = "A word without a latent is an error."
     elif len(names) == len(context.scores.heads):
@@ -33,12 +33,12 @@ def without_latent(context: Context) -> Iterator[Block]:
 def _decoding(context: Context) -> Iterator[Block]:
     rows = [
         (name, split, result.chosen.get("decoding", "plain"), *map(table.percent, found.values()))
-        for name, result in context.results
-        for split, found in result.extras["decoding"].items()
+        for name, result, decoding in context.with_extra("decoding")
+        for split, found in decoding.items()
         if found and split != "train"
     ]
     if rows:
-        ways = next(found for _, result in context.results for found in result.extras["decoding"].values() if found)
+        ways = next(scores for *_, decoding in context.with_extra("decoding") for scores in decoding.values() if scores)
         yield Heading("How tags are decoded")
         yield (
             "The scores above are those of the way chosen on validation, with the layer, unless an option or the "
@@ -50,18 +50,18 @@ def _decoding(context: Context) -> Iterator[Block]:
 
 
 def _types(context: Context) -> Iterator[Block]:
-    for name, result in context.results:
+    for name, result, by_type in context.with_extra("by_type"):
         split = result.reported_split
         rows = [
             (table.cell(row["type"]), *(table.percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
-            for row in result.extras["by_type"][split][:MOST_TYPES]
+            for row in by_type[split][:MOST_TYPES]
         ]
         yield Heading(f"`{name}` by {'tag' if result.metric == 'accuracy' else 'type'}, {split}")
         yield Table(("type", "precision", "recall", "F1", "gold"), rows)
 
 
 def _errors(context: Context) -> Iterator[Block]:
-    for name, result in context.results:
+    for name, result, errors in context.with_extra("errors"):
         split = result.reported_split
         rows = [
             (
@@ -70,7 +70,7 @@ def _errors(context: Context) -> Iterator[Block]:
                 f"{row['n']:,}",
                 ", ".join(map(table.cell, row["words"])),
             )
-            for row in result.extras["errors"][split]
+            for row in errors[split]
         ]
         if rows:
             yield Heading(f"Most frequent errors of `{name}`, {split}, first seed")
@@ -114,10 +114,9 @@ def _words(context: Context) -> Iterator[Block]:
         f"Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
         f"token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
     )
-    for name, result in context.results:
+    for name, result, coverage in context.with_extra("coverage"):
         missing = [
-            f"{split} {found['n_cut'] + found['n_lost']:,} of {found['n_words']:,}"
-            for split, found in result.extras["coverage"].items()
+            f"{split} {found['n_cut'] + found['n_lost']:,} of {found['n_words']:,}" for split, found in coverage.items()
         ]
         yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
 

@@ -12,11 +12,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from probes.report.blocks import Table
 from probes.report.document import Context, result_rows, run_document, summary_text
+from probes.report.figures.style import Album
 from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run, seal_scores
 from probes.report.table import describe_point, interval, markdown_table, number, spread
-from probes.report.write import screen_table, without_nan, write_pretraining
+from probes.report.write import draw_run, screen_table, without_nan, write_pretraining
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
     HEADS_OF,
@@ -401,3 +403,14 @@ def test_predictions_of_words_name_sentence_and_position(words: MadeRun, write_o
     tagged = [line.split("\t") for line in lines if line]
     assert tagged[1][2:] == [".", "."]
     assert [row[0] for row in tagged] == [row["word"] for row in rows if row["split"] == "train"]
+
+
+def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: MadeRun, tmp_path: Path) -> None:
+    """As one that a user registered: no extras, no baselines, and of its seeds their numbers alone."""
+    for name in made.scores.heads:
+        bare = made.with_head(
+            name, extras={}, baselines={}, seeds=({"seed": 0},), options={}, row_scores={}, curves=(), chosen={}
+        )
+        document = draw_run(Album(tmp_path / name, ("png",)), context(bare))
+        assert f"`{name}`" in document.answer or len(made.scores.heads) > 1
+        assert any(name in row[0] for block in document.blocks if isinstance(block, Table) for row in block.rows)
