@@ -15,6 +15,7 @@ import pytest
 
 from extract.errors import CacheError
 from extract.store.cache import LatentCache
+from extract.store.layout import CLOSED
 from extract.store.shards.cache import ShardedCache
 from tests.extract import child_extraction
 from tests.extract.tiny_decoders import assert_same_arrays, read_arrays
@@ -80,7 +81,7 @@ def assert_unharmed(folder: Path, whole: Path) -> None:
     if path is None:
         return
     with h5py.File(path, "r") as file:
-        is_done = file["rows/is_done"][()].astype(bool)
+        is_done = file["rows/is_done"][()] == CLOSED
     with pytest.raises(CacheError, match=f"is half done: {is_done.sum()} of {len(is_done)} rows"):
         LatentCache(path)
     expected = read_arrays(whole)
