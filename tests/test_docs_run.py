@@ -182,6 +182,7 @@ def make_demo() -> None:
     assert main(quickened(["run", "configs/demo.yaml"])) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.* defined in a notebook or script")  # as the code of a page is
 @pytest.mark.usefixtures("unchecked_shapes", "stand_in", "desk")
 @pytest.mark.parametrize("page", pages_with_code())
 def test_the_code_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:

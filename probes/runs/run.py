@@ -1,6 +1,7 @@
 """A run: extract what is missing, fit every head, report, all in one folder."""
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -92,6 +93,7 @@ def run(
     options = {**config.task.options, **task.inferred_options()}
     config = replace(config, task=replace(config.task, options=options))
     check_heads(config, task)  # before anything is extracted
+    _warn_of_notebook_parts(config)
     corpus = obtain_corpus(config)
     sides = find_sides(config, task)
     cache = cache or obtain_cache(config, sides.queries if sides else task, watcher=watcher)
@@ -154,6 +156,17 @@ def make_header(
         config_sha256=digest_bytes(read_file(folder / CONFIG)), own=describe_own(_own_names(config)),
         **describe_program(),
     )  # fmt: skip
+
+
+def _warn_of_notebook_parts(config: RunConfig) -> None:
+    """Warn where a part of the user lives in a notebook or a script, whose code no other process can import."""
+    names = [name for name, part in describe_own(_own_names(config)).items() if part["module"] == "__main__"]
+    if names:
+        warnings.warn(
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} defined in a notebook or script, so another "
+            "process cannot load this run; move the code to a module and import it from there.",
+            stacklevel=3,
+        )
 
 
 def _own_names(config: RunConfig) -> list[tuple[str, str]]:

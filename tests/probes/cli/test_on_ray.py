@@ -29,10 +29,17 @@ def place() -> Iterator[Path]:
         assert not list(Path(folder).iterdir())
 
 
+# A shell's background job ignores SIGINT, and so do its children unless they set a handler.
+COMMAND = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from probes.cli.main import main; sys.exit(main())"
+)
+
+
 def start(arguments: list[str], place: Path) -> subprocess.Popen[str]:
     """Start `icecore extract` in a group of its own, as a shell does, with one thread for every process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "probes.cli.main", "extract", *arguments, "--quiet"], start_new_session=True, text=True,
+        [sys.executable, "-c", COMMAND, "extract", *arguments, "--quiet"], start_new_session=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(place)},
     )  # fmt: skip
 

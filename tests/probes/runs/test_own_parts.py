@@ -14,11 +14,14 @@ import yaml
 from extract.errors import CodeError
 from extract.masks.kinds import KINDS
 from extract.own import names as own
-from extract.poolings.table import POOLINGS
+from extract.poolings.table import POOLINGS, register_pooling
+from extract.run.spec import ExtractionSpec
 from probes.cli.main import main
 from probes.heads.registry import HEADS
+from probes.runs.config import RunConfig
 from probes.runs.finished import read_finished
 from probes.runs.loaded import load_run
+from probes.runs.run import _warn_of_notebook_parts
 from tests.probes.finished_run import write_config
 
 SOURCE = """
@@ -50,6 +53,21 @@ SOURCE = """
     register_head(tempered)
 """
 PAIR = ("Ice is cold.", "Snow is white.")
+
+
+def test_parts_of_a_notebook_are_warned_of() -> None:
+    """No other process can import them, so nothing there could load the run."""
+
+    def mine(hidden: Any, index: Any) -> Any:
+        return hidden[:, 0] + index.counts
+
+    register_pooling("mine-here", mine)
+    config = RunConfig(extraction=ExtractionSpec(poolings=("mean", "mine-here")))
+    _warn_of_notebook_parts(config)  # a module of its own: nothing to say
+    mine.__module__ = "__main__"
+    register_pooling("mine-here", mine)
+    with pytest.warns(UserWarning, match="pooling mine-here is defined in a notebook or script, so another process"):
+        _warn_of_notebook_parts(config)
 
 
 @pytest.fixture(autouse=True)
