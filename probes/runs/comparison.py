@@ -18,6 +18,7 @@ from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values
 from probes.report.blocks import Block, Table, markdown
+from probes.report.lead import FEW_UNITS
 from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
 from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
 from probes.runs.record import CONFIG
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 LEVEL = 0.05
 """A corrected p-value below it is a finding."""
-FEW_UNITS = 30
-"""With fewer rows (or sentences, groups ...) than this, no difference is called one."""
 UNRELATED = ("name", "caches", "runs", "figures", "loggers")
 """Settings that say where a run is and how it looks, not what it computes."""
 
