@@ -147,21 +147,22 @@ def test_a_class_of_test_alone_changes_nothing_but_scores(n_classes: int, has_va
 
 
 def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> None:
-    """Ten training rows of two classes: twenty more classes in test do not make them too few."""
+    """Ten training rows of two classes: twenty more classes in half of test do not make them too few."""
     rows = [
-        row_of(f"{split} {i}", f"new {i}" if split == "test" else "yes" if i % 2 else "no", split)
-        for split, n in (("train", 10), ("validation", 10), ("test", 20)) for i in range(n)
+        row_of(f"{split} {i}", f"new {i}" if split == "test" and i < 20 else "yes" if i % 2 else "no", split)
+        for split, n in (("train", 10), ("validation", 10), ("test", 40)) for i in range(n)
     ]  # fmt: skip
     task = assemble_task(rows, name="thin", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0])
-    assert found.accuracy() == 0.0
-    assert {task.class_names[k] for k in found.result.predictions["test"]} <= {"yes", "no"}
+    predicted = {task.class_names[k] for k in found.result.predictions["test"]}
+    assert predicted <= {"yes", "no"}
+    assert found.accuracy() <= 50.0
 
 
 def test_a_class_of_test_alone_draws_the_same_validation() -> None:
     def drawn(new: str) -> list[str]:
         rows = [row_of(f"{i}", "yes" if i % 2 else "no", "train") for i in range(60)]
-        rows += [row_of(f"test {i}", new if i else "yes", "test") for i in range(6)]
+        rows += [row_of(f"test {i}", new if i % 2 else "yes", "test") for i in range(6)]
         return list(assemble_task(rows, name="drawn", source="made up").splits["validation"]["text"])
 
     assert drawn("no") == drawn("a new class")
