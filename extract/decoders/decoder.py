@@ -97,6 +97,16 @@ class Decoder:
         return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
 
     @cached_property
+    def longest_dense_row(self) -> int | None:
+        """Longest row, in tokens, of which a sparse indexer (DeepSeek V3.2) keeps every key; None without one.
+
+        In longer rows it keeps the keys of the highest scores. Many scores are exactly 0, and which of those it keeps
+        depends on the padded length of the batch.
+        """
+        config: Any = self.module.config
+        return getattr(config.get_text_config(), "index_topk", None)
+
+    @cached_property
     def takes_position_ids(self) -> bool:
         """Whether the forward call accepts `position_ids`."""
         return "position_ids" in inspect.signature(self.module.forward).parameters
