@@ -162,7 +162,7 @@ def dump_files(folder: Path) -> Iterator[tuple[str, str]]:
 def signature(thing: Any) -> str:
     """Return a signature without the paths of modules."""
     try:
-        return re.sub(r"\b(?:extract|probes)(?:\.\w+)*\.(?=\w)", "", str(inspect.signature(thing)))
+        return re.sub(r"\b(?:extract|probes)(?:\.\w+)*\.(?=\w)| at 0x\w+", "", str(inspect.signature(thing)))
     except (TypeError, ValueError):
         return ""
 
