@@ -12,7 +12,7 @@ the second batch and of each hundredth after it. Rows wait for others, so that t
 at the latest before the rows of their process are closed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.inputs.batching import Batch, BatchWords
+from extract.inputs.batching import Batch, BatchWords, group_by_length
 from extract.inputs.roles import PADDING
 from extract.inputs.spans import CONTEXT
 from extract.masks.kinds import parse_kind
@@ -43,7 +43,7 @@ from extract.wiring.untouched import DRIFT_ALLOWED
 
 EVERY = 100
 """Batches of which every row of one is proved."""
-N_EXACT = 64  # rows up to so many tokens have a shape class for each length; longer ones for each eighth of an octave
+N_EXACT = 32  # rows up to so many tokens have a shape class for each length; longer ones for each eighth of an octave
 N_OTHER = 3  # tokens that follow a row of an untouched decoder
 N_WAITING = 2048  # tokens that wait for a pass at least
 N_SCORES = 1 << 24  # of the textbook formula at a time
@@ -130,33 +130,21 @@ class BatchProof:
         if not (is_closing or self.is_due):
             return
         waiting, self._waiting, self._last = [*self._waiting, *self._last], [], []
-        for rows in self._shared_passes(sorted(waiting, key=lambda computed: computed.row.ids.shape[1])):
-            again = self._compute_again([computed.row for computed in rows])
-            self._require_equal(rows, again)
+        # No larger than batches of the extraction; a window of a text is pooled by itself.
+        alone = [[computed] for computed in waiting if computed.row.windows is not None]
+        others = [computed for computed in waiting if computed.row.windows is None]
+        groups = group_by_length(
+            [computed.row.ids.shape[1] for computed in others],
+            batch_tokens=self._most_tokens, min_tokens=self._most_tokens, split_length=self.decoder.split_length,
+        )  # fmt: skip
+        for rows in [*alone, *([others[i] for i in group] for group in groups)]:
+            self._require_equal(rows, self._compute_again([computed.row for computed in rows]))
             self.n_rows += len(rows)
-
-    def _shared_passes(self, waiting: Sequence[ComputedRow]) -> Iterator[list[ComputedRow]]:
-        """Divide rows, shortest first, into batches no larger than those of the extraction."""
-        shared: list[ComputedRow] = []
-        split = self.decoder.split_length or 0
-        for computed in waiting:
-            n_tokens = computed.row.ids.shape[1]
-            if shared and (
-                (len(shared) + 1) * n_tokens > self._most_tokens
-                or computed.row.windows is not None
-                or shared[-1].row.windows is not None
-                or shared[-1].row.ids.shape[1] <= split < n_tokens
-            ):
-                yield shared
-                shared = []
-            shared.append(computed)
-        if shared:
-            yield shared
 
     def _compute_again(self, rows: Sequence[Batch]) -> Float[Tensor, "L P N D"]:
         wiring = wiring_of(self.decoder.blocks)
         description = self.decoder.description
-        n_longest = rows[-1].ids.shape[1]
+        n_longest = max(row.ids.shape[1] for row in rows)
         limits = [description.window, *filter(None, [self.decoder.split_length])]
         room = min(limit - n_longest for limit in limits if limit >= n_longest)
         pooled = _join_rows(rows, n_more=min(N_OTHER, room) if wiring is None else 0)
