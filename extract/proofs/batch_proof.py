@@ -129,7 +129,7 @@ class BatchProof:
         """
         if not (is_closing or self.is_due):
             return
-        waiting, self._waiting, self._last = [*self._waiting, *self._last], [], []
+        waiting = [*self._waiting, *self._last]
         # No larger than batches of the extraction; a window of a text is pooled by itself.
         alone = [[computed] for computed in waiting if computed.row.windows is not None]
         others = [computed for computed in waiting if computed.row.windows is None]
@@ -139,7 +139,8 @@ class BatchProof:
         )  # fmt: skip
         for rows in [*alone, *([others[i] for i in group] for group in groups)]:
             self._require_equal(rows, self._compute_again([computed.row for computed in rows]))
-            self.n_rows += len(rows)
+        self.n_rows += len(waiting)
+        self._waiting, self._last = [], []  # not before: what Ctrl-C interrupts is proved again before rows are closed
 
     def _compute_again(self, rows: Sequence[Batch]) -> Float[Tensor, "L P N D"]:
         wiring = wiring_of(self.decoder.blocks)

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from extract.decoders.decoder import wrap_decoder
 from extract.errors import CertificateError
+from extract.inputs.batching import Batch
 from extract.inputs.joined import JoinedText
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
@@ -157,6 +158,27 @@ def test_rows_that_were_closed_before_a_lie_are_right(
         assert 0 < counts.sum() < len(texts)
         for layer in right.layers:
             assert np.array_equal(file[f"latents/mean/{layer}"][counts], whole[f"latents/mean/{layer}"][counts])
+
+
+def test_a_proof_that_is_interrupted_closes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute, n_calls = BatchProof._compute_again, 0
+
+    def interrupted(proof: BatchProof, rows: Sequence[Batch]) -> Tensor:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 1:
+            raise KeyboardInterrupt
+        return compute(proof, rows)
+
+    monkeypatch.setattr("extract.run.session.SHARE", 0.0)
+    monkeypatch.setattr(BatchProof, "_compute_again", interrupted)
+    monkeypatch.setattr(BatchProof, "is_due", property(lambda proof: proof.n_batches > 2))
+    Cheat(monkeypatch, lambda cheat, *_: cheat.n_batches > 0 and not cheat.is_watched)
+    with pytest.raises(KeyboardInterrupt):
+        extract_latents(make_decoder(), make_texts(60), spec=replace(SPEC, plan="bidirectional:2"), folder=tmp_path)
+    assert n_calls == 2
+    (path,) = tmp_path.glob("*.h5")
+    assert LatentCache(path, allow_partial=True).n_done == 0
 
 
 WORDS = [JoinedText(text, tuple(m.span() for m in re.finditer(r"\w+", text))) for text in make_texts(20)]
