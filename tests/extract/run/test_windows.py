@@ -5,8 +5,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.context import ForkServerProcess
 from hashlib import sha256
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from threading import Thread
 from typing import Any
