@@ -20,7 +20,7 @@ from probes.report.page.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
 from probes.report.table import cell, metric_label, number, percent
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
-from probes.runs.comparison import compare
+from probes.runs.comparison import compare, note_on_settings
 from probes.runs.layers import compare_at_layers
 from probes.runs.pages.reports import write_comparison, write_report
 
@@ -97,9 +97,10 @@ def _by_layer(found: SimpleNamespace) -> int:
         f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
     )
     Console(markup=False).print(_on_screen(table, what))
-    show(answer)
+    note = note_on_settings(first, second, str(where["head"]))
+    show(f"{answer}\n{note}")
     if found.out:
-        page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer,), (), ())
+        page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer, note), (), ())
         _write(_open(found.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, found.figures)
     return 0
 
