@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from probes.cli.arguments import Command
 from probes.cli.commands.listing import TABLES
-from probes.cli.keys import list_keys
+from probes.cli.config import list_keys
 from probes.cli.table import COMMANDS
 
 KEYS = {

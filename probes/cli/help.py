@@ -42,7 +42,7 @@ def command_help(command: Command) -> str:
 
 
 def _key_groups() -> Iterator[tuple[str, list[Row]]]:
-    from probes.cli.keys import list_keys
+    from probes.cli.config import list_keys
 
     for section, title in GROUPS.items():
         keys = [each for each in list_keys() if each.name.rpartition(".")[0].partition(".")[0] == section]

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from extract.errors import ConfigError, IcecoreError, UsageError, first_line, printable, unknown_name
 from extract.files import write_file
-from probes.cli.parsing import read_config
+from probes.cli.config import read_config
 from probes.cli.screen import show
 from probes.geometry.geometry import cosine_with_gold, measure_geometry, require_pairs
 from probes.geometry.measures import MEASURES

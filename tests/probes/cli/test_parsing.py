@@ -297,7 +297,7 @@ def test_a_value_that_cannot_be_used(base: str, argv: tuple[str, ...], part: str
     [
         ("name: [a\n", "base.yaml' is not YAML (while parsing a flow sequence"),
         ("seeds: hello\n", "seeds is 'hello'; allowed: a list, as [1,2] or 1,2."),
-        ("bootstrap: [1]\n", "bootstrap is '[1]'; allowed: a whole number."),
+        ("bootstrap: [1]\n", "bootstrap is [1]; allowed: a whole number."),
         ("\0", "base.yaml' is not YAML (unacceptable character #x0000"),
     ],
 )

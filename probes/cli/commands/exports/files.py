@@ -10,7 +10,7 @@ from extract.inputs.joined import JoinedText
 from extract.run.spec import ExtractionSpec
 from probes.cli.commands.embed import column_of
 from probes.cli.commands.score import read_lines
-from probes.cli.parsing import read_config
+from probes.cli.config import read_config
 from probes.cli.screen import show
 from probes.export.folder import why_not_stock
 from probes.export.sentence_folder import export_sentence_transformer
