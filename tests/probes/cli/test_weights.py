@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from probes.cli.main import main
 from probes.cli.config import read_config
+from probes.cli.main import main
 from probes.runs.config import RunConfig
 from probes.runs.finished import _read_decoder
 from probes.runs.finished import read_config as read_run_config
