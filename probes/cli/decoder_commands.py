@@ -26,6 +26,7 @@ from probes.report.figures.attention import draw_maps, draw_sink_mass
 from probes.report.figures.formats import figure_formats
 from probes.report.figures.style import Album, on_panel
 from probes.report.figures.weights import NAMES, draw_weights
+from probes.report.safe_csv import write_frame
 
 # --- Plans on a decoder ---
 
@@ -125,7 +126,7 @@ def weights_command(args: WeightsArgs) -> int:
     if args.out:
         folder = Path(args.out)
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "weights.csv", frame.to_csv(index=False))
+        write_file(folder / "weights.csv", write_frame(frame))
         album = Album(folder, args.figures)
         n = int(frame.loc[frame["part"] == "block", "n_parameters"].sum())
         album.add(

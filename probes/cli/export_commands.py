@@ -23,6 +23,7 @@ from probes.export.mteb_run import fill_task, run_mteb
 from probes.export.sentence_folder import export_sentence_transformer
 from probes.report.figures.mteb import draw_scores
 from probes.report.figures.style import Album
+from probes.report.safe_csv import write_frame
 from probes.runs.existing import open_named
 from probes.runs.finished import read_finished
 from probes.runs.kinds import KINDS
@@ -86,6 +87,8 @@ def _export_folder(args: ExportArgs) -> int:
     show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
+        if recipe.pooling != "last":
+            show(f"A prompt is left out of {recipe.pooling}; end it with ':' or a line break, not with a blank.")
     else:
         reason = why_not_stock(recipe, decoder) or "stock modules would encode otherwise"
         show(f"a module of icecore reads it ({reason}): probes.export.load_sentence_transformer({args.out!r}).")
@@ -177,7 +180,7 @@ def mteb_command(args: MtebArgs) -> int:
     show("The best layer was chosen on the scores themselves, so its score is optimistic.")
     if args.local:
         show(f"The rows are those of {config.task.name}, not those that mteb downloads: no benchmark result.")
-    write_file(folder / "mteb.csv", frame.to_csv(index=False))
+    write_file(folder / "mteb.csv", write_frame(frame))
     album = Album(folder, args.figures)
     what = f"{decoder.description.name}, {config.extraction.plan}"
     album.add("mteb", draw_scores, frame, title=f"Scores of mteb by layer, {what}", note="mteb's main score per split")

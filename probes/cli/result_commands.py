@@ -45,6 +45,7 @@ from probes.report.figures.geometry import (
 )
 from probes.report.figures.style import WIDE, Album, on_panel
 from probes.report.page.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.safe_csv import write_frame
 from probes.report.table import (
     NOTHING,
     cell,
@@ -81,7 +82,7 @@ def compare_command(args: CompareArgs) -> int:
     show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
     if args.out:
         folder = _open(args.out)
-        write_file(folder / "curves.csv", comparison.curves.to_csv(index=False))
+        write_file(folder / "curves.csv", write_frame(comparison.curves))
         drawn = comparison.draw(folder, formats=args.figures)
         pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
         write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
@@ -185,7 +186,7 @@ def _write(
     album = Album(folder, formats, pictures.keep)
     draw(album, frames)
     for name, frame in frames.items():
-        write_file(folder / f"{name}.csv", frame.to_csv(index=False))
+        write_file(folder / f"{name}.csv", write_frame(frame))
     part = Part("Results", blocks, pictures.take(), is_main=True)
     write_page(folder / PAGE, replace(page, parts=(part,)), pictures.classes)
     files = [PAGE, *(f"{name}.csv" for name in frames), *(file for files in album.drawn.values() for file in files)]
@@ -322,7 +323,7 @@ def _write_geometry(
         raise ConfigError(f"folder {str(folder)!r} cannot be written ({first_line(error)}); name another.") from error
     album, written = Album(folder, formats), []
     if len(frame):
-        write_file(folder / "geometry.csv", frame.to_csv(index=False))
+        write_file(folder / "geometry.csv", write_frame(frame))
         written.append("geometry.csv")
         album.add(
             "geometry",
@@ -333,7 +334,7 @@ def _write_geometry(
             note=f"{_counts(frame)}; {GEOMETRY_NOTE}",
         )
     if alike:
-        write_file(folder / "similarity.csv", pd.concat(alike).to_csv(index=False))
+        write_file(folder / "similarity.csv", write_frame(pd.concat(alike)))
         written.append("similarity.csv")
     for n, each in enumerate(alike, 1):
         album.add(
@@ -415,7 +416,7 @@ def layers_command(args: LayersArgs) -> int:
                 show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))
         show(f"written: {write_report(folder)}")
     if args.out:
-        write_file(Path(args.out), frame.to_csv(index=False))
+        write_file(Path(args.out), write_frame(frame))
         show(f"written: {args.out}")
     return 0
 

@@ -1,6 +1,5 @@
 """Commands that extract, fit and predict: run, extract, fit, sweep, score, predict, embed."""
 
-import csv
 import io
 import json
 import sys
@@ -36,6 +35,7 @@ from probes.plans.searching import run_search
 from probes.plans.sweeping import run_sweep
 from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
 from probes.readers.text_files import inner_suffix
+from probes.report.safe_csv import write_csv
 from probes.report.write import screen_table
 from probes.runs.config import RunConfig
 from probes.runs.existing import find_cache_of
@@ -427,7 +427,7 @@ def predict_command(args: PredictArgs) -> int:
     given, rows = _read(args.file, loaded, args.head, columns)
     _say(loaded, args, f"{len(rows):,} rows")
     predicted = _predict(loaded, args.head, given, rows, with_shares=args.probabilities)
-    text = _write(map(_defuse, predicted) if args.safe_for_spreadsheets else predicted, form)
+    text = _write(predicted, form, is_safe=args.safe_for_spreadsheets)
     if args.out:
         write_file(Path(args.out), text)
     else:
@@ -518,33 +518,14 @@ def _fields(scorer: Scorer, row: Any, prediction: Any, *, beside: Mapping[str, A
     return {name: value for name, value in fields.items() if not (beside and name.startswith(("text", "word")))}
 
 
-def _write(rows: Iterable[Mapping[str, Any]], form: str) -> str:
+def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> str:
     """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     found = list(rows)
-    out = io.StringIO()
     columns = dict.fromkeys(name for row in found for name in row)  # objects of JSON may each have their own
-    writer = csv.DictWriter(out, list(columns), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in found)
-    return out.getvalue()
-
-
-def _defuse(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a quote before names and texts that a spreadsheet would run; numbers stay as they are."""
-    return {
-        _quoted(str(name)): _quoted(cell) if isinstance(cell := _csv_cell(value), str) else cell
-        for name, value in row.items()
-    }
-
-
-def _quoted(text: str) -> str:
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-    return text
+    cells = ([_csv_cell(row.get(name, "")) for name in columns] for row in found)
+    return write_csv([columns, *cells], newline="\n", is_safe=is_safe)
 
 
 def _csv_cell(value: Any) -> Any:
