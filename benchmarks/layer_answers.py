@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from probes.layers.findings import load_findings
-from probes.report.figures.findings import draw_alone, findings_note
-from probes.report.figures.style import Album, panel
+from probes.report.layer_figures import draw_alone, findings_note
+from probes.report.style import Album, panel
 from probes.report.write import without_nan
 from probes.runs.finished import read_finished
 

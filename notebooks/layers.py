@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 
 import icecore
 from probes.layers.findings import load_findings
-from probes.report.figures.findings import draw_alone, draw_view
+from probes.report.layer_figures import draw_alone, draw_view
 from probes.runs.config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))

@@ -7,7 +7,7 @@ from extract.masks.kinds import parse_kind
 from extract.masks.plan import parse_plan
 from extract.run.spec import WINDOW_TEXTS
 from probes.cli.arguments import Argument, Command
-from probes.report.figures.formats import FORMATS, figure_formats
+from probes.report.formats import FORMATS, figure_formats
 
 LISTED = (
     "decoders",

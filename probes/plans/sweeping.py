@@ -22,9 +22,9 @@ from probes.plans.plan_scores import (
     report_plans,
     require_unread_test,
 )
-from probes.report.kinds.pairs import ZERO_SHOT
+from probes.report.document import EVERY_PLAN
+from probes.report.kind_reports import ZERO_SHOT
 from probes.report.scores import PlanChoice, PlanScores
-from probes.report.sweeps import EVERY_PLAN
 from probes.runs.config import RunConfig
 from probes.runs.obtain import SILENT, Watcher
 from probes.runs.run import RunResult

@@ -16,26 +16,27 @@ from probes.report.blocks import Document
 from probes.report.document import (
     Context,
     KindReport,
+    plans_document,
+    points_label,
+    points_of,
     pretraining_document,
     result_rows,
     run_document,
     summary_text,
 )
-from probes.report.figures.fitting import draw_autoencoders
-from probes.report.figures.heads import draw_figures
-from probes.report.figures.plans import (
+from probes.report.layer_figures import run_page
+from probes.report.page import PAGE, Pictures, write_page
+from probes.report.plan_figures import (
     draw_layer_curves,
     draw_search,
     draw_sweep,
     has_layer_curves,
     layer_curves_note,
 )
-from probes.report.figures.style import TALL, Album
-from probes.report.page.layers import run_page
-from probes.report.page.page import PAGE, Pictures, write_page
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
+from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
-from probes.report.sweeps import plans_document, points_label, points_of
+from probes.report.style import TALL, Album
 from probes.tasks.base import Task
 
 

@@ -17,9 +17,19 @@ from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values
-from probes.report.blocks import Block, Table, markdown
-from probes.report.lead import FEW_UNITS
-from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
+from probes.report.blocks import (
+    Block,
+    Table,
+    cell,
+    describe_point,
+    interval,
+    markdown,
+    metric_label,
+    number,
+    percent,
+    spread,
+)
+from probes.report.document import FEW_UNITS
 from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
 from probes.runs.record import CONFIG
 from probes.runs.results import COLUMNS, result_rows
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table as ScreenTable
 
-    from probes.report.figures.style import Album
+    from probes.report.style import Album
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 LEVEL = 0.05
@@ -90,7 +100,7 @@ class Comparison:
 
     def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
         """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
-        from probes.report.figures.style import Album  # brings matplotlib with it
+        from probes.report.style import Album  # brings matplotlib with it
 
         album = Album(Path(folder), tuple(formats))
         self.draw_into(album)
@@ -98,7 +108,7 @@ class Comparison:
 
     def draw_into(self, album: "Album") -> None:
         """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
-        from probes.report.figures.layers import draw_runs, layer_curves
+        from probes.report.run_figures import draw_runs, layer_curves
 
         curved = {run.label: found for run in self.runs if (found := _curved(run)) is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]

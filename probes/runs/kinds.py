@@ -16,11 +16,15 @@ from probes.heads.scoring import KindScoring, score_texts
 from probes.heads.words.scoring import WORDS_SCORING
 from probes.heads.zero_shot.scoring import ALIKE_SCORING, no_scoring
 from probes.report.document import KindReport
-from probes.report.kinds.classes import CLASSES_REPORT
-from probes.report.kinds.numbers import NUMBERS_REPORT
-from probes.report.kinds.pairs import PAIRS_REPORT, ZERO_SHOT, zero_shot_scores
-from probes.report.kinds.words import WORDS_REPORT
-from probes.report.kinds.zero_shot import zero_shot_report
+from probes.report.kind_reports import (
+    CLASSES_REPORT,
+    NUMBERS_REPORT,
+    PAIRS_REPORT,
+    WORDS_REPORT,
+    ZERO_SHOT,
+    zero_shot_report,
+    zero_shot_scores,
+)
 from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from rich.table import Table as ScreenTable
 from extract.errors import ConfigError, HeadError, first_line, printable
 from extract.files import write_file
 from probes.cli.screen import show
-from probes.report.blocks import Block, Table
-from probes.report.figures.across import draw_across, draw_gaps, name_curves
-from probes.report.figures.style import Album
-from probes.report.page.page import PAGE, Page, Part, Pictures, write_page
-from probes.report.table import cell, metric_label, number, percent
+from probes.report.blocks import Block, Table, cell, metric_label, number, percent
+from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
+from probes.report.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.style import Album
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
 from probes.runs.comparison import compare
 from probes.runs.layers import compare_at_layers

@@ -29,8 +29,8 @@ def weights_command(found: SimpleNamespace) -> int:
     from extract.decoders.loading import load_decoder
     from extract.decoders.merge import compare_weights
     from probes.cli.screen import show
-    from probes.report.figures.style import Album, on_panel
-    from probes.report.figures.weights import NAMES, draw_weights
+    from probes.report.decoder_figures import NAMES, draw_weights
+    from probes.report.style import Album, on_panel
 
     one, other = (load_decoder(DecoderSpec(name, device="cpu")) for name in (found.decoder, found.other))
     frame = compare_weights(one, other)

@@ -18,14 +18,14 @@ from probes.geometry.geometry import cosine_with_gold, measure_geometry, require
 from probes.geometry.measures import MEASURES
 from probes.geometry.sample import WHERE
 from probes.geometry.similarity import MOST_SHARED, similarity_of_layers
-from probes.report.figures.geometry import (
+from probes.report.blocks import NOTHING
+from probes.report.decoder_figures import (
     GEOMETRY_NOTE,
     draw_geometry,
     draw_similarity,
     split_series,
 )
-from probes.report.figures.style import WIDE, Album, on_panel
-from probes.report.table import NOTHING
+from probes.report.style import WIDE, Album, on_panel
 from probes.runs.existing import is_run, open_named
 from probes.runs.obtain import load_run_task
 from probes.runs.record import CONFIG

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from extract.errors import printable
 from extract.files import write_file
 from probes.heads.result import HeadResult
-from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, spread
+from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.runs.results import read_scores, results, results_by_plan
 
 TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "test", "95 % interval")

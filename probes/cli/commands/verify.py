@@ -17,9 +17,9 @@ from extract.wiring.applied import plan_in_force
 from extract.wiring.attention_maps import attention_maps
 from probes.cli.commands.score import read_lines
 from probes.cli.screen import show
-from probes.report.figures.attention import draw_maps, draw_sink_mass
-from probes.report.figures.formats import figure_formats
-from probes.report.figures.style import Album
+from probes.report.decoder_figures import draw_maps, draw_sink_mass
+from probes.report.formats import figure_formats
+from probes.report.style import Album
 
 TEXTS = (
     "The river froze early that year, and the ferry stayed on the far bank until spring.",

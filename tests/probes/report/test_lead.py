@@ -7,7 +7,7 @@ import pytest
 
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import difference, paired_scores
-from probes.report.lead import FEW_UNITS, best_result, run_lead, search_lead, sweep_lead
+from probes.report.document import FEW_UNITS, best_result, run_lead, search_lead, sweep_lead
 from probes.report.scores import PlanChoice, PlanGain
 from tests.probes.report.made_runs import NAN, MadeRun, make_result, make_summary
 from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search

@@ -12,12 +12,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from probes.report.blocks import Table
+from probes.report.blocks import Table, describe_point, interval, markdown_table, number, spread
 from probes.report.document import Context, result_rows, run_document, summary_text
-from probes.report.figures.style import Album
-from probes.report.kinds.words import without_latent
+from probes.report.kind_reports import without_latent
 from probes.report.scores import read_run, seal_scores
-from probes.report.table import describe_point, interval, markdown_table, number, spread
+from probes.report.style import Album
 from probes.report.write import draw_run, screen_table, without_nan, write_pretraining
 from tests.probes.report.made_runs import (
     AUTOENCODERS,

@@ -11,11 +11,9 @@ from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
 from extract.masks.plan import parse_plan
-from probes.report.document import KindReport, summary_text
-from probes.report.kinds.classes import CLASSES_REPORT
-from probes.report.kinds.pairs import PAIRS_REPORT
+from probes.report.document import EVERY_PLAN, KindReport, plans_document, points_label, points_of, summary_text
+from probes.report.kind_reports import CLASSES_REPORT, PAIRS_REPORT
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
-from probes.report.sweeps import EVERY_PLAN, plans_document, points_label, points_of
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
 

@@ -11,15 +11,15 @@ import pytest
 import icecore
 from extract.errors import HeadError
 from probes.cli.main import main
-from probes.report.figures import heads
-from probes.report.page.page import PAGE, Pictures
+from probes.report import run_figures as heads
+from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans
 from probes.report.write import without_nan, write_plans
 from probes.runs.kinds import KINDS
 from probes.runs.pages.reports import run_page_of, write_report
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
-from tests.probes.report.page.reading import require_whole
+from tests.probes.report.reading import require_whole
 from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
 
 

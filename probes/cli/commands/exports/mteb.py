@@ -13,8 +13,8 @@ from extract.files import write_file
 from extract.names import require_extra
 from probes.cli.screen import show, watcher_of
 from probes.export.mteb_run import fill_task, run_mteb
-from probes.report.figures.mteb import draw_scores
-from probes.report.figures.style import Album
+from probes.report.decoder_figures import draw_scores
+from probes.report.style import Album
 from probes.runs.obtain import load_run_task
 
 

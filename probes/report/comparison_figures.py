@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 
-from probes.report.figures import style
-from probes.report.table import metric_label
+from probes.report import style
+from probes.report.blocks import metric_label
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

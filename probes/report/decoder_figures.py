@@ -1,16 +1,20 @@
 """Figures of the geometry of latents: measures over depth, and how alike layers are."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Float, Shaped
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
+from torch import Tensor
 
 from probes.geometry.measures import MEASURES
-from probes.report.figures import style
-from probes.report.table import metric_label
+from probes.report import style
+from probes.report.blocks import metric_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,3 +127,81 @@ def _describe(measure: str) -> tuple[str, str, bool]:
         return "cosine of pairs against gold", f"{metric} correlation", False
     found = MEASURES[measure]
     return found.label, found.unit, found.is_log
+
+
+MOST_PANELS = 12  # panels at most
+
+
+def draw_maps(
+    figure: Figure,
+    maps: Shaped[Tensor, "N T T"],
+    names: Sequence[str],
+    *,
+    label: str = "attention, shade by square root",
+) -> None:
+    """Draw a panel per block (LBW Figures 3 and 8), all on one scale from 0 to 1, on which 0.25 is half dark.
+
+    Without a label they are influence matrices: dark where output i moves with input j.
+    """
+    picks = np.unique(np.linspace(0, len(names) - 1, MOST_PANELS).round().astype(int)).tolist()
+    n_columns, n_tokens = min(4, len(picks)), maps.shape[-1]
+    n_rows = -(-len(picks) // n_columns)
+    figure.set_size_inches(1.4 * n_columns + 1.2, 1.5 * n_rows + 0.9)
+    all_axes = style.panels(figure, n_rows, n_columns, sharex=True, sharey=True)
+    place = (0.5, n_tokens + 0.5, n_tokens + 0.5, 0.5)  # tokens count from 1
+    for axes, pick in zip(all_axes, picks, strict=False):
+        values, norm = maps[pick].float().cpu().numpy(), PowerNorm(0.5, vmin=0, vmax=1)
+        image = axes.imshow(values, cmap=style.SHADES, norm=norm, extent=place)
+        axes.set_title(names[pick].replace("_", " "), fontsize=style.SMALL)
+        axes.grid(visible=False)
+        style.count_in_whole_numbers(axes, "xy")
+    for axes in all_axes[len(picks) :]:
+        axes.remove()
+    all_axes[0].set_ylabel("token")
+    all_axes[(n_rows - 1) * n_columns].set_xlabel("attends to" if label else "depends on")
+    if label:
+        figure.colorbar(
+            image, ax=all_axes[: len(picks)], label=label, ticks=[0, 0.05, 0.25, 0.5, 1], aspect=30, shrink=0.9
+        )
+
+
+def draw_sink_mass(figure: Figure, sink_mass: Float[Tensor, "L 4"]) -> None:
+    """Draw the attention on each of the first four tokens, block by block (LBW Figure 9)."""
+    axes = style.panel(figure)
+    for position, (mass, colour) in enumerate(zip(sink_mass.T.tolist(), style.COLOURS, strict=False), start=1):
+        style.draw_line(axes, range(1, len(mass) + 1), mass, colour=colour, label=f"token {position}")
+    axes.set_ylim(0, 1)
+    style.count_in_whole_numbers(axes)
+    axes.set_xlabel("block")
+    axes.set_ylabel("attention of the tokens after it")
+
+
+NAMES = {"block": "both", "attention": "attention", "mlp": "MLP"}
+"""Parts of a block, and what the figure calls them."""
+
+
+def draw_weights(axes: Axes, frame: "pd.DataFrame") -> None:
+    """Draw the cosine of two checkpoints over the blocks, a line for attention, MLP, and both together."""
+    blocks = frame[frame["layer"] != "embedding"]
+    layers = list(dict.fromkeys(blocks["layer"]))
+    for (part, name), colour in zip(NAMES.items(), style.colours(len(NAMES)), strict=True):
+        values = blocks[blocks["part"] == part].set_index("layer")["cosine"].reindex(layers)
+        style.draw_line(axes, range(len(layers)), values.to_numpy(), colour=colour, label=name)
+    style.mark_layers(axes, layers)
+    axes.set_ylabel("cosine of the weights")
+
+
+def draw_scores(figure: Figure, frame: "pd.DataFrame") -> None:
+    """Draw the score of every layer, a line per task, split and pooling; names only what tells them apart."""
+    axes = style.panel(figure)
+    keys = ["task", "split", "pooling"]
+    telling = [key for key in keys if frame[key].nunique() > 1]
+    layers = list(dict.fromkeys(frame["layer"]))
+    groups = list(frame.groupby(keys, sort=False))
+    for (key, rows), colour in zip(groups, style.colours(len(groups)), strict=True):
+        label = " ".join(str(value) for name, value in zip(keys, key, strict=True) if name in telling)
+        scores = 100 * rows.set_index("layer")["score"].reindex(layers)
+        style.draw_line(axes, range(len(layers)), scores.to_numpy(), colour=colour, label=label)
+    style.mark_layers(axes, layers)
+    metrics = ", ".join(dict.fromkeys(frame["metric"]))
+    axes.set_ylabel(f"{metrics} x 100")

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from extract.masks.grid import k_and_k0
 from extract.masks.plan import CAUSAL, MaskPlan, parse_plan
 from probes.heads.result import HeadResult
-from probes.report.figures import style
-from probes.report.figures.layers import draw_baselines, layer_curves
+from probes.report import style
+from probes.report.blocks import metric_label
+from probes.report.run_figures import draw_baselines, layer_curves
 from probes.report.scores import PlansScores
-from probes.report.table import metric_label
 
 Points = Mapping[MaskPlan, float]
 """Plan to its validation score, times 100."""

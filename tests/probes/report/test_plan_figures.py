@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from probes.heads.result import Curve, HeadResult
-from probes.report.figures.plans import (
+from probes.report.document import points_of
+from probes.report.kind_reports import CLASSES_REPORT
+from probes.report.plan_figures import (
     MOST_COLOURED,
     Points,
     _lines,
@@ -18,10 +20,8 @@ from probes.report.figures.plans import (
     has_layer_curves,
     layer_curves_note,
 )
-from probes.report.figures.style import PALE, make_figure
-from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.scores import PlansScores
-from probes.report.sweeps import points_of
+from probes.report.style import PALE, make_figure
 from tests.probes.report.made_runs import NAN, make_result
 from tests.probes.report.test_sweeps import OVER_K, WINDOWS, Plans, grid, make_plans
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probes.report.figures.across import draw_centres, draw_layer_map, name_curves
-from probes.report.figures.style import make_figure, on_panel
+from probes.report.comparison_figures import draw_centres, draw_layer_map, name_curves
+from probes.report.style import make_figure, on_panel
 
 CURVE = {"run": "r", "decoder": "tiny", "plan": "causal", "head": "h", "pooling": "mean", "metric": "accuracy"}
 

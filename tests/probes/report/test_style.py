@@ -12,12 +12,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from probes.report import style
+from probes.report.decoder_figures import draw_sink_mass
 from probes.report.document import Context
-from probes.report.figures import style
-from probes.report.figures.attention import draw_sink_mass
-from probes.report.figures.fitting import draw_autoencoders
-from probes.report.figures.heads import draw_figures
-from probes.report.figures.style import Album, draw_line, make_figure, mark_layers, panel, shorten
+from probes.report.run_figures import draw_autoencoders, draw_figures
+from probes.report.style import Album, draw_line, make_figure, mark_layers, panel, shorten
 from tests.probes.report.made_runs import AUTOENCODERS, HEADS_OF, MadeRun
 
 LAYERS = ("embedding", *(f"block_{k:02d}" for k in range(1, 31)), "final_norm")

@@ -11,21 +11,28 @@ from scipy import stats
 
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import Curve
+from probes.report import run_figures as heads
 from probes.report.document import Context
-from probes.report.figures import heads
-from probes.report.figures.fitting import draw_autoencoders, draw_history, draw_losses
-from probes.report.figures.heads import FIGURES, FigureInput, HeadFigure, draw_figures
-from probes.report.figures.layers import chosen_note, draw_curves, draw_parts
-from probes.report.figures.rows import (
+from probes.report.run_figures import (
+    FIGURES,
     MOST_NAMED,
+    FigureInput,
+    HeadFigure,
+    chosen_note,
     confusion,
+    draw_autoencoders,
     draw_confusion,
+    draw_curves,
+    draw_figures,
+    draw_history,
+    draw_losses,
+    draw_parts,
     draw_residuals,
     draw_row_scores,
     group_means,
     rows_note,
 )
-from probes.report.figures.style import PALE, Album, make_figure
+from probes.report.style import PALE, Album, make_figure
 from tests.probes.report.made_runs import AUTOENCODERS, NAN, MadeRun, make_result
 
 

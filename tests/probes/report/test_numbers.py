@@ -4,11 +4,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from extract.masks.plan import parse_plan
+from probes.report import style
 from probes.report.blocks import Table
-from probes.report.figures import style
-from probes.report.figures.plans import draw_sweep
-from probes.report.figures.rows import draw_confusion
-from probes.report.page.numbers import Numbers, numbers_of
+from probes.report.numbers import Numbers, numbers_of
+from probes.report.plan_figures import draw_sweep
+from probes.report.run_figures import draw_confusion
 
 LAYERS = ("embedding", "block_01", "final_norm")
 
