@@ -46,9 +46,13 @@ def draw_layer_map(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -
         depths = curve["depth"].to_numpy(np.float64)
         half = 0.5 * np.ptp(depths) / max(len(depths) - 1, 1)
         image = axes.imshow(
-            shares[None], aspect="auto", cmap=style.SCALE, vmin=0, vmax=1,
+            shares[None],
+            aspect="auto",
+            cmap=style.SCALE,
+            vmin=0,
+            vmax=1,
             extent=(depths[0] - half, depths[-1] + half, place + 0.46, place - 0.46),
-        )  # fmt: skip
+        )
         best = int(np.nanargmax(values))
         axes.plot(depths[best], place, "o", color=style.INK, markerfacecolor="white", markersize=4.5)
         ends = f" {100 * np.nanmin(values):.1f} to {100 * values[best]:.1f} {metric_label(curve['metric'].iloc[0])}"
@@ -58,9 +62,14 @@ def draw_layer_map(axes: Axes, frame: "pd.DataFrame", *, has_key: bool = True) -
     axes.set_xlim(-0.02, 1.02)
     if has_key and axes.figure is not None:
         axes.figure.colorbar(
-            image, ax=axes, location="bottom", label="share of the way from the row's lowest to its highest score",
-            aspect=40, shrink=0.7, pad=0.02,
-        )  # fmt: skip
+            image,
+            ax=axes,
+            location="bottom",
+            label="share of the way from the row's lowest to its highest score",
+            aspect=40,
+            shrink=0.7,
+            pad=0.02,
+        )
     return axes
 
 
@@ -95,14 +104,21 @@ def draw_across(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> Non
     height = 1.7 + ROW_INCHES * len(name_curves(frames["centres"]))
     split = ", ".join(dict.fromkeys(frames["across"]["split"]))
     album.add(
-        "across", style.on_panel(draw_layer_map), frames["across"], title="Every layer of every task",
-        size=(7.0, height), note=f"rings: best layers; scores on {split}",
-    )  # fmt: skip
+        "across",
+        style.on_panel(draw_layer_map),
+        frames["across"],
+        title="Every layer of every task",
+        size=(7.0, height),
+        note=f"rings: best layers; scores on {split}",
+    )
     album.add(
-        "centres", style.on_panel(draw_centres), frames["centres"], title="Centre of gravity of the gains",
+        "centres",
+        style.on_panel(draw_centres),
+        frames["centres"],
+        title="Centre of gravity of the gains",
         size=(5.2, height - 0.4),
         note="depth weighted by what each layer adds to the best below it (Tenney et al. 2019); bars: 95 % over seeds",
-    )  # fmt: skip
+    )
 
 
 def draw_gaps(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
@@ -110,9 +126,12 @@ def draw_gaps(album: style.Album, frames: "Mapping[str, pd.DataFrame]") -> None:
     frame = frames["by-layer"]
     where = frame.iloc[0]
     album.add(
-        "by-layer", style.on_panel(draw_layer_gaps), frame, title=f"{where['one']} over {where['other']}",
+        "by-layer",
+        style.on_panel(draw_layer_gaps),
+        frame,
+        title=f"{where['one']} over {where['other']}",
         note=f"{where['head']} on {where['split']}, every layer alone; band: 95 % for all layers together, paired",
-    )  # fmt: skip
+    )
 
 
 def _name_rows(axes: Axes, names: list[str]) -> None:

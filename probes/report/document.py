@@ -469,16 +469,24 @@ def _sweep(scores: PlansScores, report: KindReport) -> Iterator[Block]:
 def _search(search: Mapping[str, Any]) -> Iterator[Block]:
     """Say what a search cost, and give every trial."""
     trials = [
-        (str(number), str(len(trial["scores"])), f"{trial['n_rows']:,}", f"{trial['n_texts']:,}",
-         f"{trial['cost'] / search['full_cost']:.3f}", *_best_plan(trial["scores"]))
+        (
+            str(number),
+            str(len(trial["scores"])),
+            f"{trial['n_rows']:,}",
+            f"{trial['n_texts']:,}",
+            f"{trial['cost'] / search['full_cost']:.3f}",
+            *_best_plan(trial["scores"]),
+        )
         for number, trial in enumerate(search["trials"], start=1)
-    ]  # fmt: skip
+    ]
     plans = dict.fromkeys(text for trial in search["trials"] for text in trial["scores"])
     every = [
-        (f"`{text}`", *(percent(trial["scores"].get(text)) if text in trial["scores"] else NOTHING
-                        for trial in search["trials"]))
+        (
+            f"`{text}`",
+            *(percent(trial["scores"].get(text)) if text in trial["scores"] else NOTHING for trial in search["trials"]),
+        )
         for text in plans
-    ]  # fmt: skip
+    ]
     yield (
         f"Strategy `{search['strategy']}` over {search['n_plans']} plans, by `{search['by']}`: "
         f"{search['cost']:,} block passes times texts, {search['share']:.3f} of the {search['full_cost']:,} that all "
@@ -500,8 +508,14 @@ def _choices(scores: PlansScores) -> Iterator[Block]:
     gains = [choice.gain for choice in scores.chosen.values() if choice.gain]
     metrics = list(dict.fromkeys(metric_label(choice.result.metric) for choice in scores.chosen.values()))
     metric = metrics[0] if len(metrics) == 1 else "score"
-    columns = ("head", "plan", f"validation {metric}", f"test {metric}", "95 % interval",
-               f"test, chosen - {gains[0].over if gains else CAUSAL}")  # fmt: skip
+    columns = (
+        "head",
+        "plan",
+        f"validation {metric}",
+        f"test {metric}",
+        "95 % interval",
+        f"test, chosen - {gains[0].over if gains else CAUSAL}",
+    )
     yield Heading("Chosen on validation")
     yield Table(columns, [_choice(name, choice) for name, choice in scores.chosen.items()])
     if scores.test_read == EVERY_PLAN:

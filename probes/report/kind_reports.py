@@ -46,8 +46,17 @@ from probes.tasks.classes.task import ClassTask
 from probes.tasks.pairs.leakage import SUBSETS
 from probes.tasks.words.task import WordTask
 
-COLUMNS = ("head", "split", "mean abs. error", "RMSE", "bias", "size vs length", "size vs overlap", "size vs gold",
-           "prediction vs overlap (gold)")  # fmt: skip
+COLUMNS = (
+    "head",
+    "split",
+    "mean abs. error",
+    "RMSE",
+    "bias",
+    "size vs length",
+    "size vs overlap",
+    "size vs gold",
+    "prediction vs overlap (gold)",
+)
 ZERO_SHOT = "layer-cosine"
 """The head without training."""
 SIDES = ("n_words", "overlap", "gold")
@@ -131,11 +140,16 @@ def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
 
 def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
     rows = [
-        (label, f"{part['low']:.{digits}f} to {part['high']:.{digits}f}", f"{part['n']:,}",
-         percent(part["pearson"]), number(part["mean_absolute"], 2))
+        (
+            label,
+            f"{part['low']:.{digits}f} to {part['high']:.{digits}f}",
+            f"{part['n']:,}",
+            percent(part["pearson"]),
+            number(part["mean_absolute"], 2),
+        )
         for side, label, digits in (("n_words", "words in both texts", 0), ("overlap", "lexical overlap", 2))
         for part in quarters[side]
-    ]  # fmt: skip
+    ]
     return Table(("by", "from", "pairs", "Pearson", "mean abs. error"), rows)
 
 
@@ -180,9 +194,14 @@ def _beside_bare_cosine(heads: Mapping[str, HeadResult], result: HeadResult, spl
 
 PAIRS_REPORT = KindReport(
     columns=(
-        HEAD_AT_POINT, POOLING, score_column("validation Pearson", "validation"),
-        score_column("test Pearson", "test"), INTERVAL,
-        score_column("test Spearman", "test", "spearman"), SEEDS, EPOCHS,
+        HEAD_AT_POINT,
+        POOLING,
+        score_column("validation Pearson", "validation"),
+        score_column("test Pearson", "test"),
+        INTERVAL,
+        score_column("test Spearman", "test", "spearman"),
+        SEEDS,
+        EPOCHS,
     ),
     inputs=text_inputs,
     gold=lambda task, split: list(task.splits[split]["score"]),
@@ -193,7 +212,7 @@ PAIRS_REPORT = KindReport(
     residuals=_residuals_of,
     bare=_beside_bare_cosine,
     zero_shot="spearman",
-)  # fmt: skip
+)
 
 
 def _gain(row: Row) -> str:
@@ -257,7 +276,11 @@ def _gold(task: ClassTask, split: str) -> list[str]:
 
 CLASSES_REPORT = KindReport(
     columns=(
-        HEAD, POINT, METRIC, *SCORES, majority_column("majority class on test"),
+        HEAD,
+        POINT,
+        METRIC,
+        *SCORES,
+        majority_column("majority class on test"),
         Column("test, chosen - default", _gain, on_screen=False),
     ),
     inputs=text_inputs,
@@ -268,7 +291,7 @@ CLASSES_REPORT = KindReport(
     remarks=(_defaults, _released_limit),
     used=(_classes, _convergence, _growth),
     bare=beside_majority("the majority class"),
-)  # fmt: skip
+)
 
 
 def _root_errors(context: Context) -> Iterator[Block]:
@@ -294,8 +317,12 @@ def _error_of_mean(_: Any, result: HeadResult, split: str) -> str:
 
 NUMBERS_REPORT = KindReport(
     columns=(
-        HEAD, POINT, POOLING, score_column("validation Pearson", "validation"),
-        score_column("test Pearson", "test"), INTERVAL,
+        HEAD,
+        POINT,
+        POOLING,
+        score_column("validation Pearson", "validation"),
+        score_column("test Pearson", "test"),
+        INTERVAL,
         score_column("test Spearman", "test", "spearman"),
     ),
     inputs=text_inputs,
@@ -304,7 +331,7 @@ NUMBERS_REPORT = KindReport(
     resampled=lambda task: "groups" if task["has_groups"] else "rows",
     sections=(_root_errors,),
     bare=_error_of_mean,
-)  # fmt: skip
+)
 
 
 MOST_TYPES = 60
@@ -434,8 +461,13 @@ def _units(task: WordTask, split: str) -> list[str] | None:
 
 WORDS_REPORT = KindReport(
     columns=(
-        HEAD, POINT, Column("metric", _metric), *SCORES,
-        majority_column("majority tag of each word, test"), replace(SEEDS, on_screen=False), EPOCHS,
+        HEAD,
+        POINT,
+        Column("metric", _metric),
+        *SCORES,
+        majority_column("majority tag of each word, test"),
+        replace(SEEDS, on_screen=False),
+        EPOCHS,
     ),
     metrics=lambda result: tuple(result.summary[result.reported_split]),
     inputs=_inputs,
@@ -447,7 +479,7 @@ WORDS_REPORT = KindReport(
     used=(_words,),
     bare=beside_majority("the majority tag of each word"),
     writers=(write_conll,),
-)  # fmt: skip
+)
 
 
 def _beside_chance(_: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:

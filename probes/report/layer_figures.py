@@ -150,9 +150,14 @@ def _draw_bars(axes: Axes, findings: HeadFindings, curve: ViewCurve) -> None:
     if curve.low:
         ends = np.array([values - _scaled(curve.low, curve), _scaled(curve.high, curve) - values])
         axes.errorbar(
-            places, values, np.maximum(np.nan_to_num(ends), 0), fmt="none", ecolor=style.INK, elinewidth=0.8,
+            places,
+            values,
+            np.maximum(np.nan_to_num(ends), 0),
+            fmt="none",
+            ecolor=style.INK,
+            elinewidth=0.8,
             label="interval",
-        )  # fmt: skip
+        )
 
 
 def _draw_curve(
@@ -162,9 +167,15 @@ def _draw_curve(
     label = label or curve.name or VIEWS[curve.view].title
     breaks = style.layer_breaks(findings.layers) if len(places) == len(findings.layers) else ()
     style.draw_line(
-        axes, places, _scaled(curve.values, curve), colour=colour, label=label, breaks=breaks, linestyle=line,
+        axes,
+        places,
+        _scaled(curve.values, curve),
+        colour=colour,
+        label=label,
+        breaks=breaks,
+        linestyle=line,
         spread=() if curve.low else _scaled(curve.spread, curve),
-    )  # fmt: skip
+    )
     if curve.low:
         low, high = (_scaled(each, curve) for each in (curve.low, curve.high))
         style.draw_band(axes, places, low, high, colour=colour, label=f"{label}, interval")
@@ -175,21 +186,31 @@ def draw_findings(album: style.Album, findings: HeadFindings) -> None:
     head = findings.head
     if findings.curve("alone"):
         album.add(
-            "layers_alone", lambda figure: draw_alone(style.panel(figure), findings), size=style.TALL,
-            title=f"{head}: {VIEWS['alone'].asks}", note=findings_note(findings, has_set=True),
-        )  # fmt: skip
+            "layers_alone",
+            lambda figure: draw_alone(style.panel(figure), findings),
+            size=style.TALL,
+            title=f"{head}: {VIEWS['alone'].asks}",
+            note=findings_note(findings, has_set=True),
+        )
     elsewhere = (*OF_EVERY_LAYER, "baseline")
     for view in dict.fromkeys(curve.view for curve in findings.curves if curve.view not in elsewhere):
         album.add(
-            f"layers_{view}", _draw_one, findings, view, title=f"{head}, {VIEWS[view].title}: {VIEWS[view].asks}",
+            f"layers_{view}",
+            _draw_one,
+            findings,
+            view,
+            title=f"{head}, {VIEWS[view].title}: {VIEWS[view].asks}",
             note="; ".join(filter(None, (findings_note(findings), *_notes(findings, view)))),
-        )  # fmt: skip
+        )
     if findings.agreement:
         side = 2.6 + 0.5 * len({name for each in findings.agreement for name in (each.one, each.other)})
         album.add(
-            "layers_agreement", lambda figure: draw_agreement(style.panel(figure), findings), size=(side, side),
-            title=f"{head}: do the views rank the layers alike?", note="Spearman's correlation, its interval",
-        )  # fmt: skip
+            "layers_agreement",
+            lambda figure: draw_agreement(style.panel(figure), findings),
+            size=(side, side),
+            title=f"{head}: do the views rank the layers alike?",
+            note="Spearman's correlation, its interval",
+        )
 
 
 def _draw_one(figure: Figure, findings: HeadFindings, view: str) -> None:
@@ -271,6 +292,10 @@ def run_page(folder: Path, document: Document, pictures: Pictures, values: Mappi
     answers = [f"`{cell(each.head)}`: {cell(each.answer)}" for each in found if each.answer]
     warnings = (complaint, *(cell(text) for each in found for text in each.warnings), *warnings_of(document))
     return Page(
-        document.title, document.question, (*answers, document.answer), tuple(filter(None, warnings)),
-        (*parts, *parts_of(document, figures)), {document.title: values},
-    )  # fmt: skip
+        document.title,
+        document.question,
+        (*answers, document.answer),
+        tuple(filter(None, warnings)),
+        (*parts, *parts_of(document, figures)),
+        {document.title: values},
+    )

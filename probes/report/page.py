@@ -139,9 +139,12 @@ def page_text(page: Page, classes: Mapping[str, str]) -> str:
     """Write a page as HTML."""
     light, dark = colour_sheet()
     text = _template().render(
-        page=page, colours={"light": Markup(light), "dark": Markup(dark)}, classes=Markup(style_sheet(classes)),
-        css=Markup((HERE / "page.css").read_text("utf-8")), script=Markup((HERE / "page.js").read_text("utf-8")),
-    )  # fmt: skip
+        page=page,
+        colours={"light": Markup(light), "dark": Markup(dark)},
+        classes=Markup(style_sheet(classes)),
+        css=Markup((HERE / "page.css").read_text("utf-8")),
+        script=Markup((HERE / "page.js").read_text("utf-8")),
+    )
     text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", printable(text))
     return text.encode("utf-8", "replace").decode()
 
@@ -212,11 +215,19 @@ def is_number_column(table: Table, place: int) -> bool:
 
 
 DARK = {
-    style.INK: ("ink", "#e6e6e6"), style.GREY: ("grey", "#9a9a9a"), style.PALE: ("pale", "#4c4c4c"),
-    "#e8e8e8": ("grid", "#333333"), "#000000": ("black", "#e6e6e6"), "#ffffff": ("card", "#1b1d20"),
-    "#0072b2": ("blue", "#4aa3df"), "#d55e00": ("orange", "#f0853a"), "#009e73": ("green", "#35c79b"),
-    "#cc79a7": ("pink", "#e3a5c6"), "#e69f00": ("amber", "#f2bd45"), "#56b4e9": ("sky", "#a5dbfa"),
-}  # fmt: skip
+    style.INK: ("ink", "#e6e6e6"),
+    style.GREY: ("grey", "#9a9a9a"),
+    style.PALE: ("pale", "#4c4c4c"),
+    "#e8e8e8": ("grid", "#333333"),
+    "#000000": ("black", "#e6e6e6"),
+    "#ffffff": ("card", "#1b1d20"),
+    "#0072b2": ("blue", "#4aa3df"),
+    "#d55e00": ("orange", "#f0853a"),
+    "#009e73": ("green", "#35c79b"),
+    "#cc79a7": ("pink", "#e3a5c6"),
+    "#e69f00": ("amber", "#f2bd45"),
+    "#56b4e9": ("sky", "#a5dbfa"),
+}
 """Colour of a figure to its name on a page and what it is there when the page is dark."""
 MOST_DOTS = 300
 """Drawn as shapes; more are drawn as a picture, which keeps the page small."""
@@ -253,9 +264,12 @@ def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict
     _rename_ids(root, name)
     width = round(1.45 * figure.get_figwidth() * 72)
     root.attrib = {
-        "viewBox": root.attrib["viewBox"], "role": "img", "aria-labelledby": f"{name}-title {name}-about",
-        "width": str(width), "height": str(round(width * figure.get_figheight() / figure.get_figwidth())),
-    }  # fmt: skip
+        "viewBox": root.attrib["viewBox"],
+        "role": "img",
+        "aria-labelledby": f"{name}-title {name}-about",
+        "width": str(width),
+        "height": str(round(width * figure.get_figheight() / figure.get_figwidth())),
+    }
     for place, (tag, text) in enumerate((("title", title), ("desc", about))):
         element = ElementTree.Element(tag, {"id": f"{name}-{'title' if tag == 'title' else 'about'}"})
         element.text = text

@@ -38,9 +38,14 @@ def draw_layer_curves(figure: Figure, scores: PlansScores, head: str) -> None:
         result, is_pale = results[plan], place >= MOST_COLOURED
         places = [layers.index(layer) for layer in result.layers]
         style.draw_line(
-            axes, places, 100 * best_scores(result), colour=colour, label="" if is_pale else style.shorten(plan.text),
-            breaks=style.layer_breaks(result.layers), linewidth=2.2 if plan == chosen else 0.7 if is_pale else 1.2,
-        )  # fmt: skip
+            axes,
+            places,
+            100 * best_scores(result),
+            colour=colour,
+            label="" if is_pale else style.shorten(plan.text),
+            breaks=style.layer_breaks(result.layers),
+            linewidth=2.2 if plan == chosen else 0.7 if is_pale else 1.2,
+        )
     draw_baselines(axes, results[chosen], ["validation"], only_near=True)
     style.mark_layers(axes, layers)
     axes.set_ylabel(f"{metric_label(results[chosen].metric)} x 100, validation")
@@ -93,9 +98,10 @@ def draw_sweep(figure: Figure, points: Points, *, label: str) -> None:
     else:
         figure.set_figheight(1.3 + 0.17 * len(points))
         bars = axes.barh(
-            [style.shorten(plan.text) for plan in points], list(points.values()),
+            [style.shorten(plan.text) for plan in points],
+            list(points.values()),
             color=[style.ORANGE if plan == best else style.BLUE for plan in points],
-        )  # fmt: skip
+        )
         axes.bar_label(bars, fmt="%.1f", fontsize=style.SMALL, padding=2)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
@@ -142,10 +148,15 @@ def _heat_map(axes: Axes, grid: Mapping[tuple[int, int], float]) -> None:
     middle, best = (min(grid.values()) + max(grid.values())) / 2, max(grid, key=lambda place: grid[place])
     for (k, k0), score in grid.items():
         axes.text(
-            ks.index(k), k0s.index(k0), f"{score:.1f}", ha="center", va="center",
-            fontsize=min(style.SMALL, 90 / len(ks)), color="black" if score > middle else "white",
+            ks.index(k),
+            k0s.index(k0),
+            f"{score:.1f}",
+            ha="center",
+            va="center",
+            fontsize=min(style.SMALL, 90 / len(ks)),
+            color="black" if score > middle else "white",
             fontweight="bold" if (k, k0) == best else "normal",
-        )  # fmt: skip
+        )
     corner = ks.index(best[0]) - 0.5, k0s.index(best[1]) - 0.5
     axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.ORANGE, linewidth=2, clip_on=False))
 

@@ -130,11 +130,13 @@ def with_predictions(
     for name, result in heads.items():
         found = {split: _codes(table[name], places) for split, table in tables.items()}
         heads[name] = replace(
-            result, predictions=found, names=dict.fromkeys(tables, tuple(places)) if places else {},
-            row_scores={} if places else {
-                split: -np.abs(values - np.asarray(rows[split].gold, np.float64)) for split, values in found.items()
-            },
-        )  # fmt: skip
+            result,
+            predictions=found,
+            names=dict.fromkeys(tables, tuple(places)) if places else {},
+            row_scores={}
+            if places
+            else {split: -np.abs(values - np.asarray(rows[split].gold, np.float64)) for split, values in found.items()},
+        )
     return replace(scores, heads=heads), rows
 
 

@@ -103,43 +103,67 @@ def _draw_residuals(figure: Figure, found: FigureInput) -> None:
 
 FIGURES: tuple[HeadFigure, ...] = (
     HeadFigure(
-        "{head}: score of each layer", "layers", lambda it: _has_curves(it) and bool(it.names),
-        lambda figure, it: draw_curves(figure, it.result), lambda it: chosen_note(it.result),
+        "{head}: score of each layer",
+        "layers",
+        lambda it: _has_curves(it) and bool(it.names),
+        lambda figure, it: draw_curves(figure, it.result),
+        lambda it: chosen_note(it.result),
     ),
     HeadFigure(
-        "{head}: score of each layer", "curve", lambda it: _has_curves(it) and not it.names,
-        lambda figure, it: draw_curves(figure, it.result), lambda it: chosen_note(it.result),
+        "{head}: score of each layer",
+        "curve",
+        lambda it: _has_curves(it) and not it.names,
+        lambda figure, it: draw_curves(figure, it.result),
+        lambda it: chosen_note(it.result),
     ),
     HeadFigure(
-        "What each layer gives {head}", "layers", lambda it: "contributions" in it.result.extras,
+        "What each layer gives {head}",
+        "layers",
+        lambda it: "contributions" in it.result.extras,
         lambda figure, it: draw_parts(figure, it.result.extras["contributions"]),
         lambda it: f"{metric_label(it.result.metric)} on {it.result.extras['contributions']['split']}",
         lambda _: style.TALL,
     ),
     HeadFigure(
-        "What each layer gives {head}", "weights", lambda it: "mix" in it.result.extras,
+        "What each layer gives {head}",
+        "weights",
+        lambda it: "mix" in it.result.extras,
         lambda figure, it: draw_parts(figure, it.result.extras["mix"]),
-        lambda it: f"{metric_label(it.result.metric)} on validation", lambda _: (style.TALL[0], 4.9),
+        lambda it: f"{metric_label(it.result.metric)} on validation",
+        lambda _: (style.TALL[0], 4.9),
     ),
     HeadFigure(
-        "Fitting {head}", "history", lambda it: any(seed.get("history") for seed in it.result.seeds),
-        lambda figure, it: draw_history(figure, it.result), lambda it: history_note(it.result), lambda _: style.TALL,
+        "Fitting {head}",
+        "history",
+        lambda it: any(seed.get("history") for seed in it.result.seeds),
+        lambda figure, it: draw_history(figure, it.result),
+        lambda it: history_note(it.result),
+        lambda _: style.TALL,
     ),
     HeadFigure(
-        "Confusion of {head}, {split}", "confusion", lambda it: bool(it.names), _draw_confusion,
+        "Confusion of {head}, {split}",
+        "confusion",
+        lambda it: bool(it.names),
+        _draw_confusion,
         lambda it: f"{len(it.gold):,} predictions" + ", counted in the cells" * (len(it.names) <= MOST_NAMED),
         _confusion_size,
     ),
     HeadFigure(
-        "Residuals of {head}, {split}", "residuals", lambda it: it.residuals is not None, _draw_residuals,
+        "Residuals of {head}, {split}",
+        "residuals",
+        lambda it: it.residuals is not None,
+        _draw_residuals,
         lambda it: f"{len(it.gold):,} rows, in the units of the gold; bands and whiskers: 95 % intervals of means",
         lambda _: style.WIDE,
     ),
     HeadFigure(
-        "Scores of single rows, {head}, {split}", "rows", _has_row_scores,
-        lambda figure, it: draw_row_scores(figure, it.row_scores), lambda it: rows_note(it.row_scores),
+        "Scores of single rows, {head}, {split}",
+        "rows",
+        _has_row_scores,
+        lambda figure, it: draw_row_scores(figure, it.row_scores),
+        lambda it: rows_note(it.row_scores),
     ),
-)  # fmt: skip
+)
 """Every figure of a head."""
 
 
@@ -178,11 +202,16 @@ def draw_curves(figure: Figure, result: HeadResult) -> None:
     for curve in reversed(curves):  # the chosen one on top
         parts = (curve.name, curve.split if len(splits) > 1 or not curve.name else "")
         style.draw_line(
-            axes, range(len(result.layers)), 100 * np.array(curve.values), colour=colours[curve.name],
-            label=", ".join(filter(None, parts)), spread=100 * np.array(curve.spread),
-            breaks=style.layer_breaks(result.layers), linestyle=LINES.get(curve.split, "-"),
+            axes,
+            range(len(result.layers)),
+            100 * np.array(curve.values),
+            colour=colours[curve.name],
+            label=", ".join(filter(None, parts)),
+            spread=100 * np.array(curve.spread),
+            breaks=style.layer_breaks(result.layers),
+            linestyle=LINES.get(curve.split, "-"),
             linewidth=1.8 if len(names) > 1 and _is_chosen(curve.name, result.chosen) else 1.2,
-        )  # fmt: skip
+        )
     draw_baselines(axes, result, splits)
     _mark_chosen(axes, result)
     style.mark_layers(axes, result.layers)
@@ -236,9 +265,16 @@ def _mark_chosen(axes: Axes, result: HeadResult) -> None:
         if found := result.summary.get(split, {}).get(result.metric):
             ends = 100 * np.array([[found.mean - found.low], [found.high - found.mean]])
             axes.errorbar(
-                [place + step * n_layers], [100 * found.mean], np.maximum(np.nan_to_num(ends), 0), fmt=mark, zorder=5,
-                color=style.INK, markerfacecolor="white" if mark == "o" else style.INK, markersize=4.5, linewidth=0.9,
-            )  # fmt: skip
+                [place + step * n_layers],
+                [100 * found.mean],
+                np.maximum(np.nan_to_num(ends), 0),
+                fmt=mark,
+                zorder=5,
+                color=style.INK,
+                markerfacecolor="white" if mark == "o" else style.INK,
+                markersize=4.5,
+                linewidth=0.9,
+            )
     side = "left" if place < n_layers / 3 else "right" if place > 2 * n_layers / 3 else "center"
     style.write_above(axes, f"chosen: {describe_point(result.chosen)}", float(place), side=side)
 
@@ -340,9 +376,13 @@ def draw_residuals(figure: Figure, found: Residuals) -> None:
     _label(histogram, "predicted - gold", "rows")
     style.count_in_whole_numbers(histogram, "y")
     dots: dict[str, Any] = {
-        "color": style.BLUE, "linestyle": "", "marker": ".", "alpha": 0.5, "markersize": 4 if len(values) < 200 else 2,
+        "color": style.BLUE,
+        "linestyle": "",
+        "marker": ".",
+        "alpha": 0.5,
+        "markersize": 4 if len(values) < 200 else 2,
         "rasterized": len(values) > 2000,
-    }  # fmt: skip
+    }
     (theoretical, ordered), (slope, intercept, _) = probplot(values)
     quantiles.plot(theoretical, ordered, **dots)
     quantiles.plot(theoretical, slope * theoretical + intercept, color=style.ORANGE)
@@ -420,13 +460,14 @@ def draw_autoencoders(album: style.Album, pretraining: Mapping[str, Any], *, pla
         parts = {key: value for key, value in record.items() if key != left_out}
         about = f"autoencoders ({pooling}), plan {plan}"
         note = "{train:,} texts, {held_out:,} held out".format(**record["n_texts"])
+        album.add(name, draw_parts, parts, title=f"Losses of the {about}", note=note, size=style.TALL)
         album.add(
-            name, draw_parts, parts, title=f"Losses of the {about}", note=note, size=style.TALL
-        )  # fmt: skip
-        album.add(
-            f"{name}_history", draw_losses, record, title=f"Fitting the {about}",
+            f"{name}_history",
+            draw_losses,
+            record,
+            title=f"Fitting the {about}",
             note=f"{note}; grey lines: epochs that a layer kept",
-        )  # fmt: skip
+        )
 
 
 def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
@@ -434,8 +475,9 @@ def draw_losses(figure: Figure, record: Mapping[str, Any]) -> None:
     axes = style.panel(figure)
     epochs = range(1, len(record["history"]) + 1)
     for colour, key, label in (
-        (style.BLUE, "train_loss", "training\n(with dropout)"), (style.ORANGE, "held_out_loss", "held out"),
-    ):  # fmt: skip
+        (style.BLUE, "train_loss", "training\n(with dropout)"),
+        (style.ORANGE, "held_out_loss", "held out"),
+    ):
         style.draw_line(axes, epochs, [step[key] for step in record["history"]], colour=colour, label=label)
     for epoch in sorted(set(record["best_epochs"])):
         axes.axvline(epoch, color=style.PALE, linewidth=0.8, zorder=1)

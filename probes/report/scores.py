@@ -85,9 +85,12 @@ class PlanScores:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         return {
-            "plan": self.plan.text, "cache": self.cache, "certificate": dict(self.certificate),
-            "zero_shot": {split: dict(found) for split, found in self.zero_shot.items()}, "heads": heads,
-        }  # fmt: skip
+            "plan": self.plan.text,
+            "cache": self.cache,
+            "certificate": dict(self.certificate),
+            "zero_shot": {split: dict(found) for split, found in self.zero_shot.items()},
+            "heads": heads,
+        }
 
 
 @dataclass(frozen=True)
@@ -201,19 +204,23 @@ def read_plans(values: Mapping[str, Any]) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
     plans = tuple(
         PlanScores(
-            parse_plan(row["plan"]), row["cache"], row["certificate"],
-            {name: read_result(name, each) for name, each in row["heads"].items()}, row["zero_shot"],
+            parse_plan(row["plan"]),
+            row["cache"],
+            row["certificate"],
+            {name: read_result(name, each) for name, each in row["heads"].items()},
+            row["zero_shot"],
         )
         for row in values["plans"]
-    )  # fmt: skip
+    )
     by_text = {row.plan.text: row for row in plans}
     chosen = {
         name: PlanChoice(
-            by_text[each["plan"]].plan, by_text[each["plan"]].heads[name],
+            by_text[each["plan"]].plan,
+            by_text[each["plan"]].heads[name],
             PlanGain(**{key: each["gain"][key] for key in PlanGain.__dataclass_fields__}) if "gain" in each else None,
         )
         for name, each in values["chosen"].items()
-    }  # fmt: skip
+    }
     return PlansScores(
         _read_header(values), values["test_read"], plans, chosen, values.get("cost", {}), values.get("search", {})
     )

@@ -33,16 +33,42 @@ SIZE, TALL, WIDE = (5.2, 3.2), (5.2, 3.9), (7.0, 4.4)
 """Width and height of figures in inches: readable in a column of 3.3 inches, and across a page."""
 SMALL = 7.5
 THEME: dict[str, Any] = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 8.5,
-    "axes.titlesize": 8.5, "axes.labelsize": 8.5, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
-    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": GREY, "xtick.color": GREY, "ytick.color": GREY,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "grid.color": "#e8e8e8", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.xmargin": 0.035,
-    "lines.linewidth": 1.3, "lines.markersize": 3.0, "errorbar.capsize": 2.0, "image.interpolation": "nearest",
-    "figure.dpi": 160, "savefig.dpi": 160, "text.hinting": "none",
-    "text.parse_math": False, "svg.hashsalt": "icecore", "svg.fonttype": "path", "pdf.fonttype": 42,
-}  # fmt: skip
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e8e8e8",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.035,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.0,
+    "errorbar.capsize": 2.0,
+    "image.interpolation": "nearest",
+    "figure.dpi": 160,
+    "savefig.dpi": 160,
+    "text.hinting": "none",
+    "text.parse_math": False,
+    "svg.hashsalt": "icecore",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+}
 """Settings of matplotlib, over its own defaults, whatever a matplotlibrc says. Letters without hinting have the
 same width in every format, so that one layout fits all."""
 UNDATED: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -134,9 +160,16 @@ def colours(n: int) -> list[str]:
 
 
 def draw_line(
-    axes: Axes, x: Numbers, y: Numbers, *, colour: str, label: str = "", spread: Numbers = (),
-    breaks: Sequence[int] = (), **how: Any,
-) -> None:  # fmt: skip
+    axes: Axes,
+    x: Numbers,
+    y: Numbers,
+    *,
+    colour: str,
+    label: str = "",
+    spread: Numbers = (),
+    breaks: Sequence[int] = (),
+    **how: Any,
+) -> None:
     """Draw a line with its label at its end, a band of `spread` to both sides, and a gap before each of `breaks`."""
     places, values = (np.insert(np.asarray(each, np.float64), breaks, np.nan) for each in (x, y))
     axes.plot(places, values, **{"color": colour, "marker": ".", "label": label, **how})
@@ -167,11 +200,26 @@ def label_end(axes: Axes, label: str, x: float, y: float, *, colour: str) -> Non
     side = axes.get_yaxis_transform()
     is_edge = np.isinf(x)
     axes.annotate(
-        f" {label}", (1.0 if is_edge else x, y), xycoords=side if is_edge else "data", textcoords=side, va="center",
-        xytext=(1.03, y), fontsize=SMALL, color=INK if colour == PALE else colour, annotation_clip=False, gid=END,
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "patchA": None, "shrinkA": 0, "shrinkB": 0,
-                    "relpos": (0, 0.5)},
-    )  # fmt: skip
+        f" {label}",
+        (1.0 if is_edge else x, y),
+        xycoords=side if is_edge else "data",
+        textcoords=side,
+        va="center",
+        xytext=(1.03, y),
+        fontsize=SMALL,
+        color=INK if colour == PALE else colour,
+        annotation_clip=False,
+        gid=END,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.5,
+            "patchA": None,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        },
+    )
 
 
 def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
@@ -207,9 +255,17 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
 def write_above(axes: Axes, text: str, x: float, *, colour: str = INK, side: str = "center") -> None:
     """Write a text above the axes, at a place along it."""
     axes.annotate(
-        text, (x, 1), xycoords=axes.get_xaxis_transform(), xytext=(0, 3), textcoords="offset points", ha=side,
-        va="bottom", fontsize=SMALL, color=colour, annotation_clip=False,
-    )  # fmt: skip
+        text,
+        (x, 1),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha=side,
+        va="bottom",
+        fontsize=SMALL,
+        color=colour,
+        annotation_clip=False,
+    )
 
 
 def layer_breaks(layers: Sequence[str]) -> list[int]:

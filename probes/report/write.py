@@ -87,16 +87,23 @@ def draw_plans(album: Album, scores: PlansScores, report: KindReport) -> Documen
         points, label = points_of(scores, report), f"{metric} x 100, validation"
         best = max(points, key=lambda plan: points[plan])
         album.add(
-            "sweep", partial(draw_sweep, label=label), points, title=f"{what}, {len(points):,} plans",
+            "sweep",
+            partial(draw_sweep, label=label),
+            points,
+            title=f"{what}, {len(points):,} plans",
             note=f"{about}; best: {best.text}, {points[best]:.1f}",
-        )  # fmt: skip
+        )
     for name, choice in scores.chosen.items():
         if has_layer_curves(choice.result):
             album.add(
-                f"layers_{name.replace('-', '_')}", draw_layer_curves, scores, name,
+                f"layers_{name.replace('-', '_')}",
+                draw_layer_curves,
+                scores,
+                name,
                 title=f"{name}: score of each layer, {len(scores.plans):,} plans",
-                note=f"{about}; {layer_curves_note(scores, name)}", size=TALL,
-            )  # fmt: skip
+                note=f"{about}; {layer_curves_note(scores, name)}",
+                size=TALL,
+            )
     return plans_document(scores, report)
 
 

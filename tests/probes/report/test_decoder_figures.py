@@ -26,10 +26,19 @@ WHERE = {"cache": "c", "decoder": "tiny", "plan": "causal", "pooling": "mean"}
 
 def rows(measure: str, *values: float, half: float = 0.5, **where: str) -> list[dict[str, Any]]:
     return [
-        {**WHERE, **where, "layer": layer, "depth": k / 3, "measure": measure, "value": value, "low": value - half,
-         "high": value + half, "n_rows": 100}
+        {
+            **WHERE,
+            **where,
+            "layer": layer,
+            "depth": k / 3,
+            "measure": measure,
+            "value": value,
+            "low": value - half,
+            "high": value + half,
+            "n_rows": 100,
+        }
         for k, (layer, value) in enumerate(zip(LAYERS, values, strict=False))
-    ]  # fmt: skip
+    ]
 
 
 def test_lines_are_named_by_what_tells_them_apart() -> None:
@@ -70,8 +79,14 @@ def test_decoders_of_other_depths_share_relative_depth() -> None:
 
 
 def test_panels_are_filled_and_gold_takes_the_place_of_the_spare_one() -> None:
-    measures = ("mean-cosine", "norm-median", "massive-share", "effective-rank", "participation-ratio",
-                "intrinsic-dimension")  # fmt: skip
+    measures = (
+        "mean-cosine",
+        "norm-median",
+        "massive-share",
+        "effective-rank",
+        "participation-ratio",
+        "intrinsic-dimension",
+    )
     frame = pd.DataFrame([row for name in measures for row in rows(name, 1, 2, 3, 4)])
     gold = pd.concat([frame, pd.DataFrame(rows("gold-pearson", 0.1, 0.2, 0.3, 0.4))])
     plain, with_gold = Figure(), Figure()
@@ -85,11 +100,20 @@ def test_panels_are_filled_and_gold_takes_the_place_of_the_spare_one() -> None:
 
 def similarity(**other: str) -> pd.DataFrame:
     there = {**WHERE, **other}
-    return pd.DataFrame([
-        {**WHERE, "layer": one, **{f"other_{key}": value for key, value in there.items()}, "other_layer": two,
-         "value": np.nan if two == "embedding" else 0.25 * i, "n_rows": 50}
-        for i, one in enumerate(LAYERS) for two in LAYERS
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                **WHERE,
+                "layer": one,
+                **{f"other_{key}": value for key, value in there.items()},
+                "other_layer": two,
+                "value": np.nan if two == "embedding" else 0.25 * i,
+                "n_rows": 50,
+            }
+            for i, one in enumerate(LAYERS)
+            for two in LAYERS
+        ]
+    )
 
 
 def test_similarity_has_one_scale_and_says_what_is_on_each_side() -> None:

@@ -33,8 +33,11 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
 def test_pairs_stand_beside_the_cosine_of_the_top_layer_of_the_same_kind(pairs: MadeRun, kind: str) -> None:
     cosine = pairs.scores.heads["layer-cosine"]
     made = pairs.with_head("layer-cosine", chosen={**cosine.chosen, "kind": kind}, selection_score=2.0)
-    [score] = [curve.values[-1] for curve in cosine.curves
-               if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")]  # fmt: skip
+    [score] = [
+        curve.values[-1]
+        for curve in cosine.curves
+        if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")
+    ]
     assert f", where the {kind} cosine of the top layer has {100 * score:.1f}." in lead(made)
     constant = tuple(replace(curve, values=(NAN,) * len(curve.values)) for curve in cosine.curves)
     assert lead(made.with_head("layer-cosine", curves=constant)).endswith(").")

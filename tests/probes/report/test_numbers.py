@@ -56,8 +56,10 @@ def test_lying_bars_are_named() -> None:
     [found] = of(lambda figure: draw_sweep(figure, dict(zip(plans, (50.0, 60.0, 55.0), strict=True)), label="score"))
     assert found.table.columns[1:] == ("score",)
     assert [tuple(row) for row in found.table.rows] == [
-        ("causal", "50"), ("backward:1", "60"), (plans[2].text, "55"),
-    ]  # fmt: skip
+        ("causal", "50"),
+        ("backward:1", "60"),
+        (plans[2].text, "55"),
+    ]
 
 
 def test_a_matrix_has_what_is_written_in_its_cells() -> None:

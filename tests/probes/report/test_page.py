@@ -50,8 +50,12 @@ def keep(pictures: Pictures, title: str, name: str = "a") -> None:
 
 def make_page(**fields: Any) -> Page:
     values: dict[str, Any] = {
-        "title": "t", "question": "Why?", "answers": ("Because.",), "warnings": (), "parts": (Part("Results"),),
-    }  # fmt: skip
+        "title": "t",
+        "question": "Why?",
+        "answers": ("Because.",),
+        "warnings": (),
+        "parts": (Part("Results"),),
+    }
     return Page(**{**values, **fields})
 
 
@@ -77,9 +81,13 @@ def test_hostile_names_are_text_everywhere() -> None:
     table = Table((HOSTILE, f"`{HOSTILE}`"), [(HOSTILE, HOSTILE), (f"**{HOSTILE}**", HOSTILE)])
     part = Part(HOSTILE, (HOSTILE, Item(HOSTILE), table), pictures.take())
     page = make_page(
-        title=HOSTILE, question=HOSTILE, answers=(HOSTILE,), warnings=(HOSTILE,), parts=(part,),
+        title=HOSTILE,
+        question=HOSTILE,
+        answers=(HOSTILE,),
+        warnings=(HOSTILE,),
+        parts=(part,),
         data={HOSTILE: {HOSTILE: HOSTILE}},
-    )  # fmt: skip
+    )
     text = page_text(page, pictures.classes)
     found = require_whole(text)
     assert found.tags.count("script") == 2
@@ -120,8 +128,10 @@ def test_warnings_go_to_the_top_and_figures_after_the_results() -> None:
     keep(pictures, "A figure")
     parts = parts_of(document, taken := pictures.take())
     assert [(part.title, part.blocks, part.pictures, part.is_main) for part in parts] == [
-        ("Results", (table,), (), True), ("Figures", (), taken, False), ("More", ("text",), (), False),
-    ]  # fmt: skip
+        ("Results", (table,), (), True),
+        ("Figures", (), taken, False),
+        ("More", ("text",), (), False),
+    ]
     assert warnings_of(document) == ("careful", "again")
     text = page_text(make_page(warnings=warnings_of(document), parts=parts), pictures.classes)
     shown = require_whole(text).text

@@ -80,9 +80,10 @@ def with_curves(result: HeadResult) -> HeadResult:
     """Give a result two lines on validation, the better of which is its score at the top, and one on test."""
     best = result.selection_score
     curves = (
-        Curve("C 1", "validation", "accuracy", (0.1, best)), Curve("C 2", "validation", "accuracy", (0.2, NAN)),
+        Curve("C 1", "validation", "accuracy", (0.1, best)),
+        Curve("C 2", "validation", "accuracy", (0.2, NAN)),
         Curve("C 1", "test", "accuracy", (0.9, 0.9)),
-    )  # fmt: skip
+    )
     return replace(result, curves=curves, baselines={"majority": {"validation": 0.25}})
 
 

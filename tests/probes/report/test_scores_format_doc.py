@@ -31,9 +31,13 @@ KEYS = (
 )
 """Keys that the page writes as a name in capitals."""
 TYPES: dict[str, Any] = {
-    "text": str, "integer": int, "number": (int, float, type(None)), "boolean": bool, "object": (dict, list),
+    "text": str,
+    "integer": int,
+    "number": (int, float, type(None)),
+    "boolean": bool,
+    "object": (dict, list),
     "text or null": (str, type(None)),
-}  # fmt: skip
+}
 
 
 def documented() -> dict[str, str]:

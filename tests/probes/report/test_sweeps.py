@@ -26,23 +26,32 @@ def sweep_summary(scores: PlansScores, report: KindReport, figures: Mapping[str,
 
 def make_plans(plans: Plans, **fields: Any) -> PlansScores:
     rows = tuple(
-        PlanScores(parse_plan(text), "c.h5", {}, {"head": make_result("head", score)},
-                   {"validation": {"spearman": score / 2, "pearson": 0.9}})
+        PlanScores(
+            parse_plan(text),
+            "c.h5",
+            {},
+            {"head": make_result("head", score)},
+            {"validation": {"spearman": score / 2, "pearson": 0.9}},
+        )
         for text, score in plans
-    )  # fmt: skip
+    )
     gain = PlanGain("accuracy", rows[0].plan.text, plans[0][1], plans[-1][1])
     values: dict[str, Any] = {
-        "test_read": rows[-1].plan.text, "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
+        "test_read": rows[-1].plan.text,
+        "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
         "cost": {"block_passes": 5, "apart": 20, "ratio": 0.25},
-    }  # fmt: skip
+    }
     header = make_header("classes", {"name": "toy", "is_sample": True}, "search" if "search" in fields else "sweep")
     return PlansScores(header, plans=rows, **{**values, **fields})
 
 
 WINDOWS = [
-    ("causal", 0.5), ("nosink-bidirectional@3-4", 0.6), ("nosink-bidirectional@5-6", 0.7),
-    ("nosink-bidirectional@4-6", 0.65), ("backward@6-6", 0.4),
-]  # fmt: skip
+    ("causal", 0.5),
+    ("nosink-bidirectional@3-4", 0.6),
+    ("nosink-bidirectional@5-6", 0.7),
+    ("nosink-bidirectional@4-6", 0.65),
+    ("backward@6-6", 0.4),
+]
 OVER_K = [("causal", 0.5), ("backward:1", 0.6), ("backward:2", 0.7), ("bidirectional:1", 0.55)]
 
 
@@ -90,11 +99,18 @@ def make_search(plans: list[str]) -> dict[str, Any]:
     trials = [
         {"n_rows": 16, "n_texts": 1600, "cost": 30, "scores": first},
         {"n_rows": 2000, "n_texts": 4000, "cost": 10, "scores": last},
-    ]  # fmt: skip
+    ]
     return {
-        "strategy": "halving", "budget": 0.5, "by": "head", "n_plans": len(plans), "n_texts": 4000, "cost": 1040,
-        "full_cost": 2080, "share": 0.5, "trials": trials,
-    }  # fmt: skip
+        "strategy": "halving",
+        "budget": 0.5,
+        "by": "head",
+        "n_plans": len(plans),
+        "n_texts": 4000,
+        "cost": 1040,
+        "full_cost": 2080,
+        "share": 0.5,
+        "trials": trials,
+    }
 
 
 @pytest.mark.parametrize(
