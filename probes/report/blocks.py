@@ -4,14 +4,16 @@ Texts of blocks are marked as in Markdown: `code`, **strong** and *emphasis*. Te
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
-from probes.metrics.spans import NO_PREDICTION
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -58,19 +60,17 @@ class Document:
     blocks: Sequence[Block]
 
 
-def markdown(blocks: Iterable[Block]) -> str:
-    """Write blocks as Markdown, each after a blank line but the further items of a list."""
-    return "".join(_joined([*blocks])) + "\n"
+def markdown(blocks: Sequence[Block], *, is_aligned: bool = False) -> str:
+    """Write blocks as Markdown, each after a blank line but the further items of a list.
+
+    With `is_aligned`, columns of numbers stand to the right.
+    """
+    texts = [_written(block, is_aligned=is_aligned) for block in blocks]
+    ends = ["\n" * (1 if isinstance(one, Item) and isinstance(two, Item) else 2) for one, two in pairwise(blocks)]
+    return "".join(text + end for text, end in zip(texts, [*ends, "\n"], strict=False))
 
 
-def _joined(blocks: Sequence[Block]) -> Iterator[str]:
-    yield from map(_written, blocks[:1])
-    for before, block in pairwise(blocks):
-        is_list = isinstance(before, Item) and isinstance(block, Item)
-        yield "\n" * (1 if is_list else 2) + _written(block)
-
-
-def _written(block: Block) -> str:
+def _written(block: Block, *, is_aligned: bool) -> str:
     match block:
         case Heading(text):
             return f"## {text}"
@@ -79,41 +79,16 @@ def _written(block: Block) -> str:
         case Caution(text):
             return f"> {text}"
         case Table(columns, rows):
-            return markdown_table(rows, columns)
+            return markdown_table(rows, columns, is_aligned=is_aligned)
     return block
 
 
+_NUMBER = re.compile(r"[-+]?[\d.,]+( ?[%±(].*| to .*)?")
+_MARK = re.compile(r"[*\[`]|(?<!\w)_|_(?!\w)|\\(?=[\W_])")
 NOTHING = "-"
 """Written where there is no number."""
 LABELS = {"pearson": "Pearson", "spearman": "Spearman"}
 """How metrics are written where not by their name."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What a row of the results table is about: a head and a metric."""
-
-    result: HeadResult
-    metric: str
-
-    def summary(self, split: str, metric: str = "") -> SeedSummary | None:
-        """Return the score on a split, by the metric of the row or another; None where the split was not scored."""
-        return self.result.summary.get(split, {}).get(metric or self.metric)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the metric is the one that the head was chosen by."""
-        return self.metric == self.result.metric
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the results table: its title, and what gives its text in a row."""
-
-    title: str
-    text: Callable[[Row], str]
-    on_screen: bool = True
-    """Whether the table of a terminal, 80 characters wide, has it too."""
 
 
 def metric_label(metric: str) -> str:
@@ -145,15 +120,6 @@ def interval(summary: SeedSummary | None) -> str:
     return f"{percent(summary.low)} to {percent(summary.high)}"
 
 
-def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
-    """Write the predictions of a head on a split, as names where it predicts names, and `without` for none."""
-    found = result.predictions[split].tolist()
-    if split not in result.names:
-        return [f"{value:.4f}" for value in found]
-    names = result.names[split]
-    return [without if place == NO_PREDICTION else names[place] for place in found]
-
-
 def describe_point(chosen: Mapping[str, Any]) -> str:
     """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none."""
     penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
@@ -167,52 +133,72 @@ def cell(text: str) -> str:
     return " ".join(text.replace("`", "'").split())
 
 
-def markdown_table(rows: Iterable[Sequence[str]], columns: Sequence[str]) -> str:
-    """Make a Markdown table."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "|".join("---" for _ in columns) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows)])
+def markdown_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, is_aligned: bool = False) -> str:
+    """Make a Markdown table, in whose cells only `code` is marked; columns of numbers to the right if `is_aligned`."""
+    marks = ["---:" if is_aligned and _is_number_column(rows, index) else "---" for index in range(len(columns))]
+    titles, *lines = [f"| {' | '.join(map(_escaped, cells))} |" for cells in (columns, *rows)]
+    return "\n".join([titles, f"|{'|'.join(marks)}|", *lines])
 
 
-def score_column(title: str, split: str, metric: str = "") -> Column:
-    """Make a column of scores on a split, by the metric of the row or by another one."""
-    return Column(title, lambda row: spread(row.summary(split, metric)))
+def _is_number_column(rows: Sequence[Sequence[str]], index: int) -> bool:
+    texts = [row[index] for row in rows if row[index] not in (NOTHING, "")]
+    return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
 
 
-def epochs_of(row: Row) -> str:
-    """Write the epochs that the seeds kept."""
-    return ", ".join(str(seed["best_epoch"]) for seed in row.result.seeds if seed.get("best_epoch")) or NOTHING
+def _escaped(text: str) -> str:
+    """Keep what is no code from being marked in a cell."""
+    parts = text.split("`") if text.count("`") % 2 == 0 else [text]
+    parts[::2] = [_MARK.sub(r"\\\g<0>", part) for part in parts[::2]]
+    return "`".join(parts).replace("|", "\\|")
 
 
-def head_label(row: Row, point: str = "") -> str:
-    """Write the name of a head, with what was chosen, and marked where its numbers are optimistic."""
-    return row.result.name + (f" ({point})" if point else "") + (" (optimistic)" if row.result.is_optimistic else "")
+def side_by_side(
+    frame: "pd.DataFrame", along: str, lines: Sequence[str], *, unit: str, times: float = 100.0
+) -> "pd.DataFrame":
+    """Lay a tidy frame out for reading: a row per value of `along`, a column per line, numbers with their spread.
+
+    Args:
+        frame: Has `value`, and `low` and `high`, or `std`.
+        along: The column along the axis.
+        lines: The columns that tell lines apart.
+        unit: What the numbers are.
+        times: What they are multiplied by.
+    """
+    names = [", ".join(filter(None, map(str, row))) for row in zip(*(frame[name] for name in lines), strict=True)]
+    nothing = [math.nan] * len(frame)
+    columns = (frame.get(name, nothing) for name in ("value", "std", "low", "high"))
+    texts = [_measured([times * value for value in row]) for row in zip(*columns, strict=True)]
+    table = frame.assign(line=names, text=texts).pivot(index=along, columns="line", values="text")
+    rows, titles = (list(dict.fromkeys(keys)) for keys in (frame[along], names))
+    return table.reindex(index=rows, columns=titles).reset_index().rename_axis(columns=unit)
 
 
-HEAD = Column("head", head_label)
-HEAD_AT_POINT = Column("head", lambda row: head_label(row, describe_point(row.result.chosen)))
-POINT = Column("layer", lambda row: describe_point(row.result.chosen) or NOTHING)
-METRIC = Column("metric", lambda row: metric_label(row.metric))
-INTERVAL = Column("95 % interval", lambda row: interval(row.summary("test")))
-SCORES = (score_column("validation", "validation"), score_column("test", "test"), INTERVAL)
-POOLING = Column("pooling", lambda row: row.result.pooling, on_screen=False)
-SEEDS = Column("seeds", lambda row: str(len(row.result.seeds)) if epochs_of(row) != NOTHING else NOTHING)
-EPOCHS = Column("epochs", epochs_of, on_screen=False)
+def _measured(numbers: Sequence[float]) -> str:
+    """Write a value with its interval, or else its standard deviation."""
+    value, std, low, high = map(plain_number, numbers)
+    if not value:
+        return ""
+    return f"{value} ({low} to {high})" if low else f"{value} ± {std}" if std not in ("", "0") else value
 
 
-def majority_column(title: str) -> Column:
-    """Make a column of the majority baseline on test."""
-
-    def text(row: Row) -> str:
-        return percent(row.result.baselines.get("majority", {}).get("test")) if row.is_first else NOTHING
-
-    return Column(title, text, on_screen=False)
+def plain_number(value: float) -> str:
+    """Write a number of a figure with four digits; nothing where it is missing."""
+    return f"{value:.4g}" if math.isfinite(value) else ""
 
 
-def beside_majority(what: str) -> Callable[[Any, HeadResult, str], str]:
-    """Make what gives the score of always predicting the most frequent class of train, where a head recorded it."""
+def frame_table(frame: "pd.DataFrame") -> Table:
+    """Print a frame: its columns, with the names of the rows where they have one, as of a matrix."""
+    if frame.index.name:
+        corner = f"{frame.index.name} \\ {frame.columns.name}"
+        frame = frame.set_axis([*map(str, frame.columns)], axis=1)
+        frame.insert(0, corner, frame.index, allow_duplicates=True)
+    titles = [cell(str(name)) for name in frame.columns]
+    return Table(titles, [[_frame_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)])
 
-    def text(_: Any, result: HeadResult, split: str) -> str:
-        score = result.baselines.get("majority", {}).get(split)
-        return "" if score is None else f"where {what} has {percent(score)}"
 
-    return text
+def _frame_cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else NOTHING
+    if isinstance(value, int):
+        return f"{value:,}"
+    return plain_number(value) if isinstance(value, float) else cell(str(value))

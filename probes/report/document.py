@@ -1,43 +1,42 @@
-"""What a report asks, and the two sentences that answer: what is best on validation, and what it is worth on test."""
+"""The report of a run, a sweep, a search or a pretraining as one document; kinds of tasks differ in a `KindReport`."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from extract.inputs.template import FIRST_FIELDS
 from extract.masks.plan import CAUSAL, MaskPlan
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import Resampling, SeedSummary
 from probes.metrics.paired import Difference, difference, paired_scores
+from probes.metrics.spans import NO_PREDICTION
 from probes.report.blocks import (
     NOTHING,
     Block,
     Caution,
-    Column,
     Document,
     Heading,
     Item,
-    Row,
     Table,
     describe_point,
     interval,
     markdown,
     metric_label,
     percent,
-    predicted_texts,
     spread,
 )
 from probes.report.scores import Header, PlanChoice, PlanScores, PlansScores, PretrainingScores, RunScores
+from probes.tasks.base import Task
 
-Bare = Callable[[Mapping[str, HeadResult], HeadResult, str], str]
-"""Gives, for the heads of a run, the best of them and a split, the score of what needs no head, in words."""
 FEW_UNITS = 30
 """With fewer rows (or sentences, groups ...) than this, no difference is called one."""
+EVERY_PLAN = "every plan"
+"""What `test_read` is where all plans were scored on test."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,270 @@ class SplitRows:
     """The unit of each row that intervals draw whole; None where they draw rows, or the sentences of words."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """What a row of the results table is about: a head and a metric."""
+
+    result: HeadResult
+    metric: str
+
+    def summary(self, split: str, metric: str = "") -> SeedSummary | None:
+        """Return the score on a split, by the metric of the row or another; None where the split was not scored."""
+        return self.result.summary.get(split, {}).get(metric or self.metric)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the metric is the one that the head was chosen by."""
+        return self.metric == self.result.metric
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the results table: its title, and what gives its text in a row."""
+
+    title: str
+    text: Callable[[Row], str]
+    on_screen: bool = True
+    """Whether the table of a terminal, 80 characters wide, has it too."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a section is written from: the scores with predictions, and the rows that were predicted."""
+
+    scores: RunScores
+    rows: Mapping[str, SplitRows]
+    report: "KindReport"
+
+    def with_extra(self, name: str) -> Iterator[tuple[str, HeadResult, Any]]:
+        """Give every head that recorded an extra of this name, its result and the extra; heads of users may not."""
+        return ((head, result, result.extras[name]) for head, result in self.results if result.extras.get(name))
+
+    @property
+    def results(self) -> Iterable[tuple[str, HeadResult]]:
+        """Every head with its result."""
+        return self.scores.heads.items()
+
+
+class KindReport:
+    """What is particular to the report of one kind of task, whose task, split by split, is the argument `task`."""
+
+    columns: tuple[Column, ...]
+    """Of the results table."""
+    unit = "rows"
+    """What intervals are drawn from where a task has no groups."""
+    zero_shot = ""
+    """Metric of the score that a mask plan has without any head; empty where there is none."""
+
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+        """Give columns of predictions.csv: `row`, and the inputs of every prediction."""
+        rows = task.rows(split)
+        return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give the gold of every prediction: numbers, or names."""
+        raise NotImplementedError
+
+    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+        """Give the unit of every prediction that intervals draw whole; None where they draw rows or sentences."""
+        units: Sequence[Any] | None = task.units(split)
+        return units
+
+    def rows(self, task: Task) -> dict[str, SplitRows]:
+        """Return the rows of every split of a task."""
+        return {
+            split: SplitRows(self.inputs(task, split), self.gold(task, split), self.units(task, split))
+            for split in task.splits
+        }
+
+    def resampled(self, task: Mapping[str, Any]) -> str:
+        """Say, from the description of a task, what intervals are drawn from."""
+        return "groups" if task["has_groups"] else self.unit
+
+    def metrics(self, result: HeadResult) -> Sequence[str]:
+        """Name the metrics of a head, a row of the results table each."""
+        return tuple(result.summary[result.reported_split])
+
+    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals | None:
+        """Compare predicted numbers with gold; None for predicted names."""
+        return None
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Say what needs no head scores beside a head, as part of a sentence; empty where there is nothing."""
+        return ""
+
+    def remarks(self, context: Context) -> Iterator[Block]:
+        """Write paragraphs below the results table, without a heading."""
+        return iter(())
+
+    def sections(self, context: Context) -> Iterator[Block]:
+        """Write the sections after them."""
+        return iter(())
+
+    def used(self, context: Context) -> Iterator[Block]:
+        """Write further lines of the section "What was used"."""
+        return iter(())
+
+    def write_files(self, folder: Path, task: Any, heads: Mapping[str, HeadResult]) -> None:
+        """Write further files into the folder of a run."""
+
+
+def result_rows(
+    scores: RunScores, report: KindReport, *, on_screen: bool = False
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Lay the results of a run out: titles of the columns, and a row of text per head and metric, scores times 100.
+
+    On screen, the columns that do not fit a terminal are left out.
+    """
+    columns = [column for column in report.columns if column.on_screen or not on_screen]
+    rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
+    return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
+
+
+def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
+    """Write the predictions of a head on a split, as names where it predicts names, and `without` for none."""
+    predicted = result.predictions[split].tolist()
+    if split not in result.names:
+        return [f"{value:.4f}" for value in predicted]
+    names = result.names[split]
+    return [without if code == NO_PREDICTION else names[code] for code in predicted]
+
+
+def run_document(context: Context) -> Document:
+    """Write the report of a run."""
+    header, report = context.scores.header, context.report
+    titles, rows = result_rows(context.scores, report)
+    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context), *report.remarks(context)]
+    blocks += [*_departures(context), *report.sections(context), *_used(context)]
+    blocks += _pretraining(context.scores.pretraining)
+    if header.task["notes"]:
+        blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
+    question = (
+        f"How well can {header.task['name']} be read from the layers of {header.decoder['name']}, which stay frozen?"
+    )
+    return Document(header.name, question, run_lead(context.scores, report.bare, context.rows), blocks)
+
+
+def pretraining_document(scores: PretrainingScores) -> Document:
+    """Write the report of autoencoders that were fitted by themselves."""
+    blocks = [*opening(scores.header), *_pretraining(scores.pretraining), Heading("What was used")]
+    return Document(scores.header.name, "", "", [*blocks, machine_line(scores.header)])
+
+
+def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> str:
+    """Write a report as Markdown without HTML, with the files of its figures by their titles."""
+    lines = [_figure_line(title, files) for title, files in figures.items()]
+    blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(lines), *lines]
+    return f"# {document.title}\n\n{markdown(blocks)}".replace("<", "&lt;")  # texts come from anybody
+
+
+def _figure_line(title: str, files: Sequence[str]) -> str:
+    """Show a figure in the first of its formats that a page can show, with links to the others."""
+    picture = next((file for file in files if not file.endswith(".pdf")), None)
+    links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != picture]
+    return " ".join([f"![{title}]({picture})" if picture else f"{title}:", *links])
+
+
+def opening(header: Header) -> Iterator[Block]:
+    """Say that a sample is no benchmark, and the command if there was one."""
+    if header.task.get("is_sample"):
+        yield Caution("The task is a **sample** shipped with the project: its scores are no benchmark result.")
+    if header.command:
+        yield f"Command: `{header.command}`"
+
+
+def machine_line(header: Header) -> Item:
+    """Write what computed the numbers."""
+    versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
+    products = f", float32 products by {', '.join(header.products.values())}" if header.products else ""
+    return Item(f"Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}")
+
+
+def _numbers(context: Context) -> str:
+    """Say what the numbers of the results table are."""
+    header = context.scores.header
+    has_seeds = any(len(result.seeds) > 1 for _, result in context.results)
+    is_honest = not any(result.is_optimistic for _, result in context.results)
+    chosen = "; ".join(f"`{name}` {result.selection}" for name, result in context.results)
+    return (
+        f"Scores times 100{', mean ± standard deviation over seeds' * has_seeds}; the interval is a "
+        f"{header.n_resamples}-fold bootstrap over test {context.report.resampled(header.task)}. "
+        f"Chosen on: {chosen}{'; nothing was chosen on test' * is_honest} (protocol `{header.protocol}`, "
+        "docs/protocol.md)."
+    )
+
+
+def _cautions(context: Context) -> Iterator[Block]:
+    """Warn of heads whose numbers are optimistic or that did not converge, and of rows that are in train as well."""
+    task = context.scores.header.task
+    for name, result in context.results:
+        if result.is_optimistic:
+            yield Caution(f"`{name}` is **optimistic**: {result.optimistic_because}.")
+        solver = result.extras.get("convergence", {"n_problems": 0, "n_converged": 0})
+        missing = solver["n_problems"] - solver["n_converged"]
+        if missing:
+            yield Caution(f"`{name}` **did not converge** in {missing:,} of {solver['n_problems']:,} problems.")
+    for note in task.get("shared_rows", {}).values():
+        yield Caution(f"**Rows that are not independent**, {note}.")
+    for note in task["notes"]:
+        if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
+            yield Caution(f"**Leak**, {note}.")
+
+
+def _departures(context: Context) -> Iterator[Block]:
+    lines = [Item(f"`{name}`: {line}") for name, result in context.results for line in result.departures]
+    if lines:
+        yield Heading(f"Departures from the protocol `{context.scores.header.protocol}`")
+        yield from lines
+
+
+def _used(context: Context) -> Iterator[Block]:
+    header, cache = context.scores.header, context.scores.cache
+    decoder, task, template = header.decoder, header.task, cache["template"]
+    yield Heading("What was used")
+    yield Item(
+        f"Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
+        f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
+    )
+    yield Item(
+        f"Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
+        f"instruction {template['instruction']!r}{_further(template)}"
+    )
+    yield Item(
+        f"Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
+        f"{cache['n_truncated']} truncated"
+    )
+    counts = ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
+    yield Item(f"Task: `{task['name']}`, {task['source']}; {counts}")
+    yield from context.report.used(context)
+    yield machine_line(header)
+
+
+def _further(template: Mapping[str, Any]) -> str:
+    """Name the fields of a template that differ from their defaults, beyond those that every report names."""
+    named = (*FIRST_FIELDS, "window", "mean_of")
+    return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
+
+
+def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[Block]:
+    """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
+    records = pretraining.get("autoencoders", {})
+    if records:
+        yield Heading("Layer-wise autoencoders")
+    for pooling, record in records.items():
+        losses, layers = record["held_out_losses"], record["layers"]
+        first, last = min(record["best_epochs"]), max(record["best_epochs"])
+        epochs = f"epoch {last}" if first == last else f"epochs {first} to {last}"
+        loss = "share of the variance lost" if record["standardises_latents"] else "mean squared error"
+        yield Item(
+            f"`{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
+            f"{record['n_texts']['train']:,} texts, {epochs} of {len(record['history'])}; {loss} on "
+            f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
+            f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "
+            f"({layers[losses.index(max(losses))]})"
+        )
+
+
 def best_result(results: Iterable[HeadResult]) -> HeadResult:
     """Return the result that scored best where it was chosen; one without a score comes last, of equals the first."""
     return max(results, key=_ranked)
@@ -61,18 +324,7 @@ def _ranked(result: HeadResult) -> float:
     return -math.inf if math.isnan(result.selection_score) else result.selection_score
 
 
-def run_question(header: Header) -> str:
-    """Say what a run asks."""
-    return f"How well can {header.task['name']} be read from the layers of {header.decoder['name']}, which stay frozen?"
-
-
-def plans_question(scores: PlansScores) -> str:
-    """Say what a sweep or a search asks."""
-    n, header = scores.search.get("n_plans", len(scores.plans)), scores.header
-    return f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {header.task['name']}?"
-
-
-def run_lead(scores: RunScores, bare: Bare, rows: Mapping[str, SplitRows]) -> str:
+def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, SplitRows]) -> str:
     """Name the best head of a run with its margin, and its score on test with the interval and what needs no head.
 
     The margin has the paired interval of the rows that the choice was made on.
@@ -88,44 +340,6 @@ def run_lead(scores: RunScores, bare: Bare, rows: Mapping[str, SplitRows]) -> st
         f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
         f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
     )
-
-
-def sweep_lead(scores: PlansScores) -> str:
-    """Name the best plan of a sweep with its margin over the next plan, and its score on test with the gain."""
-    name, choice = _best_choice(scores)
-    others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
-    margin = ""
-    if others:
-        plan = max(others, key=lambda plan: _ranked(others[plan]))
-        margin = f"; the next plan, `{plan.text}`, has {percent(_score(others[plan]))}"
-    return (
-        f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
-        f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
-    )
-
-
-def search_lead(scores: PlansScores) -> str:
-    """Name the plan that a search found and what it cost, and its score on test with the gain."""
-    (name, choice), search = _best_choice(scores), scores.search
-    return (
-        f"Of {search['n_plans']:,} plans the search found `{choice.plan.text}` at {search['share']:.2f} of the cost of "
-        f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
-        f"{_worth(choice.result, _gain(choice))}"
-    )
-
-
-def _best_choice(scores: PlansScores) -> tuple[str, PlanChoice]:
-    return max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
-
-
-def _gain(choice: PlanChoice) -> str:
-    """Compare with the plan that one would take without choosing."""
-    gain = choice.gain
-    if gain is None:
-        return ""
-    if gain.over == choice.plan.text:
-        return "and is the plan one would take without choosing"
-    return f"where the plan `{gain.over}` has {percent(gain.default)}"
 
 
 def _difference(
@@ -171,8 +385,8 @@ def _where(result: HeadResult) -> str:
 
 def _split(result: HeadResult) -> str:
     """Name what the choice was made on; validation where there was nothing to choose."""
-    where = result.selection.partition(" (")[0]
-    return "validation" if where == "nothing to choose" else where
+    split = result.selection.partition(" (")[0]
+    return "validation" if split == "nothing to choose" else split
 
 
 def _score(result: HeadResult) -> float:
@@ -187,231 +401,66 @@ def _chosen_score(result: HeadResult) -> str:
 
 
 def _worth(result: HeadResult, compared: str) -> str:
-    split, found = result.reported_split, result.summary[result.reported_split][result.metric]
-    if math.isnan(found.mean):
+    split, score = result.reported_split, result.summary[result.reported_split][result.metric]
+    if math.isnan(score.mean):
         return f"On {split} it has no score."
-    ends = "" if math.isnan(found.low) else f" (95 % interval {interval(found)})"
-    parts = [f"On {split} it has {spread(found)}{ends}", compared]
+    ends = "" if math.isnan(score.low) else f" (95 % interval {interval(score)})"
+    parts = [f"On {split} it has {spread(score)}{ends}", compared]
     return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."
 
 
-@dataclass(frozen=True)
-class KindReport:
-    """What is particular to the report of one kind of task. A new kind is one of these."""
-
-    columns: tuple[Column, ...]
-    inputs: Callable[[Any, str], Mapping[str, Sequence[Any]]]
-    """Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction."""
-    gold: Callable[[Any, str], Sequence[Any]]
-    """Gives, for a task and a split, the gold of every prediction: numbers, or names."""
-    units: Callable[[Any, str], Sequence[Any] | None]
-    """Gives, for a task and a split, the unit of every prediction that intervals draw whole; None where they draw rows,
-    or the sentences of words."""
-    resampled: Callable[[Mapping[str, Any]], str]
-    """Says, from the task's description, what intervals are drawn from."""
-    metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
-    """Metrics of a head, a row of the results table each."""
-    remarks: tuple["Section", ...] = ()
-    """Paragraphs below the results table, without a heading."""
-    sections: tuple["Section", ...] = ()
-    """Sections after them."""
-    used: tuple["Section", ...] = ()
-    """Further lines of the section "What was used"."""
-    residuals: Callable[[SplitRows, NDArray[np.float64]], Residuals] | None = None
-    """Compares predicted numbers with gold; None for predicted names."""
-    bare: Bare = lambda *_: ""
-    """Gives the score of what needs no head beside that of one, as part of a sentence; empty where there is nothing."""
-    zero_shot: str = ""
-    """Metric of the score that a mask plan has without any head; empty where there is none."""
-    writers: tuple[Callable[..., None], ...] = ()
-    """Write further files into the folder of a run, from task and results."""
-
-    def rows(self, task: Any) -> dict[str, SplitRows]:
-        """Return the rows of every split of a task."""
-        return {
-            split: SplitRows(self.inputs(task, split), self.gold(task, split), self.units(task, split))
-            for split in task.splits
-        }
+def plans_document(scores: PlansScores, report: KindReport) -> Document:
+    """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
+    header = scores.header
+    n = scores.search.get("n_plans", len(scores.plans))
+    question = (
+        f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {header.task['name']}?"
+    )
+    summary, *tables = _search(scores.search) if scores.search else _sweep(scores, report)
+    answer = search_lead(scores) if scores.search else sweep_lead(scores)
+    blocks = [*opening(header), summary, *_choices(scores), *tables, Heading("What was used"), machine_line(header)]
+    return Document(header.name, question, answer, blocks)
 
 
-@dataclass(frozen=True)
-class Context:
-    """What a section is written from: the scores with predictions, and the rows that were predicted."""
-
-    scores: RunScores
-    rows: Mapping[str, SplitRows]
-    report: KindReport
-
-    def with_extra(self, name: str) -> "Iterator[tuple[str, HeadResult, Any]]":
-        """Give every head that recorded an extra of this name, its result and the extra; heads of users may not."""
-        return ((head, result, result.extras[name]) for head, result in self.results if name in result.extras)
-
-    @property
-    def results(self) -> Iterable[tuple[str, HeadResult]]:
-        """Every head with its result."""
-        return self.scores.heads.items()
-
-
-Section = Callable[[Context], Iterator[Block]]
-"""Writes a part of a report."""
-
-
-def result_rows(
-    scores: RunScores, report: KindReport, *, on_screen: bool = False
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Lay the results of a run out: titles of the columns, and a row of text per head and metric, scores times 100.
-
-    On screen, the columns that do not fit a terminal are left out.
-    """
-    columns = [column for column in report.columns if column.on_screen or not on_screen]
-    rows = [Row(result, metric) for result in scores.heads.values() for metric in report.metrics(result)]
-    return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
-
-
-def run_document(context: Context) -> Document:
-    """Write the report of a run."""
-    header, report = context.scores.header, context.report
-    titles, rows = result_rows(context.scores, report)
-    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context)]
-    for section in (*report.remarks, _departures, *report.sections, _used):
-        blocks += section(context)
-    blocks += _pretraining(context.scores.pretraining)
-    if header.task["notes"]:
-        blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
-    return Document(header.name, run_question(header), run_lead(context.scores, report.bare, context.rows), blocks)
-
-
-def pretraining_document(scores: PretrainingScores) -> Document:
-    """Write the report of autoencoders that were fitted by themselves."""
-    blocks = [*opening(scores.header), *_pretraining(scores.pretraining), Heading("What was used")]
-    return Document(scores.header.name, "", "", [*blocks, machine_line(scores.header)])
-
-
-def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> str:
-    """Write a report as Markdown without HTML, with the files of its figures by their titles."""
-    shown = [figure_line(title, files) for title, files in figures.items()]
-    blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(shown), *shown]
-    return f"# {document.title}\n\n{markdown(blocks)}".replace("<", "&lt;")  # texts come from anybody
-
-
-def opening(header: Header) -> Iterator[Block]:
-    """Say that a sample is no benchmark, and the command if there was one."""
-    if header.task.get("is_sample"):
-        yield Caution("The task is a **sample** shipped with the project: its scores are no benchmark result.")
-    if header.command:
-        yield f"Command: `{header.command}`"
-
-
-def machine_line(header: Header) -> Item:
-    """Write what computed the numbers."""
-    versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
-    products = f", float32 products by {', '.join(header.products.values())}" if header.products else ""
-    return Item(f"Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}")
-
-
-def figure_line(title: str, files: Sequence[str]) -> str:
-    """Show a figure in the first of its formats that a page can show, with links to the others."""
-    shown = next((file for file in files if not file.endswith(".pdf")), None)
-    links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != shown]
-    return " ".join([f"![{title}]({shown})" if shown else f"{title}:", *links])
-
-
-def _numbers(context: Context) -> str:
-    """Say what the numbers of the results table are."""
-    header = context.scores.header
-    has_seeds = any(len(result.seeds) > 1 for _, result in context.results)
-    is_honest = not any(result.is_optimistic for _, result in context.results)
-    chosen = "; ".join(f"`{name}` {result.selection}" for name, result in context.results)
+def sweep_lead(scores: PlansScores) -> str:
+    """Name the best plan of a sweep with its margin over the next plan, and its score on test with the gain."""
+    name, choice = _best_choice(scores)
+    others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
+    margin = ""
+    if others:
+        plan = max(others, key=lambda plan: _ranked(others[plan]))
+        margin = f"; the next plan, `{plan.text}`, has {percent(_score(others[plan]))}"
     return (
-        f"Scores times 100{', mean ± standard deviation over seeds' * has_seeds}; the interval is a "
-        f"{header.n_resamples}-fold bootstrap over test {context.report.resampled(header.task)}. "
-        f"Chosen on: {chosen}{'; nothing was chosen on test' * is_honest} (protocol `{header.protocol}`, "
-        "docs/protocol.md)."
+        f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
+        f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
     )
 
 
-def _cautions(context: Context) -> Iterator[Block]:
-    """Warn of heads whose numbers are optimistic or that did not converge, and of rows that are in train as well."""
-    for name, result in context.results:
-        if result.is_optimistic:
-            yield Caution(f"`{name}` is **optimistic**: {result.optimistic_because}.")
-        found = result.extras.get("convergence", {"n_problems": 0, "n_converged": 0})
-        missing = found["n_problems"] - found["n_converged"]
-        if missing:
-            yield Caution(f"`{name}` **did not converge** in {missing:,} of {found['n_problems']:,} problems.")
-    for note in context.scores.header.task.get("shared_rows", {}).values():
-        yield Caution(f"**Rows that are not independent**, {note}.")
-    for note in context.scores.header.task["notes"]:
-        if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
-            yield Caution(f"**Leak**, {note}.")
-
-
-def _departures(context: Context) -> Iterator[Block]:
-    lines = [Item(f"`{name}`: {line}") for name, result in context.results for line in result.departures]
-    if lines:
-        yield Heading(f"Departures from the protocol `{context.scores.header.protocol}`")
-        yield from lines
-
-
-def _used(context: Context) -> Iterator[Block]:
-    header, cache = context.scores.header, context.scores.cache
-    decoder, task, template = header.decoder, header.task, cache["template"]
-    yield Heading("What was used")
-    yield Item(
-        f"Decoder: `{decoder['name']}` ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']}, "
-        f"{decoder['dtype']}, weights `{decoder['weight_digest'][:12]}`, revision `{decoder['revision'] or 'local'}`)"
+def search_lead(scores: PlansScores) -> str:
+    """Name the plan that a search found and what it cost, and its score on test with the gain."""
+    (name, choice), search = _best_choice(scores), scores.search
+    return (
+        f"Of {search['n_plans']:,} plans the search found `{choice.plan.text}` at {search['share']:.2f} of the cost of "
+        f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
+        f"{_worth(choice.result, _gain(choice))}"
     )
-    yield Item(
-        f"Plan `{cache['plan']}`, poolings {', '.join(cache['poolings'])}, BOS policy `{template['bos']}`, "
-        f"instruction {template['instruction']!r}{_further(template)}"
-    )
-    yield Item(
-        f"Cache: `{cache['file']}`, {cache['n_rows']:,} texts, identity `{cache['id'][:12]}`, "
-        f"{cache['n_truncated']} truncated"
-    )
-    counts = ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
-    yield Item(f"Task: `{task['name']}`, {task['source']}; {counts}")
-    for section in context.report.used:
-        yield from section(context)
-    yield machine_line(header)
 
 
-def _further(template: Mapping[str, Any]) -> str:
-    """Name the fields of a template that differ from their defaults, beyond those that every report names."""
-    named = (*FIRST_FIELDS, "window", "mean_of")
-    return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
+def _best_choice(scores: PlansScores) -> tuple[str, PlanChoice]:
+    return max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
 
 
-def text_inputs(task: Any, split: str) -> dict[str, Sequence[Any]]:
-    """Return the inputs of kinds that predict one thing per row: the row number and the columns of texts."""
-    rows = task.rows(split)
-    return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
+def _gain(choice: PlanChoice) -> str:
+    """Compare with the plan that one would take without choosing."""
+    gain = choice.gain
+    if gain is None:
+        return ""
+    if gain.over == choice.plan.text:
+        return "and is the plan one would take without choosing"
+    return f"where the plan `{gain.over}` has {percent(gain.default)}"
 
 
-def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[Block]:
-    """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
-    found = pretraining.get("autoencoders", {})
-    if found:
-        yield Heading("Layer-wise autoencoders")
-    for pooling, record in found.items():
-        losses, layers = record["held_out_losses"], record["layers"]
-        first, last = min(record["best_epochs"]), max(record["best_epochs"])
-        kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
-        what = "share of the variance lost" if record["standardises_latents"] else "mean squared error"
-        yield Item(
-            f"`{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
-            f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; {what} on "
-            f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
-            f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "
-            f"({layers[losses.index(max(losses))]})"
-        )
-
-
-EVERY_PLAN = "every plan"
-"""What `test_read` is where all plans were scored on test."""
-
-
-def points_of(scores: PlansScores, report: KindReport) -> dict[MaskPlan, float]:
+def plan_scores(scores: PlansScores, report: KindReport) -> dict[MaskPlan, float]:
     """Return the validation score of every plan, times 100: zero-shot where the kind has one, else the first head's."""
     return {row.plan: 100 * _validation(row, report) for row in scores.plans}
 
@@ -422,21 +471,12 @@ def _validation(row: PlanScores, report: KindReport) -> float:
     return next(iter(row.heads.values())).selection_score
 
 
-def points_label(scores: PlansScores, report: KindReport) -> tuple[str, str]:
+def plan_score_label(scores: PlansScores, report: KindReport) -> tuple[str, str]:
     """Name what these scores are of, and their metric."""
     name, choice = next(iter(scores.chosen.items()))
     if report.zero_shot:
         return "Zero-shot, final norm", metric_label(report.zero_shot)
     return f"{name}, best layer", metric_label(choice.result.metric)
-
-
-def plans_document(scores: PlansScores, report: KindReport) -> Document:
-    """Write the report of a sweep or a search: what was found, what was done, the chosen plans, every score."""
-    what, *tables = _search(scores.search) if scores.search else _sweep(scores, report)
-    answer = search_lead(scores) if scores.search else sweep_lead(scores)
-    blocks = [*opening(scores.header), what, *_choices(scores), *tables]
-    blocks += [Heading("What was used"), machine_line(scores.header)]
-    return Document(scores.header.name, plans_question(scores), answer, blocks)
 
 
 def _sweep(scores: PlansScores, report: KindReport) -> Iterator[Block]:

@@ -1,11 +1,11 @@
-"""The report of a run on text pairs with a graded similarity."""
+"""What is particular to the report of each kind of task: columns, inputs and gold of rows, and further sections."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from extract.decoders.layers import FINAL_NORM
@@ -14,128 +14,189 @@ from probes.heads.pairs.residuals import Residuals, residuals_between
 from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import SeedSummary
 from probes.report.blocks import (
-    EPOCHS,
-    HEAD,
-    HEAD_AT_POINT,
-    INTERVAL,
-    METRIC,
     NOTHING,
-    POINT,
-    POOLING,
-    SCORES,
-    SEEDS,
     Block,
     Caution,
-    Column,
     Heading,
     Item,
-    Row,
     Table,
-    beside_majority,
     cell,
+    describe_point,
     interval,
-    majority_column,
+    metric_label,
     number,
     percent,
-    score_column,
     spread,
 )
-from probes.report.document import Context, KindReport, SplitRows, best_result, text_inputs
+from probes.report.document import Column, Context, KindReport, Row, SplitRows, best_result
 from probes.report.predictions import write_conll
-from probes.tasks.classes.task import ClassTask
 from probes.tasks.pairs.leakage import SUBSETS
-from probes.tasks.words.task import WordTask
 
-COLUMNS = (
-    "head",
-    "split",
-    "mean abs. error",
-    "RMSE",
-    "bias",
-    "size vs length",
-    "size vs overlap",
-    "size vs gold",
-    "prediction vs overlap (gold)",
-)
 ZERO_SHOT = "layer-cosine"
 """The head without training."""
 SIDES = ("n_words", "overlap", "gold")
+"""What the size of a residual is compared with."""
+MOST_TYPES = 60
+"""Types of spans, or tags, whose scores are written."""
 
 
-def _subsets(context: Context) -> Iterator[Block]:
-    """Score the subsets of test that have rows, and are not all of it."""
-    counts = {name: subset["n"] for *_, subsets in context.with_extra("subsets") for name, subset in subsets.items()}
-    shown = [name for name, n in counts.items() if 0 < n < counts["full"]]
-    if not shown:
-        return
-    rows = [
-        (head, *(_subset_cell(subsets[name].get("pearson")) for name in shown))
-        for head, _, subsets in context.with_extra("subsets")
-    ]
-    yield Heading("Subsets of test")
-    yield "Test Pearson with its interval; `-` where a subset has fewer rows than a correlation needs."
-    yield Table(("head", *(f"{name}, {counts[name]:,} rows" for name in shown)), rows)
-    yield from (Item(f"{name}: {SUBSETS[name]}") for name in shown)
+def _score_column(title: str, split: str, metric: str = "") -> Column:
+    """Make a column of scores on a split, by the metric of the row or by another one."""
+    return Column(title, lambda row: spread(row.summary(split, metric)))
+
+
+def _epochs(row: Row) -> str:
+    return ", ".join(str(seed["best_epoch"]) for seed in row.result.seeds if seed.get("best_epoch")) or NOTHING
+
+
+def _head_label(row: Row, point: str = "") -> str:
+    """Write the name of a head, with what was chosen, and marked where its numbers are optimistic."""
+    return row.result.name + (f" ({point})" if point else "") + (" (optimistic)" if row.result.is_optimistic else "")
+
+
+def _majority_column(title: str) -> Column:
+    """Make a column of the majority baseline on test."""
+
+    def text(row: Row) -> str:
+        return percent(row.result.baselines.get("majority", {}).get("test")) if row.is_first else NOTHING
+
+    return Column(title, text, on_screen=False)
+
+
+def _beside_majority(result: HeadResult, split: str, majority: str) -> str:
+    """Give the score of always predicting the most frequent class of train, where a head recorded it."""
+    score = result.baselines.get("majority", {}).get(split)
+    return "" if score is None else f"where {majority} has {percent(score)}"
+
+
+HEAD = Column("head", _head_label)
+HEAD_AT_POINT = Column("head", lambda row: _head_label(row, describe_point(row.result.chosen)))
+POINT = Column("layer", lambda row: describe_point(row.result.chosen) or NOTHING)
+METRIC = Column("metric", lambda row: metric_label(row.metric))
+INTERVAL = Column("95 % interval", lambda row: interval(row.summary("test")))
+SCORES = (_score_column("validation", "validation"), _score_column("test", "test"), INTERVAL)
+CORRELATIONS = (
+    _score_column("validation Pearson", "validation"),
+    _score_column("test Pearson", "test"),
+    INTERVAL,
+    _score_column("test Spearman", "test", "spearman"),
+)
+POOLING = Column("pooling", lambda row: row.result.pooling, on_screen=False)
+SEEDS = Column("seeds", lambda row: str(len(row.result.seeds)) if _epochs(row) != NOTHING else NOTHING)
+EPOCHS = Column("epochs", _epochs, on_screen=False)
+
+
+class PairReport(KindReport):
+    """The report of a run on text pairs with a graded similarity."""
+
+    columns = (HEAD_AT_POINT, POOLING, *CORRELATIONS, SEEDS, EPOCHS)
+    zero_shot = "spearman"
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give the scores."""
+        return list(task.splits[split]["score"])
+
+    def resampled(self, task: Mapping[str, Any]) -> str:
+        """Say that intervals draw pairs."""
+        return "pairs"
+
+    def metrics(self, result: HeadResult) -> Sequence[str]:
+        """Write both correlations of a head in one row."""
+        return (result.metric,)
+
+    def remarks(self, context: Context) -> Iterator[Block]:
+        """Say what correlations are of."""
+        yield "Correlations are of the whole split."
+
+    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals:
+        """Compare predictions with gold."""
+        first, second = rows.inputs["sentence1"], rows.inputs["sentence2"]
+        return residuals_between(first, second, gold=rows.gold, predicted=predicted)
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Give the cosine of the highest layer, where the run has it, of latents prepared as the head's were."""
+        if ZERO_SHOT not in heads:
+            return ""
+        is_raw = result.options.get("standardises_latents", True) is False
+        kind = str(result.chosen.get("kind", "raw" if is_raw else "standardised"))
+        score = top_scores(heads[ZERO_SHOT], kind).get(split, {}).get(result.metric, math.nan)
+        return "" if math.isnan(score) else f"where the {kind} cosine of the top layer has {percent(score)}"
+
+    def sections(self, context: Context) -> Iterator[Block]:
+        """Write the scores of subsets, where heads are wrong, and what they predict for a text and itself."""
+        yield from _named_subsets(context)
+        yield from _subsets(context)
+        yield from self._errors(context)
+        yield from _identical(context)
+
+    def _errors(self, context: Context) -> Iterator[Block]:
+        """Say where the heads are wrong: errors, what goes with them, the worst rows, and quarters of the best head."""
+        results = {name: result for name, result, _ in context.with_extra("residuals")}
+        if not results:
+            return
+        yield Heading("Where the heads are wrong")
+        sizes = ("size vs length", "size vs overlap", "size vs gold")
+        columns = ("head", "split", "mean abs. error", "RMSE", "bias", *sizes, "prediction vs overlap (gold)")
+        yield Table(columns, [_residual_row(name, result) for name, result in results.items()])
+        yield (
+            "In the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every "
+            "prediction is in predictions.csv."
+        )
+        best = best_result(results.values())
+        split = best.reported_split
+        rows = [
+            (f"{row['gold']:.1f}", f"{row['predicted']:.1f}", cell(row["sentence1"]), cell(row["sentence2"]))
+            for row in self.residuals(context.rows[split], best.predictions[split]).largest()
+        ]
+        yield f"Furthest off, `{best.name}`:"
+        yield Table(("gold", "predicted", "first", "second"), rows)
+        yield (
+            "By length and by lexical overlap, in quarters (pairs of equal value stay together), "
+            f"`{best.name}` on {split}:"
+        )
+        yield _quarters(best.extras["residuals"][split]["quarters"])
 
 
 def _named_subsets(context: Context) -> Iterator[Block]:
     """Show the scores of the subsets that a task names, and their mean."""
     for head, result in context.results:
-        if found := result.extras.get("named_subsets"):
+        if named := result.extras.get("named_subsets"):
             yield Heading(f"Subsets by name, `{head}`")
             rows = [
-                (name, f"{each['n']:,}", *(_subset_cell(each[metric]) for metric in ("pearson", "spearman")))
-                for name, each in found["subsets"].items()
+                (name, f"{subset['n']:,}", *(_subset_cell(subset[metric]) for metric in ("pearson", "spearman")))
+                for name, subset in named["subsets"].items()
             ]
-            means = (percent(found["mean"][metric]) for metric in ("pearson", "spearman"))
+            means = (percent(named["mean"][metric]) for metric in ("pearson", "spearman"))
             yield Table(("subset", "pairs", "Pearson", "Spearman"), [*rows, ("mean over subsets", "", *means)])
 
 
-def _subset_cell(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return NOTHING
-    summary = SeedSummary(**found)
-    return f"{spread(summary)} ({interval(summary)})"
-
-
-def _residuals(context: Context) -> Iterator[Block]:
-    """Say where the heads are wrong: errors, what goes with them, the worst rows, and quarters of the best head."""
-    described = {name: result for name, result, _ in context.with_extra("residuals")}
-    if not described:
+def _subsets(context: Context) -> Iterator[Block]:
+    """Score the subsets of test that have rows, and are not all of it."""
+    counts = {name: subset["n"] for *_, subsets in context.with_extra("subsets") for name, subset in subsets.items()}
+    names = [name for name, n in counts.items() if 0 < n < counts["full"]]
+    if not names:
         return
-    yield Heading("Where the heads are wrong")
-    yield Table(COLUMNS, [_residual_row(name, result) for name, result in described.items()])
-    yield (
-        "In the units of the gold, after calibration on validation; `vs` is a Pearson correlation. Every prediction "
-        "is in predictions.csv."
-    )
-    best = best_result(described.values())
-    split = best.reported_split
-    worst = _residuals_of(context.rows[split], best.predictions[split]).largest()
     rows = [
-        (f"{row['gold']:.1f}", f"{row['predicted']:.1f}", cell(row["sentence1"]), cell(row["sentence2"]))
-        for row in worst
+        (head, *(_subset_cell(subsets[name].get("pearson")) for name in names))
+        for head, _, subsets in context.with_extra("subsets")
     ]
-    yield f"Furthest off, `{best.name}`:"
-    yield Table(("gold", "predicted", "first", "second"), rows)
-    what = "By length and by lexical overlap, in quarters (pairs of equal value stay together)"
-    yield f"{what}, `{best.name}` on {split}:"
-    yield _quarters(best.extras["residuals"][split]["quarters"])
+    yield Heading("Subsets of test")
+    yield "Test Pearson with its interval; `-` where a subset has fewer rows than a correlation needs."
+    yield Table(("head", *(f"{name}, {counts[name]:,} rows" for name in names)), rows)
+    yield from (Item(f"{name}: {SUBSETS[name]}") for name in names)
 
 
-def _residuals_of(rows: SplitRows, predicted: NDArray[np.float64]) -> Residuals:
-    first, second = rows.inputs["sentence1"], rows.inputs["sentence2"]
-    return residuals_between(first, second, gold=rows.gold, predicted=predicted)
+def _subset_cell(summary: Mapping[str, Any] | None) -> str:
+    return NOTHING if summary is None else f"{spread(SeedSummary(**summary))} ({interval(SeedSummary(**summary))})"
 
 
 def _residual_row(name: str, result: HeadResult) -> tuple[str, ...]:
-    split = result.reported_split
-    found = result.extras["residuals"][split]
-    sizes = (number(found[key], 2) for key in ("mean_absolute", "root_mean_square"))
-    signed = [found["bias"], *(found["size_against"][side] for side in SIDES)]
-    signed += [found["prediction_against_overlap"], found["gold_against_overlap"]]
+    errors = result.extras["residuals"][result.reported_split]
+    sizes = (number(errors[key], 2) for key in ("mean_absolute", "root_mean_square"))
+    signed = [errors["bias"], *(errors["size_against"][side] for side in SIDES)]
+    signed += [errors["prediction_against_overlap"], errors["gold_against_overlap"]]
     *others, predicted, gold = (number(value, 2, sign="+") for value in signed)
-    return (name, split, *sizes, *others, f"{predicted} ({gold})")
+    return (name, result.reported_split, *sizes, *others, f"{predicted} ({gold})")
 
 
 def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
@@ -154,17 +215,17 @@ def _quarters(quarters: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
 
 
 def _identical(context: Context) -> Iterator[Block]:
-    described = {
-        name: [seed["identical_similarity"] for seed in result.seeds]
+    key = "identical_similarity"
+    values = {
+        name: [seed[key] for seed in result.seeds]
         for name, result in context.results
-        if result.seeds and all("identical_similarity" in seed for seed in result.seeds)
+        if result.seeds and all(key in seed for seed in result.seeds)
     }
-    if not described:
-        return
-    yield Heading("Prediction for a text paired with itself")
-    yield "Before calibration, in [0, 1], per seed. A cosine head gives all identical pairs this one constant."
-    for name, values in described.items():
-        yield Item(f"`{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in values))
+    if values:
+        yield Heading("Prediction for a text paired with itself")
+        yield "Before calibration, in [0, 1], per seed. A cosine head gives all identical pairs this one constant."
+    for name, seeds in values.items():
+        yield Item(f"`{name}`: " + ", ".join("depends on the text" if v is None else f"{v:.3f}" for v in seeds))
 
 
 def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
@@ -174,195 +235,204 @@ def zero_shot_scores(result: HeadResult) -> dict[str, dict[str, float]]:
 
 def top_scores(result: HeadResult, kind: str) -> dict[str, dict[str, float]]:
     """Return the correlation of a kind of cosine at the final norm, or at the highest layer there is."""
-    place = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
-    found: dict[str, dict[str, float]] = {}
+    index = result.layers.index(FINAL_NORM) if FINAL_NORM in result.layers else len(result.layers) - 1
+    scores: dict[str, dict[str, float]] = {}
     for curve in result.curves:
         if curve.name == kind:
-            found.setdefault(curve.split, {})[curve.metric] = curve.values[place]
-    return found
+            scores.setdefault(curve.split, {})[curve.metric] = curve.values[index]
+    return scores
 
 
-def _beside_bare_cosine(heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-    """Give the cosine of the highest layer, where the run has it, of latents prepared as the head's were."""
-    if ZERO_SHOT not in heads:
-        return ""
-    is_raw = result.options.get("standardises_latents", True) is False
-    kind = str(result.chosen.get("kind", "raw" if is_raw else "standardised"))
-    score = top_scores(heads[ZERO_SHOT], kind).get(split, {}).get(result.metric, math.nan)
-    return "" if math.isnan(score) else f"where the {kind} cosine of the top layer has {percent(score)}"
-
-
-PAIRS_REPORT = KindReport(
-    columns=(
-        HEAD_AT_POINT,
-        POOLING,
-        score_column("validation Pearson", "validation"),
-        score_column("test Pearson", "test"),
-        INTERVAL,
-        score_column("test Spearman", "test", "spearman"),
-        SEEDS,
-        EPOCHS,
-    ),
-    inputs=text_inputs,
-    gold=lambda task, split: list(task.splits[split]["score"]),
-    units=lambda task, split: task.units(split),
-    resampled=lambda _: "pairs",
-    remarks=(lambda _: iter(["Correlations are of the whole split."]),),
-    sections=(_named_subsets, _subsets, _residuals, _identical),
-    residuals=_residuals_of,
-    bare=_beside_bare_cosine,
-    zero_shot="spearman",
-)
-
-
-def _gain(row: Row) -> str:
+def _gain_over_default(row: Row) -> str:
     """Say what choosing layer and C gained over the default point, on test."""
     default = row.result.extras.get("default")
-    if default is None or not row.is_first or row.summary("test") is None:
+    if not default or not row.is_first or row.summary("test") is None:
         return NOTHING
     return percent(row.result.mean("test") - default["scores"]["test"], sign="+")
 
 
-def _defaults(context: Context) -> Iterator[Block]:
-    for name, result in context.results:
-        if default := result.extras.get("default"):
-            yield (
-                f"The default of `{name}` is {default['layer']}, C {default['C']:g}: the highest layer and the C "
-                "nearest 1."
-            )
+class ClassReport(KindReport):
+    """The report of a run on texts, or pairs of texts, of one class each."""
 
-
-def _released_limit(context: Context) -> Iterator[Block]:
-    """Say how the chosen probe ended under the limit of iterations of the released code."""
-    for name, result in context.results:
-        found = result.extras.get("convergence")
-        if found and context.scores.header.protocol == LBW:
-            own, limit = found["chosen"], result.options["max_iterations"]
-            yield Caution(
-                f"`{name}` may take {limit} iterations, the released code's limit; it took {own['n_iterations']} "
-                f"and {'converged' if own['is_converged'] else 'did not converge'}. The released code's solver often "
-                "stops at that limit unconverged, so where ours converges its weights are a better minimum, not the "
-                "same."
-            )
-
-
-def _convergence(context: Context) -> Iterator[Block]:
-    for name, result in context.results:
-        if found := result.extras.get("convergence"):
-            yield Item(
-                f"`{name}`: {found['n_converged']:,} of {found['n_problems']:,} problems converged, largest gradient "
-                f"norm {found['largest_gradient_norm']:.1e}, {found['n_iterations']:,} iterations"
-            )
-
-
-def _growth(context: Context) -> Iterator[Block]:
-    """Say what SMOTE added, and which classes were too small for its neighbours."""
-    for name, result in context.results:
-        if found := result.extras.get("oversampled"):
-            yield Item(
-                f"`{name}`: SMOTE (`{found['mode']}`) added {found['n_synthetic']:,} rows to {found['n_rows']:,}; "
-                f"{len(found['clipped'])} classes have fewer than 5 neighbours, {len(found['duplicated'])} have one "
-                "row, which is repeated"
-            )
-
-
-def _classes(context: Context) -> Iterator[Block]:
-    yield Item(f"Classes: {context.scores.header.task['n_classes']}")
-
-
-def _gold(task: ClassTask, split: str) -> list[str]:
-    return [task.class_names[label] for label in task.labels(split)]
-
-
-CLASSES_REPORT = KindReport(
-    columns=(
+    columns = (
         HEAD,
         POINT,
         METRIC,
         *SCORES,
-        majority_column("majority class on test"),
-        Column("test, chosen - default", _gain, on_screen=False),
-    ),
-    inputs=text_inputs,
-    gold=_gold,
-    units=lambda task, split: task.units(split),
-    resampled=lambda task: "groups" if task["has_groups"] else "rows",
-    metrics=lambda result: tuple(result.summary[result.reported_split]),
-    remarks=(_defaults, _released_limit),
-    used=(_classes, _convergence, _growth),
-    bare=beside_majority("the majority class"),
-)
+        _majority_column("majority class on test"),
+        Column("test, chosen - default", _gain_over_default, on_screen=False),
+    )
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give the names of classes."""
+        return [task.class_names[label] for label in task.labels(split)]
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Give the score of the majority class."""
+        return _beside_majority(result, split, "the majority class")
+
+    def remarks(self, context: Context) -> Iterator[Block]:
+        """Name the default point of each head, and how the chosen probe ended under the released code's limit."""
+        for name, _, default in context.with_extra("default"):
+            yield (
+                f"The default of `{name}` is {default['layer']}, C {default['C']:g}: the highest layer and the C "
+                "nearest 1."
+            )
+        for name, result, solver in context.with_extra("convergence"):
+            if context.scores.header.protocol == LBW:
+                end = "converged" if solver["chosen"]["is_converged"] else "did not converge"
+                yield Caution(
+                    f"`{name}` may take {result.options['max_iterations']} iterations, the released code's limit; it "
+                    f"took {solver['chosen']['n_iterations']} and {end}. The released code's solver often stops at "
+                    "that limit unconverged, so where ours converges its weights are a better minimum, not the same."
+                )
+
+    def used(self, context: Context) -> Iterator[Block]:
+        """Count classes, problems that converged, and what SMOTE added."""
+        yield Item(f"Classes: {context.scores.header.task['n_classes']}")
+        for name, _, solver in context.with_extra("convergence"):
+            yield Item(
+                f"`{name}`: {solver['n_converged']:,} of {solver['n_problems']:,} problems converged, largest gradient "
+                f"norm {solver['largest_gradient_norm']:.1e}, {solver['n_iterations']:,} iterations"
+            )
+        for name, _, growth in context.with_extra("oversampled"):
+            yield Item(
+                f"`{name}`: SMOTE (`{growth['mode']}`) added {growth['n_synthetic']:,} rows to {growth['n_rows']:,}; "
+                f"{len(growth['clipped'])} classes have fewer than 5 neighbours, {len(growth['duplicated'])} have one "
+                "row, which is repeated"
+            )
 
 
-def _root_errors(context: Context) -> Iterator[Block]:
-    rows = []
-    for name, result, errors in context.with_extra("rmse"):
-        split = result.reported_split
-        of_probe, of_mean = (number(errors[split][key], 3) for key in ("probe", "mean_of_train"))
-        rows.append((name, split, of_probe, of_mean))
-    if not rows:
-        return
-    yield Heading("Errors")
-    yield "Root mean square error in the units of the gold, and that of always predicting the mean of train."
-    yield Table(("head", "split", "RMSE", "RMSE of the mean of train"), rows)
+class NumberReport(KindReport):
+    """The report of a run on texts with one number each."""
+
+    columns = (HEAD, POINT, POOLING, *CORRELATIONS)
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give the numbers."""
+        return list(task.numbers(split).tolist())
+
+    def metrics(self, result: HeadResult) -> Sequence[str]:
+        """Write both correlations of a head in one row."""
+        return (result.metric,)
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Compare the error of a head with that of the mean of train, which has no correlation."""
+        if "rmse" not in result.extras:
+            return ""
+        errors = result.extras["rmse"][split]
+        return (
+            f"with an RMSE of {errors['probe']:.3f} where always predicting the mean has {errors['mean_of_train']:.3f}"
+        )
+
+    def sections(self, context: Context) -> Iterator[Block]:
+        """Write the errors of heads and of the mean of train."""
+        rows = [
+            (name, split, *(number(errors[split][key], 3) for key in ("probe", "mean_of_train")))
+            for name, result, errors in context.with_extra("rmse")
+            for split in [result.reported_split]
+        ]
+        if rows:
+            yield Heading("Errors")
+            yield "Root mean square error in the units of the gold, and that of always predicting the mean of train."
+            yield Table(("head", "split", "RMSE", "RMSE of the mean of train"), rows)
 
 
-def _error_of_mean(_: Any, result: HeadResult, split: str) -> str:
-    """Compare the error of a head with that of the mean of train, which has no correlation."""
-    if "rmse" not in result.extras:
-        return ""
-    found = result.extras["rmse"][split]
-    return f"with an RMSE of {found['probe']:.3f} where always predicting the mean has {found['mean_of_train']:.3f}"
+class WordReport(KindReport):
+    """The report of a run on words with tags."""
 
-
-NUMBERS_REPORT = KindReport(
-    columns=(
+    columns = (
         HEAD,
         POINT,
-        POOLING,
-        score_column("validation Pearson", "validation"),
-        score_column("test Pearson", "test"),
-        INTERVAL,
-        score_column("test Spearman", "test", "spearman"),
-    ),
-    inputs=text_inputs,
-    gold=lambda task, split: task.numbers(split).tolist(),
-    units=lambda task, split: task.units(split),
-    resampled=lambda task: "groups" if task["has_groups"] else "rows",
-    sections=(_root_errors,),
-    bare=_error_of_mean,
-)
+        Column("metric", lambda row: row.metric + " (strict)" * _is_strict(row)),
+        *SCORES,
+        _majority_column("majority tag of each word, test"),
+        replace(SEEDS, on_screen=False),
+        EPOCHS,
+    )
+
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+        """Give every word with its sentence and its position in it."""
+        sentences = list(enumerate(task.rows(split)["words"]))
+        return {
+            "row": [row for row, words in sentences for _ in words],
+            "position": [position for _, words in sentences for position in range(len(words))],
+            "word": [word for _, words in sentences for word in words],
+        }
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give the tags."""
+        return [tag for tags in task.splits[split]["tags"] for tag in tags]
+
+    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+        """Give the unit of the sentence of every word."""
+        units = task.units(split)
+        if units is None:
+            return None
+        return [name for name, words in zip(units, task.rows(split)["words"], strict=True) for _ in words]
+
+    def resampled(self, task: Mapping[str, Any]) -> str:
+        """Say whether intervals draw sentences or documents."""
+        return str(task["resampled"].get("test", "sentences"))
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Give the score of the majority tag of each word."""
+        return _beside_majority(result, split, "the majority tag of each word")
+
+    def remarks(self, context: Context) -> Iterator[Block]:
+        """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
+        names = [f"`{name}`" for name, result in context.results if result.options.get("leaves_out_cut")]
+        if not names:
+            missing = "A word without a latent is an error."
+        elif len(names) == len(context.scores.heads):
+            missing = "Words without a latent are left out of the scores."
+        else:
+            missing = f"A word without a latent is an error; {', '.join(names)} leaves such words out of its scores."
+        yield f"Spans are counted by the rules of conlleval, unless marked strict. {missing}"
+
+    def sections(self, context: Context) -> Iterator[Block]:
+        """Write how tags are decoded, scores by type, errors, every layer, and what a mix takes from each."""
+        yield from _decoding(context)
+        yield from _types(context)
+        yield from _frequent_errors(context)
+        yield from _layers(context)
+        yield from _mix(context)
+
+    def used(self, context: Context) -> Iterator[Block]:
+        """Count words, and those without a latent."""
+        task, counts = context.scores.header.task, context.scores.header.task["words_in_cache"]
+        words = ", ".join(f"{split} {n:,}" for split, n in task["n_words"].items())
+        yield Item(f"Words: {words}; {len(task['tags'])} tags")
+        yield Item(
+            f"Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by "
+            f"no token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
+        )
+        for name, result, coverage in context.with_extra("coverage"):
+            missing = [
+                f"{split} {words['n_cut'] + words['n_lost']:,} of {words['n_words']:,}"
+                for split, words in coverage.items()
+            ]
+            yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
+
+    def write_files(self, folder: Path, task: Any, heads: Mapping[str, HeadResult]) -> None:
+        """Write column files for conlleval."""
+        write_conll(folder, task, heads)
 
 
-MOST_TYPES = 60
-SHARES = ("precision", "recall", "f1")
-
-
-def _metric(row: Row) -> str:
-    return row.metric + (" (strict)" if row.result.options.get("is_strict") and row.metric == "span-f1" else "")
-
-
-def without_latent(context: Context) -> Iterator[Block]:
-    """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
-    names = [f"`{name}`" for name, result in context.results if result.options.get("leaves_out_cut")]
-    if not names:
-        missing = "A word without a latent is an error."
-    elif len(names) == len(context.scores.heads):
-        missing = "Words without a latent are left out of the scores."
-    else:
-        missing = f"A word without a latent is an error; {', '.join(names)} leaves such words out of its scores."
-    yield f"Spans are counted by the rules of conlleval, unless marked strict. {missing}"
+def _is_strict(row: Row) -> bool:
+    return row.metric == "span-f1" and bool(row.result.options.get("is_strict"))
 
 
 def _decoding(context: Context) -> Iterator[Block]:
+    decoded = list(context.with_extra("decoding"))
     rows = [
-        (name, split, result.chosen.get("decoding", "plain"), *map(percent, found.values()))
-        for name, result, decoding in context.with_extra("decoding")
-        for split, found in decoding.items()
-        if found and split != "train"
+        (name, split, result.chosen.get("decoding", "plain"), *map(percent, scores.values()))
+        for name, result, decoding in decoded
+        for split, scores in decoding.items()
+        if scores and split != "train"
     ]
     if rows:
-        ways = next(scores for *_, decoding in context.with_extra("decoding") for scores in decoding.values() if scores)
+        ways = next(scores for *_, decoding in decoded for scores in decoding.values() if scores)
         yield Heading("How tags are decoded")
         yield (
             "The scores above are those of the way chosen on validation, with the layer, unless an option or the "
@@ -377,23 +447,18 @@ def _types(context: Context) -> Iterator[Block]:
     for name, result, by_type in context.with_extra("by_type"):
         split = result.reported_split
         rows = [
-            (cell(row["type"]), *(percent(row[key]) for key in SHARES), f"{row['n_gold']:,}")
+            (cell(row["type"]), *(percent(row[key]) for key in ("precision", "recall", "f1")), f"{row['n_gold']:,}")
             for row in by_type[split][:MOST_TYPES]
         ]
         yield Heading(f"`{name}` by {'tag' if result.metric == 'accuracy' else 'type'}, {split}")
         yield Table(("type", "precision", "recall", "F1", "gold"), rows)
 
 
-def _errors(context: Context) -> Iterator[Block]:
+def _frequent_errors(context: Context) -> Iterator[Block]:
     for name, result, errors in context.with_extra("errors"):
         split = result.reported_split
         rows = [
-            (
-                cell(row["gold"]),
-                cell(row["predicted"]),
-                f"{row['n']:,}",
-                ", ".join(map(cell, row["words"])),
-            )
+            (cell(row["gold"]), cell(row["predicted"]), f"{row['n']:,}", ", ".join(map(cell, row["words"])))
             for row in errors[split]
         ]
         if rows:
@@ -404,99 +469,65 @@ def _errors(context: Context) -> Iterator[Block]:
 def _layers(context: Context) -> Iterator[Block]:
     for name, result in context.results:
         for curve in result.curves if len(result.layers) > 1 else ():
-            spread = [f" ± {percent(value)}" if len(curve.by_seed) > 1 else "" for value in curve.spread]
+            spreads = [f" ± {percent(value)}" for value in curve.spread] if len(curve.by_seed) > 1 else []
             rows = [
-                (layer, percent(value) + more)
-                for layer, value, more in zip(result.layers, curve.values, spread, strict=True)
+                (layer, percent(value) + (spreads[index] if spreads else ""))
+                for index, (layer, value) in enumerate(zip(result.layers, curve.values, strict=True))
             ]
             yield Heading(f"`{name}`: every layer, {curve.split}")
             yield Table(("layer", curve.metric), rows)
 
 
 def _mix(context: Context) -> Iterator[Block]:
-    for name, result in context.results:
-        if mix := result.extras.get("mix"):
-            columns = [key for key in ("alone", "without") if key in mix]
-            yield Heading(f"What each layer gives `{name}`")
-            yield (
-                "The weight is of layer-normed layers; layers that say the same share it. *alone*: the score with this "
-                "layer in place of the mix. *without*: what is lost when the others share its weight. Both on "
-                "validation, with plain tags."
-            )
-            rows = [
-                (layer, f"{mix['weights'][k]:.3f}", *(percent(mix[column][k]) for column in columns))
-                for k, layer in enumerate(mix["layers"])
-            ]
-            yield Table(("layer", "weight", *columns), rows)
-
-
-def _words(context: Context) -> Iterator[Block]:
-    task, counts = context.scores.header.task, context.scores.header.task["words_in_cache"]
-    counted = ", ".join(f"{split} {n:,}" for split, n in task["n_words"].items())
-    yield Item(f"Words: {counted}; {len(task['tags'])} tags")
-    yield Item(
-        f"Words in the cache: {counts['n_words']:,}; {counts['n_cut']:,} cut off, {counts['n_lost']:,} covered by no "
-        f"token, {counts['n_shared']:,} begin inside a token; {counts['n_windows']:,} sentences read in windows"
-    )
-    for name, result, coverage in context.with_extra("coverage"):
-        missing = [
-            f"{split} {found['n_cut'] + found['n_lost']:,} of {found['n_words']:,}" for split, found in coverage.items()
+    for name, _, mix in context.with_extra("mix"):
+        columns = [key for key in ("alone", "without") if key in mix]
+        yield Heading(f"What each layer gives `{name}`")
+        yield (
+            "The weight is of layer-normed layers; layers that say the same share it. *alone*: the score with this "
+            "layer in place of the mix. *without*: what is lost when the others share its weight. Both on "
+            "validation, with plain tags."
+        )
+        rows = [
+            (layer, f"{mix['weights'][k]:.3f}", *(percent(mix[column][k]) for column in columns))
+            for k, layer in enumerate(mix["layers"])
         ]
-        yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
+        yield Table(("layer", "weight", *columns), rows)
 
 
-def _inputs(task: WordTask, split: str) -> dict[str, list[Any]]:
-    sentences = task.rows(split)["words"]
-    places = [(row, position) for row, words in enumerate(sentences) for position in range(len(words))]
-    rows, positions = (list(each) for each in zip(*places, strict=True))
-    return {"row": rows, "position": positions, "word": [word for words in sentences for word in words]}
+class ZeroShotReport(KindReport):
+    """The report of a run on a task without fitting."""
+
+    columns = (HEAD, POINT, METRIC, *SCORES, POOLING)
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+        """Give what the task shows of each prediction."""
+        inputs: Mapping[str, Sequence[Any]] = task.inputs_shown(split)
+        return inputs
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give what the task shows of the gold."""
+        gold: Sequence[Any] = task.gold_shown(split)
+        return gold
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Give the score of chance."""
+        chance = result.baselines.get("chance")
+        return "" if chance is None else f"where chance has {percent(chance[split])}"
 
 
-def _units(task: WordTask, split: str) -> list[str] | None:
-    units = task.units(split)
-    if units is None:
-        return None
-    return [name for name, words in zip(units, task.rows(split)["words"], strict=True) for _ in words]
-
-
-WORDS_REPORT = KindReport(
-    columns=(
-        HEAD,
-        POINT,
-        Column("metric", _metric),
-        *SCORES,
-        majority_column("majority tag of each word, test"),
-        replace(SEEDS, on_screen=False),
-        EPOCHS,
-    ),
-    metrics=lambda result: tuple(result.summary[result.reported_split]),
-    inputs=_inputs,
-    gold=lambda task, split: [tag for tags in task.splits[split]["tags"] for tag in tags],
-    units=_units,
-    resampled=lambda task: str(task["resampled"].get("test", "sentences")),
-    remarks=(without_latent,),
-    sections=(_decoding, _types, _errors, _layers, _mix),
-    used=(_words,),
-    bare=beside_majority("the majority tag of each word"),
-    writers=(write_conll,),
-)
-
-
-def _beside_chance(_: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-    if "chance" not in result.baselines:
-        return ""
-    return f"where chance has {percent(result.baselines['chance'][split])}"
-
-
-def zero_shot_report(kind: str) -> KindReport:
-    """Make the report of a kind."""
-    unit = {"clustering": "texts", "pair-classification": "pairs", "bitext": "pairs", "odd-one-out": "questions"}
-    return KindReport(
-        columns=(HEAD, POINT, METRIC, *SCORES, POOLING),
-        inputs=lambda task, split: task.inputs_shown(split),
-        gold=lambda task, split: task.gold_shown(split),
-        units=lambda task, split: task.units(split),
-        resampled=lambda task: "groups" if task["has_groups"] else unit.get(kind, "queries"),
-        metrics=lambda result: tuple(result.summary[result.reported_split]),
-        bare=_beside_chance,
-    )
+REPORTS: dict[str, KindReport] = {
+    "pairs": PairReport(),
+    "classes": ClassReport(),
+    "numbers": NumberReport(),
+    "words": WordReport(),
+    "retrieval": ZeroShotReport("queries"),
+    "reranking": ZeroShotReport("queries"),
+    "clustering": ZeroShotReport("texts"),
+    "bitext": ZeroShotReport("pairs"),
+    "pair-classification": ZeroShotReport("pairs"),
+    "odd-one-out": ZeroShotReport("questions"),
+}
+"""Kind of task to its report."""

@@ -1,8 +1,8 @@
-"""A page: what it says and shows as plain data, and the file that a template makes of it."""
+"""A report as one HTML page that needs nothing else: what it says and shows as plain data, and the file made of it."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from io import BytesIO
@@ -10,31 +10,58 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from markupsafe import Markup, escape
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.style import context
 
-from extract.errors import printable
+from extract.errors import HeadError, printable
 from extract.files import write_file
+from probes.layers.findings import HeadFindings, load_findings
 from probes.report import style
-from probes.report.blocks import NOTHING, Block, Caution, Document, Heading, Item, Table
-from probes.report.numbers import Numbers, numbers_of
+from probes.report.blocks import Block, Caution, Document, Heading, Table, cell, frame_table, markdown
+from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jinja2 import Template
 
 PAGE = "report.html"
 MOST_BYTES = 950_000
 """Of a page; figures, and before them the embedded scores, are left out of a larger one."""
+MOST_ROWS, MOST_CELLS = 300, 3000
+"""Of the table of a figure; a larger one is left out."""
 WIDE = 6.0
 """Inches beyond which a figure takes the whole width."""
 HERE = Path(__file__).parent
+MARKS = ("backticks", "emphasis", "escape", "list", "table")
+"""What of Markdown a page knows: neither HTML nor links nor pictures, so that a text of a user stays one."""
+DARK = {
+    style.INK: ("ink", "#e6e6e6"),
+    style.GREY: ("grey", "#9a9a9a"),
+    style.PALE: ("pale", "#4c4c4c"),
+    "#e8e8e8": ("grid", "#333333"),
+    "#000000": ("black", "#e6e6e6"),
+    "#ffffff": ("card", "#1b1d20"),
+    "#0072b2": ("blue", "#4aa3df"),
+    "#d55e00": ("orange", "#f0853a"),
+    "#009e73": ("green", "#35c79b"),
+    "#cc79a7": ("pink", "#e3a5c6"),
+    "#e69f00": ("amber", "#f2bd45"),
+    "#56b4e9": ("sky", "#a5dbfa"),
+}
+"""Colour of a figure to its name on a page and what it is there when the page is dark."""
+MOST_DOTS = 300
+"""Drawn as shapes; more are drawn as a picture, which keeps the page small."""
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+FONTS = "'DejaVu Sans', Verdana, sans-serif"
+"""Of the same width as what the figure was laid out with."""
+_NUMBERS = ("d", "x", "y", "x1", "y1", "x2", "y2", "points", "transform", "width", "height")
 _TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that make the text after them run the other way."""
-_NUMBER = re.compile(r"[-+]?[\d.,]+( ?[%±(].*| to .*)?")
 
 
 @dataclass(frozen=True)
@@ -45,7 +72,10 @@ class Picture:
     title: str
     note: str
     svg: str
-    numbers: tuple[Numbers, ...]
+    unit: str = ""
+    """What the numbers of the table are, where its titles do not say it."""
+    table: Table | None = None
+    """The frame that was drawn; None where it is too large."""
     is_wide: bool = False
     """Whether it takes the whole width of the page."""
 
@@ -55,20 +85,22 @@ class Pictures:
 
     def __init__(self) -> None:
         self.classes: dict[str, str] = {}
-        self._n_kept, self._kept = 0, list[Picture]()
+        self._n_figures, self._pictures = 0, list[Picture]()
 
-    def keep(self, figure: Figure, title: str, note: str) -> None:
-        """Keep a figure, as an `Album` gives it."""
-        self._n_kept += 1
-        name, numbers = f"figure-{self._n_kept}", numbers_of(figure)
-        about = f"{note}. " * bool(note) + "Its numbers are in the table below it." * bool(numbers)
+    def keep(self, figure: Figure, title: str, note: str, frame: "pd.DataFrame | None" = None) -> None:
+        """Keep a figure, as an `Album` gives it, with the frame that it shows."""
+        self._n_figures += 1
+        name, unit, table = f"figure-{self._n_figures}", "", None
+        if frame is not None and 0 < len(frame) <= MOST_ROWS and frame.size <= MOST_CELLS:
+            table, unit = frame_table(frame), "" if frame.index.name else str(frame.columns.name or "")
+        about = f"{note}. " * bool(note) + "Its numbers are in the table below it." * bool(table)
         svg = svg_text(figure, name=name, title=title, about=about or title, classes=self.classes)
-        self._kept.append(Picture(name, title, note, svg, numbers, bool(figure.get_figwidth() > WIDE)))
+        self._pictures.append(Picture(name, title, note, svg, unit, table, bool(figure.get_figwidth() > WIDE)))
 
     def take(self) -> tuple[Picture, ...]:
-        """Return the figures since they were taken before."""
-        taken, self._kept = tuple(self._kept), []
-        return taken
+        """Return the figures since the last call."""
+        pictures, self._pictures = tuple(self._pictures), []
+        return pictures
 
 
 @dataclass(frozen=True)
@@ -95,6 +127,38 @@ class Page:
     """Name to the scores of a run, embedded as JSON."""
     n_left_out: int = 0
     """Figures that would have made it too large."""
+
+
+def run_page(folder: Path, document: Document, pictures: Pictures, values: Mapping[str, Any]) -> Page:
+    """Make the page of a run: first what is in its folder about its layers, then its report.
+
+    Args:
+        folder: The run folder.
+        document: Its report.
+        pictures: Holds its figures; those of its layers are drawn here.
+        values: The content of scores.json.
+    """
+    figures, parts, warnings = pictures.take(), list[Part](), list[str]()
+    heads = list[HeadFindings]()
+    try:
+        heads = load_findings(folder)
+    except HeadError as error:
+        warnings.append(str(error))
+    for findings in heads:
+        draw_findings(style.Album(folder, (), pictures.keep), findings)
+        name = f"`{cell(findings.head)}`"
+        parts.append(Part(f"Which layers matter to {name}", (set_sentence(findings),), pictures.take()))
+        parts.append(Part(f"Every layer of {name} in numbers", tuple(findings_blocks(findings))))
+    answers = [f"`{cell(findings.head)}`: {cell(findings.answer)}" for findings in heads if findings.answer]
+    warnings += [cell(text) for findings in heads for text in findings.warnings]
+    return Page(
+        document.title,
+        document.question,
+        (*answers, document.answer),
+        (*warnings, *warnings_of(document)),
+        (*parts, *parts_of(document, figures)),
+        {document.title: values},
+    )
 
 
 def parts_of(document: Document, pictures: tuple[Picture, ...]) -> tuple[Part, ...]:
@@ -129,7 +193,7 @@ def _smaller(page: Page) -> Page:
     """Leave the embedded scores out, or else the last figure."""
     if page.data:
         return replace(page, data={})
-    last = max(place for place, part in enumerate(page.parts) if part.pictures)
+    last = max(index for index, part in enumerate(page.parts) if part.pictures)
     shorter = replace(page.parts[last], pictures=page.parts[last].pictures[:-1])
     parts = (*page.parts[:last], shorter, *page.parts[last + 1 :])
     return replace(page, parts=parts, n_left_out=page.n_left_out + 1)
@@ -153,32 +217,37 @@ def page_text(page: Page, classes: Mapping[str, str]) -> str:
 def _template() -> "Template":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # brings a compiler with it
 
-    found = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters |= {"marked": marked, "cell": cell_text, "as_json": as_json, "svg": Markup, "anchor": anchor}
-    found.globals |= {"groups": groups, "is_number_column": is_number_column}
-    return found.get_template("page.html")
+    environment.filters |= {"marked": marked, "html": html, "as_json": as_json, "svg": Markup, "anchor": anchor}
+    return environment.get_template("page.html")
+
+
+def html(blocks: Sequence[Block]) -> Markup:
+    """Write blocks as HTML, columns of numbers to the right."""
+    return Markup(_markdown().render(markdown(blocks, is_aligned=True)))
 
 
 def marked(text: str) -> Markup:
-    """Write a marked text as HTML: `code`, **strong** and *emphasis*; everything else is escaped."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # a mark that nothing closes
-        parts[-2:] = ["`".join(parts[-2:])]
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else _emphasised(part) for place, part in enumerate(parts)
-    )
+    """Write one marked text as HTML: `code`, **strong** and *emphasis*; everything else is escaped."""
+    return Markup(_markdown().renderInline(text))
 
 
-def _emphasised(text: str) -> Markup:
-    html = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", str(escape(text)))
-    return Markup(re.sub(r"(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])", r"<em>\1</em>", html))
+@cache
+def _markdown() -> MarkdownIt:
+    """Make the reader of Markdown, whose tables can be scrolled and sorted."""
+    reader = MarkdownIt("zero", {"html": False}).enable(MARKS)
+    opening = '<div class="scroll" tabindex="0" role="region" aria-label="table">\n<table>\n'
+    reader.add_render_rule("table_open", lambda *_: opening)
+    reader.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
+    reader.add_render_rule("th_open", lambda _, tokens, index, *__: f'<th scope="col"{_alignment(tokens[index])}>')
+    reader.add_render_rule("td_open", lambda _, tokens, index, *__: f"<td{_alignment(tokens[index])}>")
+    return reader
 
 
-def cell_text(text: str) -> Markup:
-    """Write a cell of a table: only `code` is marked, so that a text of a user keeps its asterisks."""
-    return marked(text) if "*" not in text else Markup(escape(text))
+def _alignment(token: Any) -> str:
+    return ' class="n"' if token.attrs else ""
 
 
 def as_json(value: Any) -> Markup:
@@ -192,51 +261,6 @@ def anchor(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "part"
 
 
-def groups(blocks: Iterable[Block]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Group blocks as HTML does: `list` with the texts of its items, `table`, or `text`."""
-    items: list[str] = []
-    for block in (*blocks, ""):
-        if isinstance(block, Item):
-            items.append(block.text)
-            continue
-        if items:
-            yield "list", items
-            items = []
-        if isinstance(block, Table):
-            yield "table", [block]
-        elif isinstance(block, str) and block:
-            yield "text", [block]
-
-
-def is_number_column(table: Table, place: int) -> bool:
-    """Whether a column holds numbers, which stand to the right."""
-    texts = [row[place] for row in table.rows if row[place] not in (NOTHING, "")]
-    return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
-
-
-DARK = {
-    style.INK: ("ink", "#e6e6e6"),
-    style.GREY: ("grey", "#9a9a9a"),
-    style.PALE: ("pale", "#4c4c4c"),
-    "#e8e8e8": ("grid", "#333333"),
-    "#000000": ("black", "#e6e6e6"),
-    "#ffffff": ("card", "#1b1d20"),
-    "#0072b2": ("blue", "#4aa3df"),
-    "#d55e00": ("orange", "#f0853a"),
-    "#009e73": ("green", "#35c79b"),
-    "#cc79a7": ("pink", "#e3a5c6"),
-    "#e69f00": ("amber", "#f2bd45"),
-    "#56b4e9": ("sky", "#a5dbfa"),
-}
-"""Colour of a figure to its name on a page and what it is there when the page is dark."""
-MOST_DOTS = 300
-"""Drawn as shapes; more are drawn as a picture, which keeps the page small."""
-NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-FONTS = "'DejaVu Sans', Verdana, sans-serif"
-"""Of the same width as what the figure was laid out with."""
-_NUMBERS = ("d", "x", "y", "x1", "y1", "x2", "y2", "points", "transform", "width", "height")
-
-
 def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict[str, str]) -> str:
     """Write a figure as an SVG element of a page.
 
@@ -247,17 +271,17 @@ def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict
         about: Read out after it.
         classes: Style to the class that stands for it, shared by all figures of a page; new ones are added.
     """
-    for dots in (each for each in figure.findobj(_has_many_dots)):
+    for dots in figure.findobj(_has_many_dots):
         dots.set_rasterized(True)
-    drawn = BytesIO()
+    content = BytesIO()
     with context(["default", {**style.THEME, "svg.fonttype": "none"}]):
         for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
             patch.set_facecolor("none")
         canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(drawn, metadata=NO_METADATA)  # `savefig` would draw it twice
-    root = ElementTree.fromstring(drawn.getvalue())
+        canvas.print_svg(content, metadata=NO_METADATA)  # `savefig` would draw it twice
+    root = ElementTree.fromstring(content.getvalue())
     for parent in root.iter():
-        for child in [each for each in parent if each.tag.endswith("}style")]:
+        for child in [child for child in parent if child.tag.endswith("}style")]:
             parent.remove(child)
     for element in root.iter():
         _simplify(element, classes)
@@ -270,10 +294,10 @@ def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict
         "width": str(width),
         "height": str(round(width * figure.get_figheight() / figure.get_figwidth())),
     }
-    for place, (tag, text) in enumerate((("title", title), ("desc", about))):
+    for index, (tag, text) in enumerate((("title", title), ("desc", about))):
         element = ElementTree.Element(tag, {"id": f"{name}-{'title' if tag == 'title' else 'about'}"})
         element.text = text
-        root.insert(place, element)
+        root.insert(index, element)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -300,44 +324,44 @@ def _has_many_dots(artist: object) -> bool:
 def _simplify(element: ElementTree.Element, classes: dict[str, str]) -> None:
     """Drop name spaces, round coordinates, and put a class in place of a style."""
     tag = element.tag.rpartition("}")[2]
-    found = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
-    for key in (key for key in _NUMBERS if key in found):
-        found[key] = " ".join(re.sub(r"-?\d+\.\d+", _rounded, found[key]).split())
-    if found.get("transform", "").startswith(("rotate(-0 ", "rotate(0 ")):
-        del found["transform"]
-    if text := found.pop("style", ""):
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    for key in (key for key in _NUMBERS if key in attributes):
+        attributes[key] = " ".join(re.sub(r"-?\d+\.\d+", _rounded, attributes[key]).split())
+    if attributes.get("transform", "").startswith(("rotate(-0 ", "rotate(0 ")):
+        del attributes["transform"]
+    if text := attributes.pop("style", ""):
         text = re.sub(r"font-family: [^;]*", f"font-family: {FONTS}", text)
         if tag != "text" or not re.search(r"fill: #(000000|ffffff)", text):  # written on a colour that stays
             text = re.sub(r"#[0-9a-f]{6}\b", _variable, text.lower() if "font" not in text else text)
-        found["class"] = classes.setdefault(text.replace(": ", ":").replace("; ", ";"), f"s{len(classes)}")
-    element.tag, element.attrib = tag, found
+        attributes["class"] = classes.setdefault(text.replace(": ", ":").replace("; ", ";"), f"s{len(classes)}")
+    element.tag, element.attrib = tag, attributes
     if tag not in {"text", "tspan"}:
         element.text = (element.text or "").strip()
     element.tail = None if tag != "tspan" else element.tail
 
 
-def _rounded(found: re.Match[str]) -> str:
-    return f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
 
 
-def _variable(found: re.Match[str]) -> str:
-    name, _ = DARK.get(found[0].lower(), ("", ""))
-    return f"var(--{name})" if name else found[0]
+def _variable(match: re.Match[str]) -> str:
+    name, _ = DARK.get(match[0].lower(), ("", ""))
+    return f"var(--{name})" if name else match[0]
 
 
 def _rename_ids(root: ElementTree.Element, name: str) -> None:
     """Keep the ids that something refers to, under names that no other figure has."""
-    used: dict[str, str] = {}
+    names: dict[str, str] = {}
     for element in root.iter():
         for value in element.attrib.values():
-            for found in re.findall(r"^#([\w.-]+)$|url\(#([\w.-]+)\)", value):
-                used.setdefault(found[0] or found[1], f"{name}-{len(used)}")
+            for match in re.finditer(r"^#([\w.-]+)$|url\(#([\w.-]+)\)", value):
+                names.setdefault(match[1] or match[2], f"{name}-{len(names)}")
     for element in root.iter():
-        kept = used.get(element.attrib.pop("id", ""))
+        new = names.get(element.attrib.pop("id", ""))
         for key, value in element.attrib.items():
             if key == "href" and value.startswith("#"):
-                element.set(key, f"#{used[value[1:]]}")
+                element.set(key, f"#{names[value[1:]]}")
             elif value.startswith("url(#"):
-                element.set(key, f"url(#{used[value[5:-1]]})")
-        if kept:
-            element.set("id", kept)
+                element.set(key, f"url(#{names[value[5:-1]]})")
+        if new:
+            element.set("id", new)

@@ -15,8 +15,7 @@ from extract.errors import HeadError, first_line
 from extract.files import read_file, write_file
 from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
-from probes.report.blocks import predicted_texts
-from probes.report.document import KindReport, SplitRows
+from probes.report.document import KindReport, SplitRows, predicted_texts
 from probes.report.scores import RunScores
 from probes.tasks.base import Task
 from probes.tasks.words.task import WordTask

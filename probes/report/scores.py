@@ -1,7 +1,7 @@
 """scores.json as typed records: of a run, a sweep, a search and a pretraining. The format is docs/scores_format.md."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -229,3 +229,25 @@ def read_plans(values: Mapping[str, Any]) -> PlansScores:
 def _read_header(values: Mapping[str, Any]) -> Header:
     before: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
     return Header(**{key: {**before, **values}[key] for key in Header.__dataclass_fields__})
+
+
+def tidy_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+    """Give the rows of `icecore.results` for one head, without the columns that say what it is of."""
+    layer = result.chosen.get("layer")
+    numbers = [seed["seed"] for seed in result.seeds]
+    for split, metrics in result.summary.items():
+        for metric, summary in metrics.items():
+            where = {"layer": layer, "split": split, "metric": metric}
+            intervals = {"value": summary.mean, "std": summary.std, "low": summary.low, "high": summary.high}
+            yield {"record": "score", **where, **intervals}
+            if len(summary.values) == len(numbers) > 1:
+                for seed, value in zip(numbers, summary.values, strict=True):
+                    yield {"record": "seed", **where, "seed": seed, "value": value}
+    for curve in result.curves:
+        spread = curve.spread or (None,) * len(curve.values)
+        for name, value, std in zip(result.layers, curve.values, spread, strict=True):
+            where = {"layer": name, "curve": curve.name, "split": curve.split, "metric": curve.metric}
+            yield {"record": "curve", **where, "value": value, "std": std}
+    for name, by_split in result.baselines.items():
+        for split, value in by_split.items():
+            yield {"record": "baseline", "curve": name, "split": split, "metric": result.metric, "value": value}

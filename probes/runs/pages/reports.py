@@ -69,7 +69,7 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 def run_page_of(folder: Path, pictures: "Pictures") -> "Page":
     """Make the page of a finished run, sweep or search from its folder."""
-    from probes.report.layer_figures import run_page
+    from probes.report.page import run_page
     from probes.report.style import Album
 
     values = read_scores(folder)
@@ -85,16 +85,16 @@ def run_page_of(folder: Path, pictures: "Pictures") -> "Page":
 def _draw(values: dict[str, Any], folder: Path, album: "Album") -> "Document":
     """Draw the figures of a finished run, sweep or search, and write its report."""
     from probes.report.document import Context
-    from probes.report.write import draw_plans, draw_run
+    from probes.report.write import report_plans, report_run
 
     report = KINDS[values["kind"]].report
     if values["what"] == "run":
         scores, rows = with_predictions(read_run(values), read_predictions(folder))
-        return draw_run(album, Context(scores, rows, report))
+        return report_run(album, Context(scores, rows, report))
     own = values.get("own", {})
     require_recorded(own, (row["plan"] for row in values["plans"]))
     import_own(own, folder=folder)
-    return draw_plans(album, read_plans(values), report)
+    return report_plans(album, read_plans(values), report)
 
 
 def _side_by_side(folders: Sequence[Path], pictures: "Pictures", comparison: Comparison | None = None) -> "Page":

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -14,14 +14,15 @@ from probes.report import style
 from probes.report.blocks import Block, Caution, Document, Heading, Item, Table
 from probes.report.page import (
     DARK,
+    MOST_ROWS,
     PAGE,
     Page,
     Part,
     Pictures,
     anchor,
     as_json,
-    cell_text,
     colour_sheet,
+    html,
     marked,
     page_text,
     parts_of,
@@ -45,7 +46,8 @@ def draw(figure: Figure, name: str = "a", n: int = 5) -> None:
 
 
 def keep(pictures: Pictures, title: str, name: str = "a") -> None:
-    pictures.keep(style.make_figure(draw, name, title=title, note=f"note {name}"), title, f"note {name}")
+    frame = pd.DataFrame({"x": range(5), name: range(5)}).rename_axis(columns=name)
+    pictures.keep(style.make_figure(draw, name, title=title, note=f"note {name}"), title, f"note {name}", frame)
 
 
 def make_page(**fields: Any) -> Page:
@@ -108,11 +110,42 @@ def test_marks_are_code_strong_and_emphasis_and_nothing_else() -> None:
     )
     assert str(marked("a ` b")) == "a ` b"
     assert str(marked("`**x**`")) == "<code>**x**</code>"
-    assert str(cell_text("*a* and `b`")) == "*a* and `b`"
-    assert str(cell_text("`b`")) == "<code>b</code>"
+    assert str(marked("[a](https://b.c) ![](https://d.e) <https://f.g> &amp;")) == (
+        "[a](https://b.c) ![](https://d.e) &lt;https://f.g&gt; &amp;amp;"
+    )
     assert "<" not in as_json({"a": "</script>"})
     assert anchor("Which `x`? <b>") == "which-x-b"
     assert anchor("\u202e") == "part"
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("*a* and `b`", "*a* and <code>b</code>"),
+        ("2 * 3 * 4 = _24_ [a](b)", "2 * 3 * 4 = _24_ [a](b)"),
+        ("`block_02|x`", "<code>block_02|x</code>"),
+        ("a|b \\* \\| `", "a|b \\* \\| `"),
+        ("<b> & **c**", "&lt;b&gt; &amp; **c**"),
+        ("`nosink*` and *", "<code>nosink*</code> and *"),
+    ],
+)
+def test_only_code_is_marked_in_a_cell(cell: str, shown: str) -> None:
+    assert f"<td>{shown}</td>" in html([Table(("column",), [(cell,)])])
+
+
+def test_the_table_of_a_figure_is_its_frame() -> None:
+    pictures = Pictures()
+    figure = style.make_figure(draw, title="t")
+    matrix = pd.DataFrame([[1000, 2]], pd.Index(["a|b"], name="gold"), pd.Index(["x", "y"], name="predicted"))
+    curve = pd.DataFrame({"layer": ["block_01"], "score": [12.34567], "is_kept": [True], "std": [float("nan")]})
+    frames = (matrix, curve.rename_axis(columns="unit"), pd.DataFrame({"x": range(MOST_ROWS + 1)}), None)
+    for frame in frames:
+        pictures.keep(figure, "t", "", frame)
+    first, second, *others = pictures.take()
+    assert (first.table, first.unit) == (Table(["gold \\ predicted", "x", "y"], [["a|b", "1,000", "2"]]), "")
+    assert second.table == Table(["layer", "score", "is_kept", "std"], [["block_01", "12.35", "yes", ""]])
+    assert second.unit == "unit"
+    assert [picture.table for picture in others] == [None, None]
 
 
 def test_a_surrogate_or_a_missing_value_does_not_stop_a_page(tmp_path: Path) -> None:
@@ -213,7 +246,7 @@ def test_lines_and_texts_have_colours_that_turn_with_the_page() -> None:
 
 def test_what_is_written_on_a_heat_map_keeps_its_colour() -> None:
     classes: dict[str, str] = {}
-    svg = svg_of(draw_confusion, np.array([[9, 1], [0, 3]]), ["a", "b"], classes=classes)
+    svg = svg_of(draw_confusion, pd.DataFrame([[9, 1], [0, 3]], ["a", "b"], ["a", "b"]), classes=classes)
     sheet = style_sheet(classes)
     assert "fill:#ffffff" in sheet
     assert "data:image/png;base64," in svg

@@ -14,10 +14,9 @@ from rich.console import Console
 
 from probes.report.blocks import Table, describe_point, interval, markdown_table, number, spread
 from probes.report.document import Context, result_rows, run_document, summary_text
-from probes.report.kind_reports import without_latent
 from probes.report.scores import read_run, seal_scores
 from probes.report.style import Album
-from probes.report.write import draw_run, screen_table, without_nan, write_pretraining
+from probes.report.write import report_run, screen_table, without_nan, write_pretraining
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
     HEADS_OF,
@@ -285,7 +284,7 @@ def test_words_without_a_latent(words: MadeRun, left_out: tuple[bool, bool], lin
     for (name, result), leaves_out_cut in zip(words.scores.heads.items(), left_out, strict=True):
         words = words.with_head(name, options={**result.options, "leaves_out_cut": leaves_out_cut})
     rules = "Spans are counted by the rules of conlleval, unless marked strict."
-    assert list(without_latent(context(words))) == [f"{rules} {line}"]
+    assert list(words.kind.report.remarks(context(words))) == [f"{rules} {line}"]
     assert line in summary(words)
 
 
@@ -434,6 +433,6 @@ def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: Made
         bare = made.with_head(
             name, extras={}, baselines={}, seeds=({"seed": 0},), options={}, row_scores={}, curves=(), chosen={}
         )
-        document = draw_run(Album(tmp_path / name, ("png",)), context(bare))
+        document = report_run(Album(tmp_path / name, ("png",)), context(bare))
         assert f"`{name}`" in document.answer or len(made.scores.heads) > 1
         assert any(name in row[0] for block in document.blocks if isinstance(block, Table) for row in block.rows)

@@ -29,8 +29,9 @@ class Shelf(Album):
 
     figures: list[Figure] = field(default_factory=list)
 
-    def add(self, name: str, draw: style.Draw, *what: Any, title: str, **how: Any) -> None:
-        figure = make_figure(draw, *what, title=title, **how)
+    def add(self, name: str, draw: style.Draw, *data: Any, title: str, table: Any = None, **options: Any) -> None:
+        figure = make_figure(draw, *data, title=title, **options)
+        assert table is not None
         self.figures.append(figure)
         self.drawn[title] = (name,)
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from extract.masks.grid import plans_over_k_and_k0
 from extract.masks.plan import parse_plan
-from probes.report.document import EVERY_PLAN, KindReport, plans_document, points_label, points_of, summary_text
-from probes.report.kind_reports import CLASSES_REPORT, PAIRS_REPORT
+from probes.report.document import EVERY_PLAN, KindReport, plan_score_label, plan_scores, plans_document, summary_text
+from probes.report.kind_reports import REPORTS
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
@@ -61,15 +61,15 @@ def grid(ks: list[int], k0s: list[int]) -> Plans:
 
 def test_pairs_are_drawn_by_their_zero_shot_score() -> None:
     scores = make_plans(OVER_K)
-    assert list(points_of(scores, PAIRS_REPORT).values()) == pytest.approx([25, 30, 35, 27.5])
-    assert points_label(scores, PAIRS_REPORT) == ("Zero-shot, final norm", "Spearman")
-    assert points_label(scores, CLASSES_REPORT) == ("head, best layer", "accuracy")
-    assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, PAIRS_REPORT, {})
-    assert "| `backward:2` | 35.0 | 70.0 |" in sweep_summary(scores, PAIRS_REPORT, {})
+    assert list(plan_scores(scores, REPORTS["pairs"]).values()) == pytest.approx([25, 30, 35, 27.5])
+    assert plan_score_label(scores, REPORTS["pairs"]) == ("Zero-shot, final norm", "Spearman")
+    assert plan_score_label(scores, REPORTS["classes"]) == ("head, best layer", "accuracy")
+    assert "| plan | zero-shot Spearman, final norm | head accuracy |" in sweep_summary(scores, REPORTS["pairs"], {})
+    assert "| `backward:2` | 35.0 | 70.0 |" in sweep_summary(scores, REPORTS["pairs"], {})
 
 
 def test_a_sweep_is_summarised() -> None:
-    text = sweep_summary(make_plans(OVER_K), CLASSES_REPORT, {"A sweep": ("sweep.svg", "sweep.pdf")})
+    text = sweep_summary(make_plans(OVER_K), REPORTS["classes"], {"A sweep": ("sweep.svg", "sweep.pdf")})
     assert "its scores are no benchmark result" in text
     assert "4 plans, 5 block passes per batch instead of 20 (0.25)." in text
     assert "| head | plan | validation accuracy | test accuracy | 95 % interval | test, chosen - causal |" in text
@@ -78,7 +78,7 @@ def test_a_sweep_is_summarised() -> None:
     assert "| plan | head accuracy |\n" in text
     assert "| `backward:1` | 60.0 |\n" in text
     assert "![A sweep](sweep.svg) [pdf](sweep.pdf)\n" in text
-    every = sweep_summary(make_plans(OVER_K, test_read=EVERY_PLAN), CLASSES_REPORT, {"A sweep": ("sweep.pdf",)})
+    every = sweep_summary(make_plans(OVER_K, test_read=EVERY_PLAN), REPORTS["classes"], {"A sweep": ("sweep.pdf",)})
     assert "A sweep: [pdf](sweep.pdf)\n" in every
     assert "a plan picked by its test score is a choice on test" in every
     assert "| plan | head accuracy | test, head accuracy |" in every
@@ -89,7 +89,7 @@ def test_a_choice_without_test_has_dashes() -> None:
     scores = make_plans(OVER_K)
     result = make_result("head", 0.7, summary={"validation": {"accuracy": make_summary(0.7)}})
     chosen = {"head": PlanChoice(parse_plan("backward:2"), result)}
-    text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), CLASSES_REPORT, {})
+    text = sweep_summary(replace(scores, chosen=chosen, test_read="no plan"), REPORTS["classes"], {})
     assert "| head | `backward:2`, final_norm | 70.0 | - | - | - |" in text
 
 
@@ -118,7 +118,7 @@ def make_search(plans: list[str]) -> dict[str, Any]:
 )
 def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
     scores = make_plans([(plans[-1], 0.9)], search=make_search(plans), cost={})
-    write_plans(tmp_path, scores, CLASSES_REPORT)
+    write_plans(tmp_path, scores, REPORTS["classes"])
     text = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert f"Strategy `halving` over {len(plans)} plans, by `head`: 1,040 block passes times texts, 0.500 of" in text
     assert f"| 1 | {len(plans)} | 16 | 1,600 | 0.014 | `{plans[-1]}` | {10 * (len(plans) - 1):.1f} |" in text
@@ -128,7 +128,7 @@ def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
 
 
 def test_a_sweep_writes_its_folder(tmp_path: Path) -> None:
-    write_plans(tmp_path, make_plans(WINDOWS), CLASSES_REPORT)
+    write_plans(tmp_path, make_plans(WINDOWS), REPORTS["classes"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "scores.json", "summary.md", "sweep.png"]
     assert_drawn(tmp_path / "sweep.png")
 
