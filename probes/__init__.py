@@ -56,6 +56,7 @@ _HOMES = {
     "write_report": "probes.runs.pages.reports",
 }
 
+import_module("extract.moved").find_moved()
 __all__ = [
     "Comparison", "HeadEntry", "LoadedRun", "LogisticProbe", "RunConfig", "StudyOptions", "centres_of_gravity",
     "compare", "compare_at_layers", "compare_layers", "cosine_with_gold", "expected_validation", "layers_across",

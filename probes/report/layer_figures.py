@@ -1,6 +1,6 @@
 """Which layers matter to a head: figures of every view with its intervals, and the tables of a page.
 
-A figure draws the rows of one head in the frame of `icecore.compare_layers`.
+A figure draws the rows of one head in the frame of `icecore.compare_layers`, or the findings of a run folder.
 """
 
 import math
@@ -65,13 +65,14 @@ def draw_findings(album: style.Album, findings: HeadFindings) -> None:
         )
 
 
-def draw_view(axes: Axes, frame: pd.DataFrame, view: str) -> Axes:
+def draw_view(axes: Axes, rows: pd.DataFrame | HeadFindings, view: str) -> Axes:
     """Draw a view over layers: bars for what is gained or lost, a curve per name for scores, with their intervals.
 
     Groups of layers, and layers in the order of their choice, stand side by side under their names.
     """
-    rows, layers, is_gain = frame[frame["view"] == view], _layers_of(frame), VIEWS[view].is_gain
-    curves = [curve for _, curve in rows.groupby("name", sort=False)]
+    frame, is_gain = _frame_of(rows), VIEWS[view].is_gain
+    layers, views = _layers_of(frame), frame[frame["view"] == view]
+    curves = [curve for _, curve in views.groupby("name", sort=False)]
     for curve, colour, line in zip(curves, style.colours(len(curves)), _repeated(LINES, len(curves)), strict=True):
         if is_gain and len(curves) == 1:
             _draw_bars(axes, curve, layers)
@@ -87,12 +88,13 @@ def draw_view(axes: Axes, frame: pd.DataFrame, view: str) -> Axes:
         axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 6 else 0)
         axes.set_xlabel("layers, in the order in which they are taken" if view in IN_ORDER else "group of layers")
     title = f"{VIEWS[view].title},\n".replace(", ", ",\n") * is_gain
-    axes.set_ylabel(title + _unit(rows))
+    axes.set_ylabel(title + _unit(views))
     return axes
 
 
-def draw_alone(axes: Axes, frame: pd.DataFrame) -> Axes:
+def draw_alone(axes: Axes, rows: pd.DataFrame | HeadFindings) -> Axes:
     """Draw the score of every layer alone with its interval, the set that holds the best, controls and baselines."""
+    frame = _frame_of(rows)
     alone, control, baseline = (frame[frame["view"] == view] for view in ("alone", "control", "baseline"))
     layers, first = _layers_of(frame), alone[alone["name"] == alone["name"].iloc[0]]
     shade_set(axes, first["in_set"].tolist())
@@ -161,6 +163,10 @@ def view_table(frame: pd.DataFrame) -> pd.DataFrame:
     names = [name or VIEWS[view].title for view, name in zip(frame["view"], frame["name"], strict=True)]
     times = UNITS.get(frame["metric"].iloc[0], ("", 100.0))[1]
     return side_by_side(frame.assign(name=names), "layer", ("name",), unit=_unit(frame), times=times)
+
+
+def _frame_of(rows: pd.DataFrame | HeadFindings) -> pd.DataFrame:
+    return pd.DataFrame(rows.rows()) if isinstance(rows, HeadFindings) else rows
 
 
 def _layers_of(frame: pd.DataFrame) -> list[str]:

@@ -61,6 +61,15 @@ def test_single_layers_have_their_set_shaded_and_controls_beside_them(axes: Axes
     assert axes.get_ylabel() == "Pearson x 100"
 
 
+def test_findings_are_drawn_as_their_frame() -> None:
+    lines = []
+    for rows in (MADE, FRAME):
+        alone = draw_alone(panel(Figure()), rows)
+        greedy = draw_view(panel(Figure()), rows, "greedy")
+        lines.append([np.asarray(line.get_xydata()).tolist() for axes in (alone, greedy) for line in axes.lines])
+    assert lines[0] == lines[1]
+
+
 def test_gains_are_bars_with_intervals_around_zero(axes: Axes) -> None:
     draw_view(axes, FRAME, "shapley")
     heights = [bar.get_height() for bar in axes.containers[0]]
