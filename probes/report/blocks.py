@@ -60,17 +60,18 @@ class Document:
     blocks: Sequence[Block]
 
 
-def markdown(blocks: Sequence[Block], *, is_aligned: bool = False) -> str:
-    """Write blocks as Markdown, each after a blank line but the further items of a list.
+def markdown(blocks: Sequence[Block], *, is_page: bool = False) -> str:
+    """Write blocks as Markdown without HTML, each after a blank line but the further items of a list.
 
-    With `is_aligned`, columns of numbers stand to the right.
+    For a page, columns of numbers stand to the right, and what reads the Markdown escapes HTML itself.
     """
-    texts = [_written(block, is_aligned=is_aligned) for block in blocks]
+    texts = [_written(block, is_page=is_page) for block in blocks]
     ends = ["\n" * (1 if isinstance(one, Item) and isinstance(two, Item) else 2) for one, two in pairwise(blocks)]
-    return "".join(text + end for text, end in zip(texts, [*ends, "\n"], strict=False))
+    text = "".join(text + end for text, end in zip(texts, [*ends, "\n"], strict=False))
+    return text if is_page else text.replace("<", "&lt;")  # texts come from anybody
 
 
-def _written(block: Block, *, is_aligned: bool) -> str:
+def _written(block: Block, *, is_page: bool) -> str:
     match block:
         case Heading(text):
             return f"## {text}"
@@ -79,7 +80,7 @@ def _written(block: Block, *, is_aligned: bool) -> str:
         case Caution(text):
             return f"> {text}"
         case Table(columns, rows):
-            return markdown_table(rows, columns, is_aligned=is_aligned)
+            return markdown_table(rows, columns, is_aligned=is_page)
     return block
 
 

@@ -226,7 +226,7 @@ def _template() -> "Template":
 
 def html(blocks: Sequence[Block]) -> Markup:
     """Write blocks as HTML, columns of numbers to the right."""
-    return Markup(_markdown().render(markdown(blocks, is_aligned=True)))
+    return Markup(_markdown().render(markdown(blocks, is_page=True)))
 
 
 def marked(text: str) -> Markup:

@@ -30,6 +30,7 @@ def weights_command(found: SimpleNamespace) -> int:
     from extract.decoders.merge import compare_weights
     from probes.cli.screen import show
     from probes.report.decoder_figures import NAMES, draw_weights
+    from probes.report.safe_csv import write_frame
     from probes.report.style import Album, on_panel
 
     one, other = (load_decoder(DecoderSpec(name, device="cpu")) for name in (found.decoder, found.other))
@@ -47,7 +48,7 @@ def weights_command(found: SimpleNamespace) -> int:
     if found.out:
         folder = Path(found.out)
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "weights.csv", frame.to_csv(index=False))
+        write_file(folder / "weights.csv", write_frame(frame))
         album = Album(folder, found.figures)
         n = int(frame.loc[frame["part"] == "block", "n_parameters"].sum())
         album.add(
