@@ -30,7 +30,7 @@ from probes.report.blocks import (
     percent,
     spread,
 )
-from probes.report.scores import Header, PlanChoice, PlanScores, PlansScores, PretrainingScores, RunScores
+from probes.report.scores import Header, PlanChoice, PlanScores, PlansScores, PretrainingScores, RunScores, SearchCost
 from probes.tasks.base import Task
 
 FEW_UNITS = 30
@@ -411,13 +411,11 @@ def _worth(result: HeadResult, compared: str) -> str:
 
 def plans_document(scores: PlansScores, report: KindReport) -> Document:
     """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
-    header = scores.header
-    n = scores.search.get("n_plans", len(scores.plans))
-    question = (
-        f"Under which of {n:,} mask plans is {header.decoder['name']} the best encoder for {header.task['name']}?"
-    )
-    summary, *tables = _search(scores.search) if scores.search else _sweep(scores, report)
-    answer = search_lead(scores) if scores.search else sweep_lead(scores)
+    header, search = scores.header, scores.search
+    task, decoder, n = header.task["name"], header.decoder["name"], search.n_plans if search else len(scores.plans)
+    question = f"Under which of {n:,} mask plans is {decoder} the best encoder for {task}?"
+    summary, *tables = _search(search) if search else _sweep(scores, report)
+    answer = search_lead(scores, search) if search else sweep_lead(scores)
     blocks = [*opening(header), summary, *_choices(scores), *tables, Heading("What was used"), machine_line(header)]
     return Document(header.name, question, answer, blocks)
 
@@ -436,11 +434,11 @@ def sweep_lead(scores: PlansScores) -> str:
     )
 
 
-def search_lead(scores: PlansScores) -> str:
+def search_lead(scores: PlansScores, search: SearchCost) -> str:
     """Name the plan that a search found and what it cost, and its score on test with the gain."""
-    (name, choice), search = _best_choice(scores), scores.search
+    name, choice = _best_choice(scores)
     return (
-        f"Of {search['n_plans']:,} plans the search found `{choice.plan.text}` at {search['share']:.2f} of the cost of "
+        f"Of {search.n_plans:,} plans the search found `{choice.plan.text}` at {search.share:.2f} of the cost of "
         f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
         f"{_worth(choice.result, _gain(choice))}"
     )
@@ -481,66 +479,48 @@ def plan_score_label(scores: PlansScores, report: KindReport) -> tuple[str, str]
 
 def _sweep(scores: PlansScores, report: KindReport) -> Iterator[Block]:
     """Say what a sweep cost, and give every plan's validation scores."""
-    cost, has_test = scores.cost, scores.test_read == EVERY_PLAN
     metrics = {name: metric_label(choice.result.metric) for name, choice in scores.chosen.items()}
+    tested = metrics if scores.test_read == EVERY_PLAN else {}
     columns = [
         "plan",
-        *([f"zero-shot {metric_label(report.zero_shot)}, final norm"] if report.zero_shot else []),
+        *[f"zero-shot {metric_label(report.zero_shot)}, final norm"] * bool(report.zero_shot),
         *(f"{name} {metric}" for name, metric in metrics.items()),
-        *(f"test, {name} {metric}" for name, metric in metrics.items() if has_test),
+        *(f"test, {name} {metric}" for name, metric in tested.items()),
     ]
     rows = [
         (
             f"`{row.plan.text}`",
             *([percent(_validation(row, report))] if report.zero_shot else []),
             *(percent(row.heads[name].selection_score) for name in metrics),
-            *(percent(row.heads[name].mean("test")) for name in metrics if has_test),
+            *(percent(row.heads[name].mean("test")) for name in tested),
         )
         for row in scores.plans
     ]
-    yield (
-        f"{len(scores.plans)} plans, {cost['block_passes']} block passes per batch instead of {cost['apart']} "
-        f"({cost['ratio']:.2f})."
-    )
+    cost = scores.cost
+    passes = f"{cost.block_passes} block passes per batch instead of {cost.apart} ({cost.ratio:.2f})" if cost else ""
+    yield ", ".join(filter(None, (f"{len(scores.plans)} plans", passes))) + "."
     yield Heading("Every plan, on validation")
     yield Table(columns, rows)
 
 
-def _search(search: Mapping[str, Any]) -> Iterator[Block]:
+def _search(search: SearchCost) -> Iterator[Block]:
     """Say what a search cost, and give every trial."""
-    trials = [
-        (
-            str(number),
-            str(len(trial["scores"])),
-            f"{trial['n_rows']:,}",
-            f"{trial['n_texts']:,}",
-            f"{trial['cost'] / search['full_cost']:.3f}",
-            *_best_plan(trial["scores"]),
-        )
-        for number, trial in enumerate(search["trials"], start=1)
-    ]
-    plans = dict.fromkeys(text for trial in search["trials"] for text in trial["scores"])
-    every = [
-        (
-            f"`{text}`",
-            *(percent(trial["scores"].get(text)) if text in trial["scores"] else NOTHING for trial in search["trials"]),
-        )
-        for text in plans
-    ]
+    rows = []
+    for number, trial in enumerate(search.trials, start=1):
+        best = max(trial.scores, key=lambda plan: trial.scores[plan])
+        sizes = (str(number), str(len(trial.scores)), f"{trial.n_rows:,}", f"{trial.n_texts:,}")
+        rows.append((*sizes, f"{trial.cost / search.full_cost:.3f}", f"`{best}`", percent(trial.scores[best])))
+    plans = dict.fromkeys(plan for trial in search.trials for plan in trial.scores)
+    scores = [(f"`{plan}`", *(percent(trial.scores.get(plan)) for trial in search.trials)) for plan in plans]
     yield (
-        f"Strategy `{search['strategy']}` over {search['n_plans']} plans, by `{search['by']}`: "
-        f"{search['cost']:,} block passes times texts, {search['share']:.3f} of the {search['full_cost']:,} that all "
-        f"plans on all {search['n_texts']:,} texts of train and validation cost (budget {search['budget']:g})."
+        f"Strategy `{search.strategy}` over {search.n_plans} plans, by `{search.by}`: {search.cost:,} block passes "
+        f"times texts, {search.share:.3f} of the {search.full_cost:,} that all plans on all {search.n_texts:,} texts "
+        f"of train and validation cost (budget {search.budget:g})."
     )
     yield Heading("Trials")
-    yield Table(("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score"), trials)
+    yield Table(("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score"), rows)
     yield Heading("Every score, on the validation rows of its trial")
-    yield Table(("plan", *(f"{trial['n_rows']:,} rows" for trial in search["trials"])), every)
-
-
-def _best_plan(scores: Mapping[str, Any]) -> tuple[str, str]:
-    text = max(scores, key=lambda plan: scores[plan])
-    return f"`{text}`", percent(scores[text])
+    yield Table(("plan", *(f"{trial.n_rows:,} rows" for trial in search.trials)), scores)
 
 
 def _choices(scores: PlansScores) -> Iterator[Block]:

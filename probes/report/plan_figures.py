@@ -17,7 +17,7 @@ from probes.report import style
 from probes.report.blocks import metric_label, side_by_side
 from probes.report.document import KindReport, plan_score_label, plan_scores
 from probes.report.run_figures import baseline_levels, draw_baselines, layer_curves, tidy_frame
-from probes.report.scores import PlansScores
+from probes.report.scores import PlansScores, SearchCost
 
 CONVERTED = "k, converted blocks from the top"
 K0 = "k0, of these nosink-bidirectional"
@@ -28,8 +28,9 @@ def draw_plans(album: style.Album, scores: PlansScores, report: KindReport) -> N
     """Draw the figures of a sweep or a search."""
     about = f"{scores.header.task['name']} on {scores.header.decoder['name']}"
     if scores.search:
-        frame = search_frame(scores)
-        note = f"{about}; larger: more rows; framed: found, {scores.plans[0].plan.text}"
+        chosen = scores.plans[0].plan.text
+        frame = search_frame(scores.search, chosen)
+        note = f"{about}; larger: more rows; framed: found, {chosen}"
         album.add("search", draw_search, frame, title="Search for a plan", note=note, table=search_table(frame))
     else:
         of, metric = plan_score_label(scores, report)
@@ -215,15 +216,15 @@ def _draw_grid(axes: Axes, frame: pd.DataFrame) -> None:
             axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=style.ORANGE, linewidth=2, clip_on=False))
 
 
-def search_frame(scores: PlansScores) -> pd.DataFrame:
+def search_frame(search: SearchCost, chosen: str) -> pd.DataFrame:
     """List what a search tried: a row per trial and plan, with its place on a (k, k0) grid and whether it was found."""
     rows = []
-    for number, trial in enumerate(scores.search["trials"], start=1):
-        size = {"trial": number, "n_rows": trial["n_rows"], "share": trial["n_texts"] / scores.search["n_texts"]}
-        for text, score in trial["scores"].items():
+    for number, trial in enumerate(search.trials, start=1):
+        size = {"trial": number, "n_rows": trial.n_rows, "share": trial.n_texts / search.n_texts}
+        for text, score in trial.scores.items():
             k, k0 = k_and_k0(parse_plan(text)) or (math.nan, math.nan)
-            rows.append({**size, "plan": text, "k": k, "k0": k0, "score": score})
-    return pd.DataFrame(rows).assign(is_found=lambda frame: frame["plan"] == scores.plans[0].plan.text)
+            rows.append({**size, "plan": text, "k": k, "k0": k0, "score": score, "is_found": text == chosen})
+    return pd.DataFrame(rows)
 
 
 def draw_search(figure: Figure, frame: pd.DataFrame) -> None:

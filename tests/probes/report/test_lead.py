@@ -139,8 +139,9 @@ def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
 
 @pytest.mark.parametrize("score", [0.75, 0.5])
 def test_a_search_names_what_it_found_and_what_it_cost(score: float) -> None:
-    plans = make_plans([("causal", score)], search=make_search(["causal", "backward:1"]), cost={})
-    assert search_lead(plans).startswith(
+    plans = make_plans([("causal", score)], search=make_search(["causal", "backward:1"]), cost=None)
+    assert plans.search
+    assert search_lead(plans, plans.search).startswith(
         "Of 2 plans the search found `causal` at 0.50 of the cost of scoring all, with the head `head` (final_norm, "
         f"pooling mean): accuracy {100 * score:.1f} on validation. On test it has {100 * score:.1f} (95 % interval "
     )

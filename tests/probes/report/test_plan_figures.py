@@ -158,8 +158,9 @@ def test_the_tables_of_plans_are_those_of_the_frames() -> None:
         {"layer": "block_01", "backward:1": "20", "causal": "20", "majority": 25.0},
         {"layer": "final_norm", "backward:1": "50", "causal": "30", "majority": 25.0},
     ]
-    searched = make_plans([("causal", 0.9)], search=make_search(["backward:1", "causal"]), cost={})
-    frame = search_frame(searched)
+    searched = make_plans([("causal", 0.9)], search=make_search(["backward:1", "causal"]), cost=None)
+    assert searched.search
+    frame = search_frame(searched.search, "causal")
     assert frame["is_found"].tolist() == [False, True, True]
     table = search_table(frame).fillna("")
     assert table.to_dict("list") == {

@@ -13,7 +13,7 @@ from extract.masks.grid import plans_over_k_and_k0
 from extract.masks.plan import parse_plan
 from probes.report.document import EVERY_PLAN, KindReport, plan_score_label, plan_scores, plans_document, summary_text
 from probes.report.kind_reports import REPORTS
-from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
+from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
 from probes.report.write import write_plans
 from tests.probes.report.made_runs import make_header, make_result, make_summary
 
@@ -39,7 +39,7 @@ def make_plans(plans: Plans, **fields: Any) -> PlansScores:
     values: dict[str, Any] = {
         "test_read": rows[-1].plan.text,
         "chosen": {"head": PlanChoice(rows[-1].plan, rows[-1].heads["head"], gain)},
-        "cost": {"block_passes": 5, "apart": 20, "ratio": 0.25},
+        "cost": SweepCost(5, 20, 0.25),
     }
     header = make_header("classes", {"name": "toy", "is_sample": True}, "search" if "search" in fields else "sweep")
     return PlansScores(header, plans=rows, **{**values, **fields})
@@ -93,31 +93,17 @@ def test_a_choice_without_test_has_dashes() -> None:
     assert "| head | `backward:2`, final_norm | 70.0 | - | - | - |" in text
 
 
-def make_search(plans: list[str]) -> dict[str, Any]:
-    first = {text: 0.1 * place for place, text in enumerate(plans)}
-    last = {plans[-1]: 0.9}
-    trials = [
-        {"n_rows": 16, "n_texts": 1600, "cost": 30, "scores": first},
-        {"n_rows": 2000, "n_texts": 4000, "cost": 10, "scores": last},
-    ]
-    return {
-        "strategy": "halving",
-        "budget": 0.5,
-        "by": "head",
-        "n_plans": len(plans),
-        "n_texts": 4000,
-        "cost": 1040,
-        "full_cost": 2080,
-        "share": 0.5,
-        "trials": trials,
-    }
+def make_search(plans: list[str]) -> SearchCost:
+    first = {text: 0.1 * index for index, text in enumerate(plans)}
+    trials = (SearchTrial(16, 1600, 30, first), SearchTrial(2000, 4000, 10, {plans[-1]: 0.9}))
+    return SearchCost("halving", 0.5, "head", len(plans), 4000, 1040, 2080, 0.5, trials)
 
 
 @pytest.mark.parametrize(
     "plans", [["backward:1", "backward:2", "causal"], ["bidirectional:1", "nosink-bidirectional:1+bidirectional:1"]]
 )
 def test_a_search_is_reported(plans: list[str], tmp_path: Path) -> None:
-    scores = make_plans([(plans[-1], 0.9)], search=make_search(plans), cost={})
+    scores = make_plans([(plans[-1], 0.9)], search=make_search(plans), cost=None)
     write_plans(tmp_path, scores, REPORTS["classes"])
     text = (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert f"Strategy `halving` over {len(plans)} plans, by `head`: 1,040 block passes times texts, 0.500 of" in text

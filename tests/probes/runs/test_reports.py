@@ -86,7 +86,7 @@ def test_runs_of_other_rows_stand_side_by_side_uncompared(finished: Finished, co
 
 @pytest.mark.parametrize("what", ["sweep", "search"])
 def test_the_page_of_a_sweep_or_a_search_is_made_again(what: str, tmp_path: Path) -> None:
-    found = {"search": make_search([text for text, _ in OVER_K]), "cost": {}} if what == "search" else {}
+    found = {"search": make_search([text for text, _ in OVER_K]), "cost": None} if what == "search" else {}
     scores = make_plans(OVER_K, **found)
     write_plans(tmp_path, scores, KINDS["classes"].report)
     written = (tmp_path / PAGE).read_bytes()
