@@ -40,13 +40,7 @@ def draw_runs(axes: Axes, frame: "pd.DataFrame") -> Axes:
         style.draw_line(axes, positions, values, colour=colour, label=style.shorten(name), breaks=breaks)
         is_chosen = run["layer"].isin(scores.loc[scores["run"] == name, "layer"]).to_numpy()
         axes.plot(
-            positions[is_chosen],
-            values[is_chosen],
-            "o",
-            color=colour,
-            markersize=6,
-            markerfacecolor="white",
-            zorder=5,
+            positions[is_chosen], values[is_chosen], "o", color=colour, markersize=6, markerfacecolor="white", zorder=5
         )
     if len(lists) == 1:
         style.mark_layers(axes, next(iter(lists)))

@@ -40,7 +40,7 @@ def split_series(frame: "pd.DataFrame") -> "dict[str, pd.DataFrame]":
     if not telling:
         return {str(frame["plan"].iloc[0]): frame}
     return {
-        " ".join(style.shorten(str(each)) for each in key): part for key, part in frame.groupby(telling, sort=False)
+        " ".join(style.shorten(str(value)) for value in key): part for key, part in frame.groupby(telling, sort=False)
     }
 
 
@@ -52,13 +52,13 @@ def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled
     parts = split_series(frame)
     lists = {tuple(dict.fromkeys(part["layer"])) for part in parts.values()}
     for (label, part), colour in zip(parts.items(), style.colours(len(parts)), strict=True):
-        here = part[part["measure"] == measure]
-        places = np.arange(len(here)) if len(lists) == 1 else here["depth"].to_numpy()
-        values, low, high = (here[name].to_numpy(np.float64) for name in ("value", "low", "high"))
+        rows = part[part["measure"] == measure]
+        x = np.arange(len(rows)) if len(lists) == 1 else rows["depth"].to_numpy()
+        values, low, high = (rows[name].to_numpy(np.float64) for name in ("value", "low", "high"))
         if measure == "norm-median" and {"norm-q05", "norm-q95"} <= set(part["measure"]):
             low, high = (part.loc[part["measure"] == name, "value"] for name in ("norm-q05", "norm-q95"))
-        axes.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
-        style.draw_line(axes, places, values, colour=colour, label=label if is_labelled and len(parts) > 1 else "")
+        style.draw_band(axes, x, low, high, colour=colour)
+        style.draw_line(axes, x, values, colour=colour, label=label if is_labelled and len(parts) > 1 else "")
     name, unit, is_log = _describe(measure)
     if is_log:
         axes.set_yscale("log")
@@ -74,20 +74,20 @@ def draw_measure(axes: Axes, frame: "pd.DataFrame", measure: str, *, is_labelled
 
 def draw_geometry(figure: Figure, frame: "pd.DataFrame") -> None:
     """Draw the measures `SHOWN` that a frame has, and correlations with gold, in two columns."""
-    found = list(dict.fromkeys(frame["measure"]))
-    shown = [name for name in found if name in SHOWN or name not in MEASURES] or found
-    if len(shown) % 2 and SPARE in shown:
-        shown.remove(SPARE)
-    n_columns = min(2, len(shown))
-    n_rows = -(-len(shown) // n_columns)
+    every = list(dict.fromkeys(frame["measure"]))
+    measures = [name for name in every if name in SHOWN or name not in MEASURES] or every
+    if len(measures) % 2 and SPARE in measures:
+        measures.remove(SPARE)
+    n_columns = min(2, len(measures))
+    n_rows = -(-len(measures) // n_columns)
     figure.set_size_inches(style.WIDE[0], 1.1 + 1.65 * n_rows)
     all_axes = style.panels(figure, n_rows, n_columns, sharex=True)
-    for place, (axes, measure) in enumerate(zip(all_axes, shown, strict=False)):
-        draw_measure(axes, frame, measure, is_labelled=place == n_columns - 1)
-        is_lowest = place + n_columns >= len(shown)
+    for index, (axes, measure) in enumerate(zip(all_axes, measures, strict=False)):
+        draw_measure(axes, frame, measure, is_labelled=index == n_columns - 1)
+        is_lowest = index + n_columns >= len(measures)
         axes.tick_params(labelbottom=is_lowest)
         axes.set_xlabel(axes.get_xlabel() * is_lowest)
-    for axes in all_axes[len(shown) :]:
+    for axes in all_axes[len(measures) :]:
         axes.remove()
 
 
@@ -125,8 +125,8 @@ def _describe(measure: str) -> tuple[str, str, bool]:
     if measure not in MEASURES:
         metric = metric_label(measure.removeprefix("gold-"))
         return "cosine of pairs against gold", f"{metric} correlation", False
-    found = MEASURES[measure]
-    return found.label, found.unit, found.is_log
+    about = MEASURES[measure]
+    return about.label, about.unit, about.is_log
 
 
 MOST_PANELS = 12  # panels at most
@@ -148,10 +148,10 @@ def draw_maps(
     n_rows = -(-len(picks) // n_columns)
     figure.set_size_inches(1.4 * n_columns + 1.2, 1.5 * n_rows + 0.9)
     all_axes = style.panels(figure, n_rows, n_columns, sharex=True, sharey=True)
-    place = (0.5, n_tokens + 0.5, n_tokens + 0.5, 0.5)  # tokens count from 1
+    extent = (0.5, n_tokens + 0.5, n_tokens + 0.5, 0.5)  # tokens count from 1
     for axes, pick in zip(all_axes, picks, strict=False):
         values, norm = maps[pick].float().cpu().numpy(), PowerNorm(0.5, vmin=0, vmax=1)
-        image = axes.imshow(values, cmap=style.SHADES, norm=norm, extent=place)
+        image = axes.imshow(values, cmap=style.SHADES, norm=norm, extent=extent)
         axes.set_title(names[pick].replace("_", " "), fontsize=style.SMALL)
         axes.grid(visible=False)
         style.count_in_whole_numbers(axes, "xy")

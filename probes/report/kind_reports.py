@@ -93,28 +93,22 @@ class PairReport(KindReport):
     zero_shot = "spearman"
 
     def gold(self, task: Any, split: str) -> Sequence[Any]:
-        """Give the scores."""
         return list(task.splits[split]["score"])
 
     def resampled(self, task: Mapping[str, Any]) -> str:
-        """Say that intervals draw pairs."""
         return "pairs"
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
-        """Write both correlations of a head in one row."""
         return (result.metric,)
 
     def remarks(self, context: Context) -> Iterator[Block]:
-        """Say what correlations are of."""
         yield "Correlations are of the whole split."
 
     def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals:
-        """Compare predictions with gold."""
         first, second = rows.inputs["sentence1"], rows.inputs["sentence2"]
         return residuals_between(first, second, gold=rows.gold, predicted=predicted)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        """Give the cosine of the highest layer, where the run has it, of latents prepared as the head's were."""
         if ZERO_SHOT not in heads:
             return ""
         is_raw = result.options.get("standardises_latents", True) is False
@@ -123,7 +117,6 @@ class PairReport(KindReport):
         return "" if math.isnan(score) else f"where the {kind} cosine of the top layer has {percent(score)}"
 
     def sections(self, context: Context) -> Iterator[Block]:
-        """Write the scores of subsets, where heads are wrong, and what they predict for a text and itself."""
         yield from _named_subsets(context)
         yield from _subsets(context)
         yield from self._errors(context)
@@ -264,15 +257,12 @@ class ClassReport(KindReport):
     )
 
     def gold(self, task: Any, split: str) -> Sequence[Any]:
-        """Give the names of classes."""
         return [task.class_names[label] for label in task.labels(split)]
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        """Give the score of the majority class."""
         return _beside_majority(result, split, "the majority class")
 
     def remarks(self, context: Context) -> Iterator[Block]:
-        """Name the default point of each head, and how the chosen probe ended under the released code's limit."""
         for name, _, default in context.with_extra("default"):
             yield (
                 f"The default of `{name}` is {default['layer']}, C {default['C']:g}: the highest layer and the C "
@@ -288,7 +278,6 @@ class ClassReport(KindReport):
                 )
 
     def used(self, context: Context) -> Iterator[Block]:
-        """Count classes, problems that converged, and what SMOTE added."""
         yield Item(f"Classes: {context.scores.header.task['n_classes']}")
         for name, _, solver in context.with_extra("convergence"):
             yield Item(
@@ -309,15 +298,12 @@ class NumberReport(KindReport):
     columns = (HEAD, POINT, POOLING, *CORRELATIONS)
 
     def gold(self, task: Any, split: str) -> Sequence[Any]:
-        """Give the numbers."""
         return list(task.numbers(split).tolist())
 
     def metrics(self, result: HeadResult) -> Sequence[str]:
-        """Write both correlations of a head in one row."""
         return (result.metric,)
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        """Compare the error of a head with that of the mean of train, which has no correlation."""
         if "rmse" not in result.extras:
             return ""
         errors = result.extras["rmse"][split]
@@ -326,7 +312,6 @@ class NumberReport(KindReport):
         )
 
     def sections(self, context: Context) -> Iterator[Block]:
-        """Write the errors of heads and of the mean of train."""
         rows = [
             (name, split, *(number(errors[split][key], 3) for key in ("probe", "mean_of_train")))
             for name, result, errors in context.with_extra("rmse")
@@ -352,7 +337,6 @@ class WordReport(KindReport):
     )
 
     def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
-        """Give every word with its sentence and its position in it."""
         sentences = list(enumerate(task.rows(split)["words"]))
         return {
             "row": [row for row, words in sentences for _ in words],
@@ -361,26 +345,21 @@ class WordReport(KindReport):
         }
 
     def gold(self, task: Any, split: str) -> Sequence[Any]:
-        """Give the tags."""
         return [tag for tags in task.splits[split]["tags"] for tag in tags]
 
     def units(self, task: Any, split: str) -> Sequence[Any] | None:
-        """Give the unit of the sentence of every word."""
         units = task.units(split)
         if units is None:
             return None
         return [name for name, words in zip(units, task.rows(split)["words"], strict=True) for _ in words]
 
     def resampled(self, task: Mapping[str, Any]) -> str:
-        """Say whether intervals draw sentences or documents."""
         return str(task["resampled"].get("test", "sentences"))
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        """Give the score of the majority tag of each word."""
         return _beside_majority(result, split, "the majority tag of each word")
 
     def remarks(self, context: Context) -> Iterator[Block]:
-        """Say how spans are counted, and what becomes of words without a latent, head by head where heads differ."""
         names = [f"`{name}`" for name, result in context.results if result.options.get("leaves_out_cut")]
         if not names:
             missing = "A word without a latent is an error."
@@ -391,7 +370,6 @@ class WordReport(KindReport):
         yield f"Spans are counted by the rules of conlleval, unless marked strict. {missing}"
 
     def sections(self, context: Context) -> Iterator[Block]:
-        """Write how tags are decoded, scores by type, errors, every layer, and what a mix takes from each."""
         yield from _decoding(context)
         yield from _types(context)
         yield from _frequent_errors(context)
@@ -399,7 +377,6 @@ class WordReport(KindReport):
         yield from _mix(context)
 
     def used(self, context: Context) -> Iterator[Block]:
-        """Count words, and those without a latent."""
         task, counts = context.scores.header.task, context.scores.header.task["words_in_cache"]
         words = ", ".join(f"{split} {n:,}" for split, n in task["n_words"].items())
         yield Item(f"Words: {words}; {len(task['tags'])} tags")
@@ -415,7 +392,6 @@ class WordReport(KindReport):
             yield Item(f"`{name}`: pooling {result.pooling}; words without a latent: {', '.join(missing)}")
 
     def write_files(self, folder: Path, task: Any, heads: Mapping[str, HeadResult]) -> None:
-        """Write column files for conlleval."""
         write_conll(folder, task, heads)
 
 
@@ -503,17 +479,14 @@ class ZeroShotReport(KindReport):
         self.unit = unit
 
     def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
-        """Give what the task shows of each prediction."""
         inputs: Mapping[str, Sequence[Any]] = task.inputs_shown(split)
         return inputs
 
     def gold(self, task: Any, split: str) -> Sequence[Any]:
-        """Give what the task shows of the gold."""
         gold: Sequence[Any] = task.gold_shown(split)
         return gold
 
     def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
-        """Give the score of chance."""
         chance = result.baselines.get("chance")
         return "" if chance is None else f"where chance has {percent(chance[split])}"
 

@@ -52,7 +52,7 @@ AUTOENCODERS: dict[str, Any] = {
         "held_out_squared_errors": [4.0, 90.0, 8.0],
         "history": [{"train_loss": 0.9, "held_out_loss": 0.8}, {"train_loss": 0.6, "held_out_loss": 0.5}],
         "n_texts": {"train": 1900, "held_out": 100},
-    },
+    }
 }
 
 
