@@ -31,6 +31,7 @@ SIZE = 5
 """Rows of a group."""
 SLOTS = 3
 """Places for a span in a sentence, of two words each."""
+TIED, NEIGHBOURS = "all layers tied", "neighbours correlate"
 
 
 class Drawn(NamedTuple):
@@ -142,7 +143,7 @@ def error_rates(
 
 
 LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
-    "all layers tied": lambda n: np.full(n, 0.7),
+    TIED: lambda n: np.full(n, 0.7),
     "half of them tied": lambda n: np.where(np.arange(n) < n // 2, 0.7, 0.6),
     "one best by a little": lambda n: 0.7 - 0.02 * np.abs(np.arange(n) - n // 2),
     "one clear best": lambda n: np.where(np.arange(n) == n // 2, 0.8, 0.6),
@@ -177,7 +178,7 @@ def rare(rng: np.random.Generator, n_layers: int, n_rows: int) -> NDArray[np.flo
 
 
 ERRORS: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]] = {
-    "neighbours correlate": lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.9),
+    NEIGHBOURS: lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.9),
     "independent": lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.0),
     "heavy tails": heavy,
     "unlike forms": unlike,
@@ -187,7 +188,7 @@ ERRORS: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 
 def layer_rates(
-    ladder: str, n_layers: int, n_rows: int, *, errors: str = "neighbours correlate", n_simulations: int = 1000,
+    ladder: str, n_layers: int, n_rows: int, *, errors: str = NEIGHBOURS, n_simulations: int = 1000,
     n_resamples: int = 1000, choose: Callable[..., NDArray[np.int64]] = best_set,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
@@ -318,28 +319,47 @@ def page_tables(results: dict[str, Any]) -> list[str]:
     for row in results["units"]:
         tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
         lines.append(f"| {row['world']}, rows drawn apart | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
+    lines += [*_case_table(results)]
     lines += [
-        "| layers | errors | number | rows | best is in | worst of the tied | layers in the set | all intervals hold |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in results["layers"]:
-        inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
-        least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
-        numbers = f"{row['n_layers']} | {row['n_rows']}"
-        lines.append(f"| {row['world']} | {row['errors']} | {numbers} | {inside} | {least} | {size} | {joint} |")
-    lines += [
-        "| pairs | rows | units | interval of rows | interval of units | test by rows | test by units |",
+        "| layers | number | rows | best is in | worst of the tied | layers in the set | all intervals hold |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row in results["sharing"]:
-        keys = ("coverage_of_rows", "coverage_of_units", "test_of_rows", "test_of_units")
-        rates = " | ".join(shown(row[key]) for key in keys)
-        lines.append(f"| {row['world']} | {row['n_rows']} | {row['n_units']:.0f} | {rates} |")
+    for row in results["layers"]:
+        if row["errors"] != NEIGHBOURS:
+            continue
+        inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
+        least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
+        lines.append(
+            f"| {row['world']} | {row['n_layers']} | {row['n_rows']} | {inside} | {least} | {size} | {joint} |"
+        )
     lines += ["| seeds | rows | interval of rows | interval of rows and seeds |", "|---|---|---|---|"]
     for row in results["seeds"]:
         lines.append(
             f"| {row['n_seeds']} | {row['n_rows']} | {shown(row['rows_alone'])} | {shown(row['rows_and_seeds'])} |"
         )
+    return lines
+
+
+def _case_table(results: dict[str, Any]) -> list[str]:
+    """Write one table whose columns are cases: layers that tie, by their errors, and pairs that share texts."""
+    tied = {(row["errors"], row["n_layers"], row["n_rows"]): row for row in results["layers"] if row["world"] == TIED}
+    cases = list(dict.fromkeys((errors, n_layers) for errors, n_layers, _ in tied))
+    titles = [f"{n_layers} layers, {errors}" for errors, n_layers in cases]
+    titles += [row["world"] for row in results["sharing"]]
+    lines = [f"| rate | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    for key, what in (("best_is_in_set", "best layer is in the set"), ("joint_intervals", "all intervals hold")):
+        for n_rows in (100, 300):
+            rows = [tied.get((*case, n_rows)) for case in cases]
+            cells = [shown(row[key]) if row else "" for row in rows] + [""] * len(results["sharing"])
+            lines.append(f"| {what}, {n_rows} rows | {' | '.join(cells)} |")
+    for key, what in (
+        ("coverage_of_units", "interval holds, units drawn"),
+        ("coverage_of_rows", "interval holds, pairs drawn"),
+        ("test_of_units", "false findings, units drawn"),
+        ("test_of_rows", "false findings, pairs drawn"),
+    ):
+        cells = [""] * len(cases) + [shown(row[key]) for row in results["sharing"]]
+        lines.append(f"| {what} | {' | '.join(cells)} |")
     return lines
 
 
@@ -350,9 +370,9 @@ def _scores(**how: Any) -> list[dict[str, Any]]:
 
 
 def _layers(**how: Any) -> list[dict[str, Any]]:
-    cases = [(ladder, 12, n, "neighbours correlate") for n in (100, 300) for ladder in LADDERS]
-    cases += [(ladder, 32, 300, "neighbours correlate") for ladder in ("all layers tied", "one best by a little")]
-    cases += [("all layers tied", 12, n, errors) for errors in list(ERRORS)[1:] for n in (100, 300)]
+    cases = [(ladder, 12, n, NEIGHBOURS) for n in (100, 300) for ladder in LADDERS]
+    cases += [(ladder, 32, 300, NEIGHBOURS) for ladder in (TIED, "one best by a little")]
+    cases += [(TIED, 12, n, errors) for errors in list(ERRORS)[1:] for n in (100, 300)]
     return [
         layer_rates(ladder, n_layers, n_rows, errors=errors, n_resamples=500, **how)
         for ladder, n_layers, n_rows, errors in cases

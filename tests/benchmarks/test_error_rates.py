@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.error_rates import OUT, error_rates, layer_rates, page_tables, seed_rates
+from benchmarks.error_rates import ERRORS, OUT, SHARING, error_rates, layer_rates, page_tables, seed_rates
 from probes.metrics.best_set import best_set
 from tests.pages import ROOT
 
@@ -96,6 +96,16 @@ def test_the_page_shows_the_recorded_rates() -> None:
     rows = page_tables(json.loads(OUT.read_text(encoding="utf-8")))
     assert len(rows) > 40
     assert [row for row in rows if row not in page] == []
+
+
+def test_each_hard_case_is_a_column_of_the_page() -> None:
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").splitlines()
+    [header] = [row for row in page if row.startswith("| rate |")]
+    cells = [cell.strip() for cell in header.strip("|").split("|")]
+    layers = [f"12 layers, {errors}" for errors in ERRORS]
+    assert sorted(cells) == sorted(["rate", "32 layers, neighbours correlate", *layers, *SHARING])
+    first = next(row for row in page if row.startswith("| best layer is in the set, 100 rows |"))
+    assert first.split("|")[cells.index("12 layers, heavy tails") + 1].strip() == "97.7 ± 0.2"
 
 
 @pytest.mark.long
