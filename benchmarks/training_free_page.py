@@ -1,4 +1,4 @@
-"""The tables of docs/encoders_compared.md from the committed JSON: `python -m benchmarks.training_free_page` writes them.
+"""The tables of docs/encoders_compared.md, from the committed JSON: `python -m benchmarks.training_free_page`.
 
 `tests/test_encoders_compared.py` holds them against the JSON.
 """

@@ -1,6 +1,5 @@
 """The tables of docs/results.md and of the README show the numbers of the committed JSON."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
