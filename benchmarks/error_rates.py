@@ -7,9 +7,11 @@ Data are drawn from worlds whose true scores are known. The rates, each with its
 simulations), are written to benchmarks/results/error_rates.json.
 """
 
+import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from probes.runs.record import describe_program
 from probes.tasks.units import find_units
 
 OUT = Path(__file__).parent / "results" / "error_rates.json"
+FOLDER = Path(__file__).parent.parent / "docs" / "tables"
 LEVEL = 0.05
 RHO = 0.8
 SIZE = 5
@@ -306,41 +309,47 @@ def shown(found: dict[str, float]) -> str:
     return f"{100 * found['rate']:.1f} ± {100 * found['error']:.1f}"
 
 
-def page_tables(results: dict[str, Any]) -> list[str]:
-    """Write the tables of docs/statistics.md, row by row."""
-    lines = [
-        "| metric | units | rows of a unit | interval | bootstrap test | permutation test |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in results["scores"]:
-        tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
-        lines.append(f"| {row['world']} | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
-    for row in results["units"]:
-        tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
-        lines.append(f"| {row['world']}, rows drawn apart | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
-    lines += [
-        "| layers | errors | number | rows | best is in | worst of the tied | layers in the set | all intervals hold |",
-        "|---|---|---|---|---|---|---|---|",
+def csv_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Write the tables that docs/statistics.md shows, by the names of their files."""
+    tests = ("coverage", "bootstrap_test", "permutation_test")
+    scores = [["metric", "units", "rows of a unit", "interval", "bootstrap test", "permutation test"]]
+    for part, note in (("scores", ""), ("units", ", rows drawn apart")):
+        for row in results[part]:
+            rates = [shown(row[key]) for key in tests]
+            scores.append([f"{row['world']}{note}", row["n_units"], row["rows_of_a_unit"], *rates])
+    layers = [
+        [
+            "layers",
+            "errors",
+            "number",
+            "rows",
+            "best is in",
+            "worst of the tied",
+            "layers in the set",
+            "all intervals hold",
+        ]
     ]
     for row in results["layers"]:
         inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
         least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
-        numbers = f"{row['n_layers']} | {row['n_rows']}"
-        lines.append(f"| {row['world']} | {row['errors']} | {numbers} | {inside} | {least} | {size} | {joint} |")
-    lines += [
-        "| pairs | rows | units | interval of rows | interval of units | test by rows | test by units |",
-        "|---|---|---|---|---|---|---|",
-    ]
+        layers.append([row["world"], row["errors"], row["n_layers"], row["n_rows"], inside, least, size, joint])
+    pairs = [["pairs", "rows", "units", "interval of rows", "interval of units", "test by rows", "test by units"]]
     for row in results["sharing"]:
         keys = ("coverage_of_rows", "coverage_of_units", "test_of_rows", "test_of_units")
-        rates = " | ".join(shown(row[key]) for key in keys)
-        lines.append(f"| {row['world']} | {row['n_rows']} | {row['n_units']:.0f} | {rates} |")
-    lines += ["| seeds | rows | interval of rows | interval of rows and seeds |", "|---|---|---|---|"]
-    for row in results["seeds"]:
-        lines.append(
-            f"| {row['n_seeds']} | {row['n_rows']} | {shown(row['rows_alone'])} | {shown(row['rows_and_seeds'])} |"
-        )
-    return lines
+        pairs.append([row["world"], row["n_rows"], f"{row['n_units']:.0f}", *(shown(row[key]) for key in keys)])
+    seeds = [["seeds", "rows", "interval of rows", "interval of rows and seeds"]]
+    seeds += [
+        [row["n_seeds"], row["n_rows"], shown(row["rows_alone"]), shown(row["rows_and_seeds"])]
+        for row in results["seeds"]
+    ]
+    tables = {"scores": scores, "layers": layers, "pairs": pairs, "seeds": seeds}
+    return {f"error_rates_{name}.csv": _csv_text(rows) for name, rows in tables.items()}
+
+
+def _csv_text(rows: list[list[Any]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _scores(**how: Any) -> list[dict[str, Any]]:
@@ -386,6 +395,8 @@ def main() -> None:
         results = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
         results |= {"n_simulations": n_simulations, name: rows, **describe_program()}
         OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for name, text in csv_tables(json.loads(OUT.read_text(encoding="utf-8"))).items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -265,7 +265,7 @@ _COMMANDS = (
         "Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are.",
         (
             Argument("SOURCES", "cache files, or run folders, whose caches are read", (), count="+", completes="files"),
-            Argument("--measures", "measures with ',' between them (docs/geometry.md); all when absent"),
+            Argument("--measures", "measures with ',' between them (docs/statistics.md); all when absent"),
             Argument("--pooling", "pooling; every one when absent, and for similarity the first"),
             Argument("--rows", "most rows to measure on", 2000, int),
             Argument("--seed", "seed of the draw of rows", 0, int),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.error_rates import OUT, error_rates, layer_rates, page_tables, seed_rates
+from benchmarks.error_rates import FOLDER, OUT, csv_tables, error_rates, layer_rates, seed_rates
 from probes.metrics.best_set import best_set
 from tests.pages import ROOT
 
@@ -91,11 +91,13 @@ def test_the_recorded_rates_say_how_they_were_measured() -> None:
         assert each["error"] == pytest.approx(np.sqrt(each["rate"] * (1 - each["rate"]) / found["n_simulations"]))
 
 
-def test_the_page_shows_the_recorded_rates() -> None:
-    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8").splitlines()
-    rows = page_tables(json.loads(OUT.read_text(encoding="utf-8")))
-    assert len(rows) > 40
-    assert [row for row in rows if row not in page] == []
+def test_the_tables_of_the_page_are_the_recorded_rates() -> None:
+    tables = csv_tables(json.loads(OUT.read_text(encoding="utf-8")))
+    page = (ROOT / "docs" / "statistics.md").read_text(encoding="utf-8")
+    assert sum(len(text.splitlines()) for text in tables.values()) > 40
+    for name, text in tables.items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text
+        assert f":file: tables/{name}" in page
 
 
 @pytest.mark.long
