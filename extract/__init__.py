@@ -63,6 +63,7 @@ _HOMES = {
     "stream_texts": "extract.inputs.streams",
 }
 
+import_module("extract.moved").find_moved()
 __all__ = [*_HOMES]  # noqa: PLE0604
 
 

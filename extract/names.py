@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from extract.errors import ConfigError
+from extract.moved import first_place
 
 EXTRAS = {"mteb": "mteb", "ray": "ray", "sentence_transformers": "sentence-transformers"}
 """Package to the extra that brings it."""
@@ -37,6 +38,12 @@ class Later:
         """The object itself, imported at the first use."""
         module, _, name = self.place.partition(":")
         return getattr(import_module(module), name)
+
+    @property
+    def first_place(self) -> str:
+        """The place where the object was first, which digests hold."""
+        module, _, name = self.place.partition(":")
+        return ":".join(first_place(module, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the object."""

@@ -89,6 +89,7 @@ _HOMES = {
     "write_report": "probes.runs.pages.reports",
 }
 
+import_module("extract.moved").find_moved()
 __all__ = [*_HOMES]  # noqa: PLE0604
 
 

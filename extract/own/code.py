@@ -15,6 +15,8 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from extract.digest import digest_bytes, digest_json
+from extract.moved import first_place
+from extract.names import Later
 
 OURS = ("extract", "probes", "icecore", "builtins")
 STDLIB = sys.stdlib_module_names - {"__main__"}
@@ -31,8 +33,9 @@ Seen = dict[int, Any]
 def digest_code(thing: Any) -> str:
     """Digest what a function, class or object of a user does: its code, defaults and what it refers to.
 
-    Functions and classes of installed packages count by their names, values by their content. Two versions of Python
-    compile the same source to other code, and so to another digest.
+    Functions and classes of installed packages count by their names, those of this library by the one that they had
+    first (`extract.moved`), and values by their content. Two versions of Python compile the same source to other code,
+    and so to another digest.
     """
     return digest_json(list(_parts(thing, {})))
 
@@ -58,7 +61,7 @@ def _parts(thing: Any, seen: Seen) -> Iterator[str]:
         yield f"again {[*seen].index(id(thing))}"
     else:
         seen[id(thing)] = thing
-        yield type(thing).__qualname__
+        yield first_place(type(thing).__module__, type(thing).__qualname__)[1]
         yield from next((give for kinds, give in _GIVERS if isinstance(thing, kinds)), _of_object)(thing, seen)
 
 
@@ -80,7 +83,7 @@ def _of_mapping(mapping: Mapping[Any, Any], seen: Seen) -> Iterator[str]:
 
 def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
     if not is_users(function.__module__ or "__main__"):
-        yield f"{function.__module__}.{function.__qualname__}"
+        yield ".".join(first_place(function.__module__, function.__qualname__))
         return
     inner: Any = unwrap(function)
     cells = [_content(cell) for cell in inner.__closure__ or ()]
@@ -94,7 +97,7 @@ def _of_function(function: FunctionType, seen: Seen) -> Iterator[str]:
 
 def _of_class(cls: type, seen: Seen) -> Iterator[str]:
     if not is_users(cls.__module__):
-        yield f"{cls.__module__}.{cls.__qualname__}"
+        yield ".".join(first_place(cls.__module__, cls.__qualname__))
         return
     for name, value in sorted(vars(cls).items()):
         inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
@@ -108,7 +111,7 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
     """Give the parts of an object that is no plain value, collection, function or class."""
     name = getattr(thing, "__qualname__", "") or getattr(thing, "__name__", "")
     if name and callable(thing):
-        yield f"{getattr(thing, '__module__', '')}.{name}"
+        yield ".".join(first_place(str(getattr(thing, "__module__", "")), name))
     elif hasattr(thing, "state_dict"):
         plain = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN)}
         yield from _of_items([type(thing), plain, dict(thing.state_dict())], seen)
@@ -117,6 +120,8 @@ def _of_object(thing: Any, seen: Seen) -> Iterator[str]:
         yield f"{getattr(array, 'shape', '')} {getattr(array, 'dtype', '')} {digest_bytes(array.tobytes())}"
     elif not hasattr(thing, "__dict__") or type(thing).__module__.partition(".")[0] in STDLIB:
         yield "" if " at 0x" in repr(thing) else repr(thing)  # such as a path, a pattern, a logger, a torch.dtype
+    elif isinstance(thing, Later):
+        yield from _of_items([Later, {"place": thing.first_place, "bound": thing.bound}], seen)
     else:
         kept = [field.name for field in fields(thing)] if is_dataclass(thing) else [*vars(thing)]  # no cached values
         yield from _of_items([type(thing), {name: getattr(thing, name) for name in kept}], seen)
