@@ -34,6 +34,7 @@ SIZE = 5
 """Rows of a group."""
 SLOTS = 3
 """Places for a span in a sentence, of two words each."""
+TIED, NEIGHBOURS = "all layers tied", "neighbours correlate"
 
 
 class Drawn(NamedTuple):
@@ -145,7 +146,7 @@ def error_rates(
 
 
 LADDERS: dict[str, Callable[[int], NDArray[np.float64]]] = {
-    "all layers tied": lambda n: np.full(n, 0.7),
+    TIED: lambda n: np.full(n, 0.7),
     "half of them tied": lambda n: np.where(np.arange(n) < n // 2, 0.7, 0.6),
     "one best by a little": lambda n: 0.7 - 0.02 * np.abs(np.arange(n) - n // 2),
     "one clear best": lambda n: np.where(np.arange(n) == n // 2, 0.8, 0.6),
@@ -180,7 +181,7 @@ def rare(rng: np.random.Generator, n_layers: int, n_rows: int) -> NDArray[np.flo
 
 
 ERRORS: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]] = {
-    "neighbours correlate": lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.9),
+    NEIGHBOURS: lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.9),
     "independent": lambda rng, n_layers, n_rows: chained(rng, n_layers, n_rows, correlation=0.0),
     "heavy tails": heavy,
     "unlike forms": unlike,
@@ -190,7 +191,7 @@ ERRORS: dict[str, Callable[[np.random.Generator, int, int], NDArray[np.float64]]
 
 
 def layer_rates(
-    ladder: str, n_layers: int, n_rows: int, *, errors: str = "neighbours correlate", n_simulations: int = 1000,
+    ladder: str, n_layers: int, n_rows: int, *, errors: str = NEIGHBOURS, n_simulations: int = 1000,
     n_resamples: int = 1000, choose: Callable[..., NDArray[np.int64]] = best_set,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure how often the set has a best layer, how many it has, and how often the joint intervals hold all scores.
@@ -318,32 +319,42 @@ def csv_tables(results: dict[str, Any]) -> dict[str, str]:
             rates = [shown(row[key]) for key in tests]
             scores.append([f"{row['world']}{note}", row["n_units"], row["rows_of_a_unit"], *rates])
     layers = [
-        [
-            "layers",
-            "errors",
-            "number",
-            "rows",
-            "best is in",
-            "worst of the tied",
-            "layers in the set",
-            "all intervals hold",
-        ]
+        ["layers", "number", "rows", "best is in", "worst of the tied", "layers in the set", "all intervals hold"]
     ]
     for row in results["layers"]:
-        inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
-        least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
-        layers.append([row["world"], row["errors"], row["n_layers"], row["n_rows"], inside, least, size, joint])
-    pairs = [["pairs", "rows", "units", "interval of rows", "interval of units", "test by rows", "test by units"]]
-    for row in results["sharing"]:
-        keys = ("coverage_of_rows", "coverage_of_units", "test_of_rows", "test_of_units")
-        pairs.append([row["world"], row["n_rows"], f"{row['n_units']:.0f}", *(shown(row[key]) for key in keys)])
+        if row["errors"] == NEIGHBOURS:
+            inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
+            least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
+            layers.append([row["world"], row["n_layers"], row["n_rows"], inside, least, size, joint])
     seeds = [["seeds", "rows", "interval of rows", "interval of rows and seeds"]]
     seeds += [
         [row["n_seeds"], row["n_rows"], shown(row["rows_alone"]), shown(row["rows_and_seeds"])]
         for row in results["seeds"]
     ]
-    tables = {"scores": scores, "layers": layers, "pairs": pairs, "seeds": seeds}
+    tables = {"scores": scores, "cases": _case_table(results), "layers": layers, "seeds": seeds}
     return {f"error_rates_{name}.csv": _csv_text(rows) for name, rows in tables.items()}
+
+
+def _case_table(results: dict[str, Any]) -> list[list[Any]]:
+    """Give one table whose columns are cases: layers that tie, by their errors, and pairs that share texts."""
+    tied = {(row["errors"], row["n_layers"], row["n_rows"]): row for row in results["layers"] if row["world"] == TIED}
+    cases = list(dict.fromkeys((errors, n_layers) for errors, n_layers, _ in tied))
+    pairs = results["sharing"]
+    table = [["rate", *(f"{n} layers, {errors}" for errors, n in cases), *(row["world"] for row in pairs)]]
+    for key, title in (("best_is_in_set", "best layer is in the set"), ("joint_intervals", "all intervals hold")):
+        for n_rows in (100, 300):
+            rows = [tied.get((*case, n_rows)) for case in cases]
+            table.append(
+                [f"{title}, {n_rows} rows", *(shown(row[key]) if row else "" for row in rows), *[""] * len(pairs)]
+            )
+    for key, title in (
+        ("coverage_of_units", "interval holds, units drawn"),
+        ("coverage_of_rows", "interval holds, pairs drawn"),
+        ("test_of_units", "false findings, units drawn"),
+        ("test_of_rows", "false findings, pairs drawn"),
+    ):
+        table.append([title, *[""] * len(cases), *(shown(row[key]) for row in pairs)])
+    return table
 
 
 def _csv_text(rows: list[list[Any]]) -> str:
@@ -359,9 +370,9 @@ def _scores(**how: Any) -> list[dict[str, Any]]:
 
 
 def _layers(**how: Any) -> list[dict[str, Any]]:
-    cases = [(ladder, 12, n, "neighbours correlate") for n in (100, 300) for ladder in LADDERS]
-    cases += [(ladder, 32, 300, "neighbours correlate") for ladder in ("all layers tied", "one best by a little")]
-    cases += [("all layers tied", 12, n, errors) for errors in list(ERRORS)[1:] for n in (100, 300)]
+    cases = [(ladder, 12, n, NEIGHBOURS) for n in (100, 300) for ladder in LADDERS]
+    cases += [(ladder, 32, 300, NEIGHBOURS) for ladder in (TIED, "one best by a little")]
+    cases += [(TIED, 12, n, errors) for errors in list(ERRORS)[1:] for n in (100, 300)]
     return [
         layer_rates(ladder, n_layers, n_rows, errors=errors, n_resamples=500, **how)
         for ladder, n_layers, n_rows, errors in cases

@@ -10,7 +10,7 @@ line names (constants, say) is looked up in the new modules of an old one.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -104,9 +104,7 @@ class MovedModule(ModuleType):
 class MovedFinder(MetaPathFinder, Loader):
     """Finds old modules, where no file has their name."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Find an old module; a file that was a package gets the modules that were in it."""
         del target
         if not name.startswith(tuple(f"{package}." for package in OURS)) or not moves().has(name):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from extract.decoders.bidirectional import bidirectional_flags
 from extract.decoders.layers import layer_names
 from extract.decoders.locate import Located
 from extract.decoders.placement import computing_device
@@ -17,6 +18,8 @@ from extract.decoders.spec import MergePart
 from extract.digest import digest_module, digest_tokenizer
 from extract.errors import DecoderError
 
+RARE = ("merge", "quantization", "bidirectional")
+"""What is recorded only of decoders that have it: the identities of others stay what they were."""
 UNBOUNDED = 1 << 20  # a window for decoders that state none, in tokens
 
 
@@ -39,16 +42,12 @@ class DecoderDescription:
     tokenizer_digest: str  # SHA-256 over the tokenizer
     merge: tuple[str, ...] = ()  # weight and name of every checkpoint of a merge
     quantization: dict[str, Any] | None = None  # as asked for
+    bidirectional: dict[str, Any] | None = None  # flags by which the checkpoint attends to both sides; off here
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description as plain values; `merge` and `quantization` only where there is one."""
-        values = asdict(self)
-        parts, quantization = list(values.pop("merge")), values.pop("quantization")
-        return {
-            **values,
-            **({"merge": parts} if parts else {}),
-            **({"quantization": quantization} if quantization else {}),
-        }
+        """Return the description as plain values; those that most decoders lack only where there is one."""
+        values = asdict(self) | {"merge": list(self.merge)}
+        return {key: value for key, value in values.items() if value or key not in RARE}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +97,16 @@ class Decoder:
         return rope.get("original_max_position_embeddings") if rope.get("rope_type") == "longrope" else None
 
     @cached_property
+    def longest_dense_row(self) -> int | None:
+        """Longest row, in tokens, of which a sparse indexer (DeepSeek V3.2) keeps every key; None without one.
+
+        In longer rows it keeps the keys of the highest scores. Many scores are exactly 0, and which of those it keeps
+        depends on the padded length of the batch.
+        """
+        config: Any = self.module.config
+        return getattr(config.get_text_config(), "index_topk", None)
+
+    @cached_property
     def takes_position_ids(self) -> bool:
         """Whether the forward call accepts `position_ids`."""
         return "position_ids" in inspect.signature(self.module.forward).parameters
@@ -142,6 +151,7 @@ def wrap_decoder(
         tokenizer_digest=digest_tokenizer(tokenizer),
         merge=tuple(part.label for part in merge),
         quantization=quantization,
+        bidirectional=bidirectional_flags(config) or None,
     )
     return Decoder(module, blocks, tokenizer, description)
 

@@ -57,7 +57,7 @@ def load_decoder(
         >>> decoder = load_decoder(model, tokenizer, name="mine")  # doctest: +SKIP
     """
     if isinstance(spec, nn.Module):
-        return _take_model(spec, tokenizer, name)
+        return _remarked(_take_model(spec, tokenizer, name), report)
     if tokenizer is not None:
         raise DecoderError(f"a tokenizer was given for {spec!r}; it is for a model in memory, as the first argument.")
     spec = DecoderSpec(spec) if isinstance(spec, str) else spec
@@ -83,7 +83,17 @@ def load_decoder(
     )
     if cost := describe_offload(made.blocks):
         report(cost)
-    return made
+    return _remarked(made, report)
+
+
+def _remarked(decoder: Decoder, report: Callable[[str], None]) -> Decoder:
+    if flags := decoder.description.bidirectional:
+        report(
+            f"{decoder.description.name} was trained to attend to both sides "
+            f"({', '.join(f'{name}: {value}' for name, value in flags.items())}): the plan 'bidirectional' is the "
+            "decoder as it was trained, and 'causal', the default, is not"
+        )
+    return decoder
 
 
 def _read_adapted(located: Located, spec: DecoderSpec, device: torch.device) -> Any:

@@ -199,7 +199,7 @@ def expected_mask(
 
 
 def textbook_attention(
-    call: AttentionCall, allowed: Bool[Tensor, "I T"], *, is_prefixed: bool = False
+    call: AttentionCall, allowed: Bool[Tensor, "*B I T"], *, is_prefixed: bool = False
 ) -> Float[Tensor, "B I Q V"]:
     """Compute attention by its formula in float32, from what a block passed and a mask; slow and plain.
 

@@ -23,6 +23,7 @@ from extract.poolings.guard import require_no_padding
 from extract.poolings.joining import Joiner
 from extract.poolings.table import POOLINGS, SHIPPED
 from extract.poolings.transfer import HostCopies, HostCopy
+from extract.proofs.batch_proof import BatchProof
 from extract.proofs.certificate import check_batch_invariance, check_devices, check_influence
 from extract.run.pipeline import Ahead, Sink
 from extract.run.progress import ExtractionProgress
@@ -91,6 +92,13 @@ class Extraction:
         return self.shared_session or Session(self.decoder)
 
     @cached_property
+    def proof(self) -> BatchProof:
+        """Proves batches of this extraction."""
+        return BatchProof(
+            self.decoder, self.spec.mask_plan, self.poolings, self.layers, reba=self.spec.reba, storage=self.storage
+        )
+
+    @cached_property
     def encoder(self) -> Encoder:
         """Turns the texts into rows of tokens."""
         return make_encoder(self.decoder, self.spec, has_words=isinstance(self.texts[0], JoinedText))
@@ -126,6 +134,7 @@ class Extraction:
             started = time.monotonic()
             is_done = self.writer.done_rows()
             certificate = self.certify()
+            self.session.proofs.append(self.proof.prove)
             self.progress.start(n_rows=len(is_done), n_done=int(is_done.sum()))
             try:
                 self._pump(is_done)
@@ -137,7 +146,7 @@ class Extraction:
                 raise
             finally:
                 self.progress.finish()
-            certificate["frozen"] = self.session.require_frozen()
+            certificate |= {"frozen": self.session.require_frozen(), "batches": self.proof.result}
             self.session.close_rows()
             self.workers.barrier()
             if self.workers.rank == 0 and self.writer.done_rows().all():
@@ -180,6 +189,8 @@ class Extraction:
                 latents = pool_batch(
                     self.decoder, batch, poolings=self.poolings, layers=self.layers, reba=self.spec.reba
                 )
+                self.proof.add(batch, latents)
+                self.session.prove_batches()
                 for whole, copy in self.storable(batch, latents):
                     sink.put(partial(self.write, whole, copy))
                 if self.session.is_due and not self.workers.shares_decoder:

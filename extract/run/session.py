@@ -1,6 +1,7 @@
-"""What one process writes counts once the weights have been compared with their digest afterwards."""
+"""What one process writes counts once its batches are proved and the weights compared with their digest afterwards."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,12 +18,17 @@ DIGEST_BYTES_PER_SECOND = 1e9  # a guess for the first comparison, which is then
 class Session:
     """Rows that one process has written since it last compared the weights with their digest, in any number of stores.
 
-    Equal weights close them. Rows that no comparison closed (killed, or the weights changed) do not count, and the next
-    run computes them again.
+    Proved batches and equal weights close them. Rows that no comparison closed (killed, or something was wrong) do not
+    count, and the next run computes them again.
+
+    Attributes:
+        decoder: The decoder.
+        proofs: Prove batches, as `BatchProof.prove`.
     """
 
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
+        self.proofs: list[Callable[..., None]] = []
         self._open: list[tuple[StoreWriter, int, int]] = []
         module = decoder.module
         self._seconds = sum(weights.nbytes for weights in module.parameters()) / DIGEST_BYTES_PER_SECOND
@@ -37,8 +43,24 @@ class Session:
         """Whether comparing the weights now keeps within its share of the time."""
         return (time.monotonic() - self._compared) * SHARE >= self._seconds
 
+    def prove_batches(self, *, is_closing: bool = False) -> None:
+        """Prove batches, at least those of rows that are about to be closed (`CertificateError`)."""
+        try:
+            for prove in self.proofs:
+                prove(is_closing=is_closing)
+        except CertificateError:
+            self._require_equal_weights()  # others would explain it better
+            raise
+
     def require_frozen(self) -> dict[str, Any]:
-        """Compare the weights with their digest; plain values for the cache, or `CertificateError` if they changed."""
+        """Prove batches and compare the weights with their digest, before rows are closed.
+
+        Returns plain values for the cache; raises `CertificateError` if a batch is not as planned or weights changed.
+        """
+        self.prove_batches(is_closing=True)
+        return self._require_equal_weights()
+
+    def _require_equal_weights(self) -> dict[str, Any]:
         started = time.monotonic()
         before, digest = self.decoder.description.weight_digest, digest_module(self.decoder.module)
         self._compared = time.monotonic()

@@ -55,7 +55,7 @@ def extract_shards(
 
     A shard is a whole cache of the texts of one window. It is written as a draft, moved in place in one step, and then
     listed in `index.json`. Stopped or killed, the same call with the same texts goes on: a window whose shard is not
-    listed, or not there any more, is computed; the texts of the others are only read.
+    listed, or not there any more, is computed; of the others the texts are read, and the file once, for its SHA-256.
 
     Make the same call in as many processes as there are devices, on one machine or on several that see the folder:
     they share the windows, and each returns when all are listed. See `map_windows`.
@@ -76,6 +76,7 @@ def extract_shards(
 
     Raises:
         CacheIdentityError: The folder holds shards of something else or of other texts, which stay as they are.
+        CacheError: A shard of an earlier call is not what was written: damaged, or under another's name; all stay.
         ConfigError: A window of no texts, a template that stands for several, or a decoder that is split over the
             processes (`tp_plan`), which cannot go through shards of their own.
         IcecoreError: As `extract_latents`; shards that are done stay.

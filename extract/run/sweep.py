@@ -73,6 +73,14 @@ class _Branch:
     route: Kinds
     was_done: NDArray[np.bool_]
 
+    def prove(self, wiring: Wiring, *, is_closing: bool) -> None:
+        """Prove batches, computed again without what plans share; as `BatchProof.prove`."""
+        proof = self.extraction.proof
+        if is_closing or proof.is_due:
+            wiring.set_kinds(self.plan.kinds(len(wiring.kinds)))
+            with rest_in_force(proof.decoder, wiring, self.plan):
+                proof.prove()
+
 
 def sweep_latents(
     decoder: Decoder,
@@ -145,6 +153,7 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     progress = branches[0].extraction.progress  # one for all
     progress.start(n_rows=was_done.size, n_done=int(was_done.sum()))
     session = branches[0].extraction.session  # one for all
+    session.proofs += [partial(branch.prove, wiring) for branch in branches]
     try:
         _pump(decoder, wiring, branches)
     except CertificateError:  # nothing more of this run is to be trusted
@@ -157,7 +166,8 @@ def _fill(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
     frozen = session.require_frozen()
     session.close_rows()
     for branch, certificate in zip(branches, certificates, strict=True):
-        branch.extraction.writer.write_certificate({**certificate, "frozen": frozen, "swept_with": len(branches)})
+        proved = {"frozen": frozen, "batches": branch.extraction.proof.result, "swept_with": len(branches)}
+        branch.extraction.writer.write_certificate(certificate | proved)
 
 
 def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
@@ -176,10 +186,12 @@ def _pump(decoder: Decoder, wiring: Wiring, branches: list[_Branch]) -> None:
                 for branch in needed[route]:
                     names = branch.extraction.poolings
                     own = torch.stack([latents[:, poolings.index(name)] for name in names], dim=1)  # a copy
+                    branch.extraction.proof.add(batch, own)
                     for whole, copy in branch.extraction.storable(batch, own):
                         sink.put(partial(branch.extraction.write, whole, copy))
 
             walk_plans(decoder, wiring, batch, list(needed), poolings=poolings, layers=first.layers, emit=emit)
+            first.session.prove_batches()
             if first.session.is_due:
                 first.session.require_frozen()
                 sink.put(first.session.close_rows)

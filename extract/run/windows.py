@@ -17,7 +17,9 @@ from extract.inputs.joined import JoinedText, digest_texts
 from extract.run.runner import unique_texts
 from extract.store.disk import explain_write_error, locked_file
 from extract.store.manifest import Manifest, require_same
+from extract.store.shards.files import LocalFiles
 from extract.store.shards.index import INDEX, Shard, ShardIndex, parse_index, shared_identity
+from extract.store.shards.reader import require_shard
 
 DRAFTS = "drafts"
 """Folder of the shards that are being written, and of the claims to them."""
@@ -115,6 +117,7 @@ class Ledger:
         self._seen: dict[Path, tuple[int, float]] = {}
         with locked_folder(self.folder):
             found = self.index
+            self._unread = {shard.window for shard in found.shards}  # of earlier calls, not compared with their digests
             require_same(found.identity, self._new.identity, where=repr(str(folder)))
             if found.window_texts != window_texts:
                 raise CacheIdentityError(
@@ -137,7 +140,12 @@ class Ledger:
         return self._read[1]
 
     def has(self, window: Window) -> bool:
-        """Whether the shard of a window is listed and its file there; CacheIdentityError if it is of other texts."""
+        """Whether the shard of a window is listed and its file there.
+
+        Raises:
+            CacheIdentityError: It is of other texts.
+            CacheError: It was there before this ledger, and its bytes are not those that are listed.
+        """
         self.n_windows = max(self.n_windows, window.number + 1)
         shard = self.index.find(window.number)
         if shard is not None and shard.text_digest != window.digest:
@@ -145,7 +153,12 @@ class Ledger:
                 f"shard {shard.file!r} in {str(self.folder)!r} is not of the texts of {window}; give the texts that "
                 "the extraction was begun with, in their order, or choose another folder."
             )
-        return shard is not None and self._is_there(shard)
+        if shard is None or not self._is_there(shard):
+            return False
+        if window.number in self._unread:
+            require_shard(LocalFiles(self.folder), shard, self.index, where=str(self.folder))
+            self._unread.remove(window.number)
+        return True
 
     @contextmanager
     def claimed(self, window: Window) -> Iterator[Claim | None]:

@@ -16,7 +16,14 @@ from extract.inputs.roles import SPECIAL
 from extract.inputs.spans import read_spans
 from extract.inputs.template import InputTemplate
 from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import DroppedCharacters, EncodedText, TokenisedText, Tokeniser, WordColumns
+from extract.inputs.tokenised import (
+    DroppedCharacters,
+    EncodedText,
+    TokenisedText,
+    Tokeniser,
+    WordColumns,
+    label_text,
+)
 from extract.inputs.windows import lay_windows
 from extract.poolings.joining import require_joinable
 from extract.poolings.presence import require_tokens
@@ -160,8 +167,31 @@ def make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool) -> 
     if spec.mask_plan.prepend is not None:
         encode = _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window - 1)
         made: Encoder = prepending(encode, decoder.tokenizer)
-        return made
-    return _make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window)
+        return keeping_dense(made, decoder)
+    return keeping_dense(_make_encoder(decoder, spec, has_words=has_words, window=decoder.description.window), decoder)
+
+
+def keeping_dense(encode: Encoder, decoder: Decoder) -> Encoder:
+    """Let an encoder refuse rows of which a sparse indexer would leave keys out: they depend on their neighbours."""
+    most = decoder.longest_dense_row
+    if most is None or most >= decoder.description.window:
+        return encode
+
+    def encode_checked(texts: Sequence[str | JoinedText], *, first_index: int = 0) -> list[EncodedText]:
+        encoded = encode(texts, first_index=first_index)
+        for item in encoded:
+            n_tokens = max(len(row.ids) for row in item.rows)
+            if n_tokens > most:
+                text = texts[item.index - first_index]
+                label = label_text(text.text if isinstance(text, JoinedText) else text, item.index)
+                raise InputError(
+                    f"{label} takes {n_tokens} tokens, and in rows of more than {most} the sparse attention of the "
+                    f"family {decoder.description.family!r} depends on the other rows of a batch; set "
+                    f"template.max_tokens to {most} or less, and template.on_long to 'windows' to read all of the text."
+                )
+        return encoded
+
+    return encode_checked
 
 
 def _make_encoder(decoder: Decoder, spec: ExtractionSpec, *, has_words: bool, window: int) -> Encoder:

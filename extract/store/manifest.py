@@ -78,9 +78,10 @@ def build_identity(
     return {
         "schema": SCHEMA,
         # Only a merge has the field `merge`, and so on: the identities of other decoders stay what they were.
+        # Sliding windows of a bidirectional checkpoint differ from those of the same weights without its flag.
         "decoder": {
             **{key: decoder[key] for key in DECODER_IDENTITY},
-            **{key: decoder[key] for key in ("merge", "quantization") if key in decoder},
+            **{key: decoder[key] for key in ("merge", "quantization", "bidirectional") if key in decoder},
         },
         "plan": plan,
         "architecture": architecture,

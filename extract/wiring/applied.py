@@ -19,7 +19,7 @@ from extract.errors import DecoderError
 from extract.masks.plan import CAUSAL, MaskPlan
 from extract.wiring.arguments import wired_by_argument
 from extract.wiring.interface import Wiring, only_causal, require_attention, require_windows, wired
-from extract.wiring.untouched import probe_layers, require_equal, short_windows
+from extract.wiring.untouched import looks_ahead, probe_layers, require_equal, short_windows
 
 Blocks = tuple[nn.Module, ...]
 
@@ -259,6 +259,10 @@ def masks_in_force(decoder: Decoder, kinds: Sequence[str]) -> Iterator[Wiring]:
             wiring.set_kinds(kinds)
             yield wiring
             return
+    if looks_ahead(decoder):
+        raise DecoderError(
+            f"the family {family!r} attends to later tokens by itself, past what plans replace; no plan works for it."
+        ) from refusals[-1]
     raise refusals[-1]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from extract.decoders.bidirectional import flags_off
 from extract.decoders.decoder import Decoder
 from extract.decoders.layers import FINAL_NORM
 from extract.errors import DecoderError
@@ -47,7 +48,13 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
             send(batch.is_real, device), spans,
             last=send(batch.last, device), placeholder=places, is_padded=batch.is_padded,
         )  # fmt: skip
-    with torch.inference_mode(), QuickLinear(varied=True), _tapped(decoder, visit, wanted, tuple(batch.ids.shape)):
+    flags = decoder.description.bidirectional or {}
+    with (
+        torch.inference_mode(),
+        QuickLinear(varied=True),
+        flags_off(decoder.module, decoder.blocks, flags),
+        _tapped(decoder, visit, wanted, tuple(batch.ids.shape)),
+    ):
         try:
             output = decoder.module(**forward_inputs(decoder, batch))
         except _EnoughError:

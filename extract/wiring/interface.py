@@ -8,7 +8,7 @@ rebound, and other models of the process keep their attention. See docs/decision
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -154,8 +154,9 @@ class Wiring:
         before = self.watch
 
         def both(block: int, call: AttentionCall) -> Tensor | None:
-            watch(block, call)
-            return None if before is None else before(block, call)
+            instead = None if before is None else before(block, call)
+            watch(block, call if instead is None else replace(call, mixed=instead))
+            return instead
 
         self.watch = both
         try:

@@ -50,6 +50,23 @@ def probe_layers(decoder: Decoder) -> Float[Tensor, "L T D"]:
     return torch.stack(found)
 
 
+def looks_ahead(decoder: Decoder) -> bool:
+    """Whether the first token of a short row changes with the last one, in a decoder that is not wired."""
+    n_tokens = min(INFLUENCE_TOKENS, decoder.description.window)
+    row, other = (probe_ids(decoder, n_tokens, seed=seed) for seed in (0, 1))
+    rows = torch.stack([row, torch.cat([row[:1], other[1:]])])
+    moved = False
+
+    def visit(_: int, hidden: Tensor) -> None:
+        nonlocal moved
+        first = hidden[:, 0].float()
+        moved = moved or bool((first[1] - first[0]).abs().max() > 1e-6 * first.abs().max())
+
+    with in_float32(decoder):
+        run_batch(decoder, plain_batch(rows), visit, depth=len(decoder.blocks))
+    return moved
+
+
 def require_equal(untouched: Float[Tensor, "L T D"], wired: Float[Tensor, "L T D"], decoder: Decoder) -> None:
     """Check that wiring a decoder, causal at every block, changes no layer by more than rounding (`DecoderError`)."""
     drift = layer_drift(wired, untouched)

@@ -15,8 +15,8 @@ from extract.inputs.template import InputTemplate
 from extract.run.spec import ExtractionSpec
 from probes.runs.finished import UNREADABLE, read_spec
 
-STOCK_POOLINGS = {"last": "lasttoken", "mean": "mean", "max": "max", "first": "cls", "weighted-mean": "weightedmean"}
-"""Poolings to what sentence-transformers calls them."""
+STOCK_POOLINGS = {"last": "lasttoken", "mean": "mean", "max": "max", "first": "cls"}
+"""Poolings to what sentence-transformers calls them; its weighted mean counts on from the tokens of a prompt."""
 MODULES = {
     "transformer": "sentence_transformers.base.modules.transformer.Transformer",
     "pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
@@ -146,7 +146,7 @@ def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     parts = [("transformer", ""), ("pooling", "1_Pooling"), *[("normalize", "2_Normalize")] * recipe.normalise]
     pooling = {
         "embedding_dimension": decoder.description.width, "pooling_mode": STOCK_POOLINGS[recipe.pooling],
-        "include_prompt": True,
+        "include_prompt": False,
     }  # fmt: skip
     files = {
         "sentence_bert_config.json": {

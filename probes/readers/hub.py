@@ -1,12 +1,13 @@
 """Rows of a dataset repository: from the hub, asked once and quickly, from its cache, or from a local folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from extract.decoders.hub import ask_commit, hub_endpoint, is_offline
 from extract.errors import TaskError, first_line, unknown_name
@@ -38,19 +39,21 @@ def read_hub(
 
     Raises:
         TaskError: The hub is off, unreachable (noticed in about 4 seconds) or does not know the repository, and its
-            cache has no copy; the repository cannot be read; or it has several configurations without a default, and
-            none was named.
+            cache has no copy; the repository cannot be read, or names files outside of it; or it has several
+            configurations without a default, and none was named.
         UnknownNameError: It has no configuration of that name.
     """
     local = Path(hub_id).expanduser()
     if local.is_dir():
+        root = _root_of(local)
+        _check_card(local, root)
         if config is None or declared_configurations(str(local.absolute())):
-            return _read_folder(local, revision, config)
-        return _read_folder(_config_folder(local, config, hub_id), revision, None)
+            return _read_folder(local, revision, config, root=root)
+        return _read_folder(_config_folder(local, config, hub_id), revision, None, root=root)
     if config is not None:
         snapshot, came_from = _fetch_config(hub_id, config, revision=revision, help_text=help_text)
         if (snapshot / config).is_dir():  # else it is declared, or unknown
-            tables, _ = _read_folder(snapshot / config, None, None)
+            tables, _ = _read_folder(snapshot / config, None, None, root=_root_of(snapshot))
             named = {split: replace(table, where=f"{hub_id}/{config} ({split})") for split, table in tables.items()}
             return named, f"{hub_id}/{config} {came_from}"
     return _read_repository(hub_id, config, revision=revision, help_text=help_text)
@@ -128,17 +131,76 @@ def _config_folder(repository: Path, config: str, hub_id: str) -> Path:
     return repository / config
 
 
-def _read_folder(folder: Path, revision: str | None, config: str | None) -> tuple[Tables, str]:
+def _read_folder(folder: Path, revision: str | None, config: str | None, *, root: Path) -> tuple[Tables, str]:
     if revision is not None:
         raise TaskError(f"{folder} is a local folder, which has no revision {revision!r}: leave `revision` out.")
+    _check_card(folder, root)
     with quiet_datasets(), TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        tables = _load(str(folder.absolute()), None, "check the folder", config=config, cache_dir=cache)
+        tables = _load(str(folder.absolute()), None, "check the folder", config=config, cache_dir=cache, root=root)
         return tables, f"folder {folder}" + (f", configuration {config}" if config else "")
+
+
+def _root_of(folder: Path) -> Path:
+    """Resolve what the files of a folder may lie in: itself, or for a snapshot of the hub's cache, its repository."""
+    inner = folder.resolve()
+    return next((up.parent for up in inner.parents if up.name == "snapshots" and (up.parent / "blobs").is_dir()), inner)
+
+
+def _check_card(folder: Path, root: Path) -> None:
+    """Refuse a card that names an address or a path out of its folder, before `datasets` looks for it."""
+    import yaml
+    from datasets import config
+    from huggingface_hub import DatasetCard
+
+    card, plain = folder / config.REPOCARD_FILENAME, folder / config.REPOYAML_FILENAME
+    infos = folder / config.DATASETDICT_INFOS_FILENAME
+    _check_files(str(folder), [str(file) for file in (card, plain, infos) if file.is_file()], root)
+    try:
+        declared = [DatasetCard.load(card).data.get("configs")] if card.is_file() else []
+        if plain.is_file():
+            declared.append((yaml.safe_load(plain.read_text(encoding="utf-8")) or {}).get("configs"))
+        entries = [entry for entries in declared for entry in entries or ()]
+        named = [path for entry in entries for path in _paths_in(entry.get("data_files"), entry.get("data_dir"))]
+    except Exception:  # `datasets` reads the same files in the same way, and its error is reported
+        return
+    for path in named:
+        parts = PurePosixPath(path)
+        if urlsplit(path).scheme or "::" in path or parts.is_absolute() or ".." in parts.parts:
+            raise _outside(str(folder), path)
+
+
+def _paths_in(*values: object) -> Iterator[str]:
+    """List the paths of `data_files`: a text, texts, or splits that have one or several each."""
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            for item in value:
+                paths = item.get("path") if isinstance(item, dict) else item
+                yield from (path for path in (paths if isinstance(paths, list) else [paths]) if isinstance(path, str))
+
+
+def _check_files(repository: str, files: Iterable[str], root: Path | None) -> None:
+    """Refuse files outside of a local folder, also through links, and files of this machine for a repository."""
+    for file in files:
+        if root is None:
+            is_inside = urlsplit(file).scheme in ("hf", "http", "https") and "::" not in file
+        else:
+            is_inside = Path(file).resolve().is_relative_to(root)
+        if not is_inside:
+            raise _outside(repository, file)
+
+
+def _outside(repository: str, path: str) -> TaskError:
+    return TaskError(
+        f"dataset {repository!r} names {path!r}, which is not in it, so nothing was read; allowed: files of its own, "
+        "by paths relative to its folder. Copy the file there if you trust it."
+    )
 
 
 def _load(
     repository: str, commit: str | None, help_text: str, *, config: str | None, is_checked: bool = True,
-    cache_dir: str | None = None,
+    cache_dir: str | None = None, root: Path | None = None,
 ) -> Tables:  # fmt: skip
     import datasets
 
@@ -146,8 +208,14 @@ def _load(
         _check_configuration(repository, commit, config)
     try:
         named = {} if config is None else {"name": config}
-        loaded = datasets.load_dataset(repository, revision=commit, cache_dir=cache_dir, **named)
+        builder = datasets.load_dataset_builder(repository, revision=commit, cache_dir=cache_dir, **named)
+        for files in (builder.config.data_files or {}).values():
+            _check_files(repository, files, root)
+        builder.download_and_prepare()
+        loaded = builder.as_dataset()
         return {str(split): _as_table(repository, str(split), rows) for split, rows in loaded.items()}
+    except TaskError:
+        raise
     except Exception as error:  # the builders and the hub's client raise a dozen unrelated types
         cause = error.__cause__ or error
         raise TaskError(f"dataset {repository!r} cannot be read ({first_line(cause)}); {help_text}.") from error

@@ -112,7 +112,7 @@ def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> st
     """Write a report as Markdown without HTML, with the files of its figures by their titles."""
     shown = [figure_line(title, files) for title, files in figures.items()]
     blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(shown), *shown]
-    return f"# {document.title}\n\n{markdown(blocks)}".replace("<", "&lt;")  # texts come from anybody
+    return markdown([f"# {document.title}", *blocks])
 
 
 def opening(header: Header) -> Iterator[Block]:

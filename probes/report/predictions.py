@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
 from probes.report.document import KindReport
 from probes.report.lead import SplitRows
+from probes.report.safe_csv import read_csv, write_csv
 from probes.report.scores import RunScores
 from probes.report.table import predicted_texts
 from probes.tasks.base import Task
@@ -36,20 +36,19 @@ def write_predictions(path: Path, task: Task, heads: Mapping[str, HeadResult], r
     The columns of the CSV file are `split,row`, the inputs, `unit` where intervals draw whole groups or documents,
     `gold`, then one per head: a number in the units of the gold with four decimals, or a name; empty where there is
     none. Words have a line each: `row` is the sentence, and the inputs are the word's position in it, from 0, and the
-    word.
+    word. No text starts a formula of a spreadsheet (`safe_csv`).
     """
     has_units = any(report.units(task, split) is not None for split in task.splits)
-    file = StringIO(newline="")
-    writer = csv.writer(file)
+    rows: list[Sequence[object]] = []
     for number, split in enumerate(task.splits):
         predicted = {name: predicted_texts(result, split) for name, result in heads.items()}
         inputs = report.inputs(task, split)
         units = {"unit": report.units(task, split) or inputs["row"]} if has_units else {}
         columns = {**inputs, **units, "gold": report.gold(task, split), **predicted}
         if number == 0:
-            writer.writerow(["split", *columns])
-        writer.writerows([split, *row] for row in zip(*columns.values(), strict=True))
-    write_file(path, file.getvalue())
+            rows.append(["split", *columns])
+        rows += [[split, *row] for row in zip(*columns.values(), strict=True)]
+    write_file(path, write_csv(rows))
 
 
 def write_scored(path: Path, heads: Mapping[str, HeadResult]) -> None:
@@ -61,18 +60,18 @@ def write_scored(path: Path, heads: Mapping[str, HeadResult]) -> None:
     results = [result for result in heads.values() if result.scored]
     if not results:
         return
-    file = StringIO(newline="")
-    writer = csv.writer(file)
     n_fits = {result.name: len(next(iter(result.scored.values()))) for result in results}
-    writer.writerow(["split", "row", *(f"{name}:{k + 1}" for name, n in n_fits.items() for k in range(n))])
+    rows: list[Sequence[object]] = [
+        ["split", "row", *(f"{name}:{k + 1}" for name, n in n_fits.items() for k in range(n))]
+    ]
     for split in results[0].scored:
         columns = [
             [result.names[split][code] for code in codes] if split in result.names else [f"{v:.9g}" for v in codes]
             for result in results
             for codes in result.scored[split].tolist()
         ]
-        writer.writerows([split, row, *cells] for row, cells in enumerate(zip(*columns, strict=True)))
-    write_file(path, file.getvalue())
+        rows += [[split, row, *cells] for row, cells in enumerate(zip(*columns, strict=True))]
+    write_file(path, write_csv(rows))
 
 
 def read_scored(folder: Path, split: str, head: str) -> list[list[str]]:
@@ -85,7 +84,7 @@ def read_scored(folder: Path, split: str, head: str) -> list[list[str]]:
     if not path.exists():
         return []
     try:
-        rows = list(csv.reader(StringIO(read_file(path).decode("utf-8"), newline="")))
+        rows = read_csv(read_file(path).decode("utf-8"))
         columns = [k for k, name in enumerate(rows[0]) if name.rpartition(":")[0] == head]
         return [[row[k] for row in rows[1:] if row[0] == split] for k in columns]
     except (OSError, ValueError, IndexError, csv.Error) as error:
@@ -100,7 +99,7 @@ def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:
     """
     path, found = folder / PREDICTIONS, dict[str, dict[str, list[str]]]()
     try:
-        rows = csv.reader(StringIO(read_file(path).decode("utf-8"), newline=""))
+        rows = iter(read_csv(read_file(path).decode("utf-8")))
         names = next(rows)
         by_split = groupby(rows, key=lambda row: row[names.index("split")])
         for split, part in by_split:

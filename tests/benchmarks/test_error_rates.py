@@ -1,5 +1,6 @@
 """Error rates on simulated data: those of the methods are nominal, those of methods that are wrong are not."""
 
+import csv
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.error_rates import FOLDER, OUT, csv_tables, error_rates, layer_rates, seed_rates
+from benchmarks.error_rates import ERRORS, FOLDER, OUT, SHARING, csv_tables, error_rates, layer_rates, seed_rates
 from probes.metrics.best_set import best_set
 from tests.pages import ROOT
 
@@ -98,6 +99,15 @@ def test_the_tables_of_the_page_are_the_recorded_rates() -> None:
     for name, text in tables.items():
         assert (FOLDER / name).read_text(encoding="utf-8") == text
         assert f":file: tables/{name}" in page
+
+
+def test_each_hard_case_is_a_column_of_the_page() -> None:
+    with (FOLDER / "error_rates_cases.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    layers = [f"12 layers, {errors}" for errors in ERRORS]
+    assert sorted(rows[0]) == sorted(["rate", "32 layers, neighbours correlate", *layers, *SHARING])
+    first = next(row for row in rows if row["rate"] == "best layer is in the set, 100 rows")
+    assert first["12 layers, heavy tails"] == "97.7 ± 0.2"
 
 
 @pytest.mark.long

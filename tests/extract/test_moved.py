@@ -70,7 +70,9 @@ def test_a_move_of_what_a_user_takes_keeps_the_digest_of_their_code(
     module = library("extract.now", source)
     assert digest_with(module, renamed) != before
     names = " ".join(f"{renamed[name]}={name}" if name in renamed else name for name in ("pool", "Base", "Row"))
-    table = read_moves(f"# a remark\n\nextract.once.poolings extract.now {names}\n")
+    table = read_moves(
+        f"{moved.TABLE.read_text(encoding='utf-8')}\n# a remark\nextract.once.poolings extract.now {names}\n"
+    )
     monkeypatch.setattr(moved, "moves", lambda: table)
     assert digest_with(module, renamed) == before
 
@@ -84,10 +86,10 @@ def test_names_that_did_not_move_and_those_of_others_stay() -> None:
     ("code", "error"),
     [
         ("from extract.gone.deep.names import ConfigError; print(ConfigError.__module__)", ""),
-        ("from extract.gone import ConfigError, digests; digests.digest_text", ""),
+        ("from extract.gone import ConfigError, digests; digests.remove_file", ""),
         ("import extract.gone.deep.names; extract.gone.deep.names.InputError", ""),
-        ("from extract.gone.digests import canonical_json, DIGEST_BYTES; import hashlib; hashlib.md5", ""),
-        ("from extract.digest.parts import first_line; from extract.digest import parts; parts.first_line", ""),
+        ("from extract.gone.digests import load_bytes, NO_SPACE; import hashlib; hashlib.md5", ""),
+        ("from extract.files.parts import first_line; from extract.files import parts; parts.first_line", ""),
         ("import inspect, extract.gone; inspect.getmodule(print)", ""),
         ("from extract.gone.deep.names import nothing", "cannot import name 'nothing'"),
         ("import extract.gone.elsewhere", "No module named 'extract.gone.elsewhere'"),
@@ -98,8 +100,8 @@ def test_old_imports_find_what_moved(code: str, error: str) -> None:
     setup = (
         "from extract import moved\n"
         "lines = ['extract.gone.deep.names extract.errors ConfigError',\n"
-        "    'extract.gone.digests extract.digest digest_json=canonical_json digest_text',\n"
-        "    'extract.digest.parts extract.errors first_line']\n"
+        "    'extract.gone.digests extract.files read_file=load_bytes remove_file',\n"
+        "    'extract.files.parts extract.errors first_line']\n"
         "table = moved.read_moves('\\n'.join(lines))\n"
         "moved.moves = lambda: table\n"
     )

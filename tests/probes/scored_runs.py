@@ -35,7 +35,12 @@ def run_words(base: Path, decoder: Path, **fields: Any) -> Path:
 
 def run_classes(base: Path, decoder: Path) -> Path:
     """Run single texts of two classes."""
-    task = TaskSpec("class-files", {"files": str(write_worded_classes(base / "rows.csv", share_told=0.7))})
+    return run_class_rows(base, decoder, write_worded_classes(base / "rows.csv", share_told=0.7))
+
+
+def run_class_rows(base: Path, decoder: Path, rows: Path) -> Path:
+    """Run the single texts of a file."""
+    task = TaskSpec("class-files", {"files": str(rows)})
     extraction = ExtractionSpec(poolings=("last", "mean"))
     heads = {"logistic-probe": {"Cs": [0.1, 1.0], "pooling": "last+mean"}}
     return _run(base, decoder, task=task, extraction=extraction, heads=heads)

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from extract.errors import CacheError, CacheIncompleteError
+from extract.errors import CacheIncompleteError
 from extract.store.cache import LatentCache
 from extract.store.layout import read_layout
 from extract.store.manifest import require_same
 from extract.store.shards.files import LocalFiles, digest_file
 from extract.store.shards.index import INDEX, Shard, shard_file
-from extract.store.shards.reader import ShardsReader
+from extract.store.shards.reader import ShardsReader, require_shard
 
 
 class ShardedCache(LatentCache):
@@ -84,12 +84,8 @@ class ShardedCache(LatentCache):
         Raises:
             CacheError: A shard is not what was written; names it.
         """
-        damaged = self._file.find_damage()
-        if damaged:
-            raise CacheError(
-                f"shard {damaged!r} of cache {str(self.path)!r} is damaged: it is not what the index lists; delete "
-                "this one file and run the extraction again."
-            )
+        for shard in self._file.index.shards:
+            require_shard(self._file.files, shard, self._file.index, where=str(self.path))
 
     def _gather(
         self, rows: Int[Tensor, " B"], layers: Sequence[str], pooling: str, *, width: int

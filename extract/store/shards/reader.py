@@ -9,8 +9,25 @@ from numpy.typing import NDArray
 
 from extract.errors import CacheError
 from extract.store.reader import StoreReader
-from extract.store.shards.files import digest_file, open_files
-from extract.store.shards.index import INDEX, parse_index, require_arrays
+from extract.store.shards.files import ShardFiles, digest_file, open_files
+from extract.store.shards.index import INDEX, Shard, ShardIndex, parse_index, require_arrays
+
+
+def require_shard(files: ShardFiles, shard: Shard, index: ShardIndex, *, where: str) -> None:
+    """Refuse a shard whose file is not what its index lists: `CacheError` names it. Reads the file whole."""
+    digest = digest_file(files, shard.file)
+    if digest == shard.sha256:
+        return
+    other = next((listed.file for listed in index.shards if listed.sha256 == digest), None)
+    if other is not None:
+        raise CacheError(
+            f"shard {shard.file!r} of cache {where!r} holds what the index lists as {other!r}; give the files their "
+            f"own names again, or delete {shard.file!r} and run the extraction again."
+        )
+    raise CacheError(
+        f"shard {shard.file!r} of cache {where!r} is damaged: it is not what the index lists; delete this one file and "
+        "run the extraction again."
+    )
 
 
 class ShardsReader(StoreReader):
@@ -95,13 +112,6 @@ class ShardsReader(StoreReader):
             offsets = first[:, owners] + (rows - starts[owners]) * place.row_bytes
             self.files.take(self._names, owners, offsets, found)
         return found
-
-    def find_damage(self) -> str:
-        """Name the first shard that is not what the index says; empty where all are. Reads all files whole."""
-        for shard in self.index.shards:
-            if self.files.size(shard.file) != shard.n_bytes or digest_file(self.files, shard.file) != shard.sha256:
-                return shard.file
-        return ""
 
     def _starts(self, name: str) -> Int[np.ndarray, " K"]:
         return self._words if name.startswith("/words/") else self._rows

@@ -17,6 +17,7 @@ from probes.report.blocks import Block, Table
 from probes.report.figures.across import draw_across, draw_gaps, name_curves
 from probes.report.figures.style import Album
 from probes.report.page.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.safe_csv import write_frame
 from probes.report.table import cell, metric_label, number, percent
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
 from probes.runs.comparison import compare
@@ -38,7 +39,7 @@ def compare_command(found: SimpleNamespace) -> int:
     show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
     if found.out:
         folder = _open(found.out)
-        write_file(folder / "curves.csv", comparison.curves.to_csv(index=False))
+        write_file(folder / "curves.csv", write_frame(comparison.curves))
         drawn = comparison.draw(folder, formats=found.figures)
         pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
         write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
@@ -131,7 +132,7 @@ def _write(
     album = Album(folder, formats, pictures.keep)
     draw(album, frames)
     for name, frame in frames.items():
-        write_file(folder / f"{name}.csv", frame.to_csv(index=False))
+        write_file(folder / f"{name}.csv", write_frame(frame))
     part = Part("Results", blocks, pictures.take(), is_main=True)
     write_page(folder / PAGE, replace(page, parts=(part,)), pictures.classes)
     files = [PAGE, *(f"{name}.csv" for name in frames), *(file for files in album.drawn.values() for file in files)]

@@ -31,6 +31,7 @@ def weights_command(found: SimpleNamespace) -> int:
     from probes.cli.screen import show
     from probes.report.figures.style import Album, on_panel
     from probes.report.figures.weights import NAMES, draw_weights
+    from probes.report.safe_csv import write_frame
 
     one, other = (load_decoder(DecoderSpec(name, device="cpu")) for name in (found.decoder, found.other))
     frame = compare_weights(one, other)
@@ -47,7 +48,7 @@ def weights_command(found: SimpleNamespace) -> int:
     if found.out:
         folder = Path(found.out)
         folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "weights.csv", frame.to_csv(index=False))
+        write_file(folder / "weights.csv", write_frame(frame))
         album = Album(folder, found.figures)
         n = int(frame.loc[frame["part"] == "block", "n_parameters"].sum())
         album.add(

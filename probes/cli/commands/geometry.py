@@ -25,6 +25,7 @@ from probes.report.figures.geometry import (
     split_series,
 )
 from probes.report.figures.style import WIDE, Album, on_panel
+from probes.report.safe_csv import write_frame
 from probes.report.table import NOTHING
 from probes.runs.existing import is_run, open_named
 from probes.runs.obtain import load_run_task
@@ -140,14 +141,14 @@ def _write(folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]",
         raise ConfigError(f"folder {str(folder)!r} cannot be written ({first_line(error)}); name another.") from error
     album, written = Album(folder, formats), []
     if len(frame):
-        write_file(folder / "geometry.csv", frame.to_csv(index=False))
+        write_file(folder / "geometry.csv", write_frame(frame))
         written.append("geometry.csv")
         album.add(
             "geometry", draw_geometry, frame, title=f"Geometry of layers, {_title(frame)}", size=WIDE,
             note=f"{_counts(frame)}; {GEOMETRY_NOTE}",
         )  # fmt: skip
     if alike:
-        write_file(folder / "similarity.csv", pd.concat(alike).to_csv(index=False))
+        write_file(folder / "similarity.csv", write_frame(pd.concat(alike)))
         written.append("similarity.csv")
     for number, each in enumerate(alike, 1):
         album.add(

@@ -15,6 +15,7 @@ from extract.files import write_file
 from probes.cli.screen import show, watcher_of
 from probes.layers.findings import load_findings
 from probes.layers.study import PARTS, StudyOptions
+from probes.report.safe_csv import write_frame
 from probes.runs.finished import read_finished
 from probes.runs.layers import ALL, compare_layers
 from probes.runs.pages.reports import write_report
@@ -56,7 +57,7 @@ def layers_command(found: SimpleNamespace) -> int:
                 show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))
         show(f"written: {write_report(folder)}")
     if found.out:
-        write_file(Path(found.out), frame.to_csv(index=False))
+        write_file(Path(found.out), write_frame(frame))
         show(f"written: {found.out}")
     return 0
 

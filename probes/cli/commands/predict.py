@@ -1,7 +1,5 @@
 """`icecore predict`: files through a finished run, to CSV or JSON Lines, or line by line for a service."""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from probes.cli.commands.score import read_lines, read_rows
 from probes.cli.screen import watcher_of
 from probes.readers.raw_rows import DELIMITERS, JSON_SUFFIXES, PARQUET_SUFFIXES, read_raw
 from probes.readers.text_files import inner_suffix
+from probes.report.safe_csv import write_csv
 from probes.runs.loaded import LoadedRun, load_run
 from probes.runs.scorer import Scorer
 
@@ -41,7 +40,7 @@ def predict_command(found: SimpleNamespace) -> int:
     given, rows = _read(found.file, loaded, found.head, columns)
     _say(loaded, found, f"{len(rows):,} rows")
     predicted = _predict(loaded, found.head, given, rows, with_shares=found.probabilities)
-    text = _write(map(_defuse, predicted) if found.safe_for_spreadsheets else predicted, form)
+    text = _write(predicted, form, is_safe=found.safe_for_spreadsheets)
     if found.out:
         write_file(Path(found.out), text)
     else:
@@ -132,33 +131,14 @@ def _fields(scorer: Scorer, row: Any, prediction: Any, *, beside: Mapping[str, A
     return {name: value for name, value in fields.items() if not (beside and name.startswith(("text", "word")))}
 
 
-def _write(rows: Iterable[Mapping[str, Any]], form: str) -> str:
+def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> str:
     """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     found = list(rows)
-    out = io.StringIO()
     columns = dict.fromkeys(name for row in found for name in row)  # objects of JSON may each have their own
-    writer = csv.DictWriter(out, list(columns), lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in found)
-    return out.getvalue()
-
-
-def _defuse(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Put a quote before names and texts that a spreadsheet would run; numbers stay as they are."""
-    return {
-        _quoted(str(name)): _quoted(cell) if isinstance(cell := _cell(value), str) else cell
-        for name, value in row.items()
-    }
-
-
-def _quoted(text: str) -> str:
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-    return text
+    cells = ([_cell(row.get(name, "")) for name in columns] for row in found)
+    return write_csv([columns, *cells], newline="\n", is_safe=is_safe)
 
 
 def _cell(value: Any) -> Any:

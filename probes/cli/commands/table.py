@@ -1,7 +1,5 @@
 """`icecore table`: the results of finished runs, sweeps and searches as one table for a paper or a spreadsheet."""
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,10 +8,13 @@ from types import SimpleNamespace
 from extract.errors import printable
 from extract.files import write_file
 from probes.heads.result import HeadResult
+from probes.report.safe_csv import safe_text, write_csv, write_frame
 from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.runs.results import read_scores, results, results_by_plan
 
 TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "test", "95 % interval")
+N_NUMBERS = 3
+"""Columns at the end that hold numbers, some with their spread."""
 LATEX = str.maketrans(
     {**{c: f"\\{c}" for c in "&%$#_{}"}, "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "±": "$\\pm$"}
 )
@@ -22,7 +23,7 @@ LATEX = str.maketrans(
 def table_command(found: SimpleNamespace) -> int:
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
     if found.format == "tidy":
-        text = results(found.runs).to_csv(index=False)
+        text = write_frame(results(found.runs))
     else:
         text = FORMATS[found.format]([row for folder in found.runs for row in _rows(Path(folder))])
     if found.out:
@@ -46,9 +47,9 @@ def _scores(result: HeadResult) -> tuple[str, ...]:
 
 
 def _csv(rows: Sequence[Sequence[str]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([TITLES, *rows])
-    return out.getvalue()
+    texts = len(TITLES) - N_NUMBERS
+    safe = [(*map(safe_text, row[:texts]), *row[texts:]) for row in rows]
+    return write_csv([TITLES, *safe], newline="\n", is_safe=False)
 
 
 def _latex(rows: Sequence[Sequence[str]]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from extract.errors import TaskError, unknown_name
 from extract.inputs.joined import JoinedText, join_words
 from probes.metrics.tags import convert_tags, split_tag
+from probes.tasks.audit import MOST_GOLDS, conflict_notes
 from probes.tasks.base import Task, hold_columns
 from probes.tasks.words.schemes import SchemeRecord
 
@@ -108,7 +109,7 @@ class WordTask(Task):
         return [text.text for text in self.texts()]
 
     def audit(self) -> tuple[str, ...]:
-        """Count sentences shared by splits, and tags that train lacks; see `audit_words`."""
+        """Count conflicting tags, sentences shared by splits, and tags that train lacks; see `audit_words`."""
         return audit_words(self.splits)
 
     def digest_parts(self) -> tuple[object, tuple[str, ...]]:
@@ -159,7 +160,9 @@ def usual_tags(task: WordTask, split: str) -> list[str]:
 
 
 def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
-    """Count sentences that are also in an earlier split (compared word by word), and tags that train lacks.
+    """Count sentences that have several taggings or are also in an earlier split, and tags that train lacks.
+
+    Sentences are compared word by word.
 
     `splits` holds the rows of each split, in the order train, validation, test.
     """
@@ -169,6 +172,9 @@ def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
     known = set(tagged.get("train", ()))
     names = list(rows)
     for index, split in enumerate(names):
+        sentences = [" ".join(words) for words in rows[split]]
+        n_conflicts, conflicts = conflict_notes(sentences, _differing_tags(splits[split]), "sentence", "tags")
+        notes += [f"{split}: {conflicts}"] * bool(n_conflicts)
         for other in names[:index]:
             earlier = set(rows[other])
             n_shared = sum(row in earlier for row in rows[split])
@@ -180,6 +186,19 @@ def audit_words(splits: Mapping[str, Any]) -> tuple[str, ...]:
             count = f"{len(new)} words have tags" if len(new) > 1 else "1 word has a tag"
             notes.append(f"{split}: {count} that train never shows ({kinds})")
     return tuple(notes)
+
+
+def _differing_tags(rows: Any) -> list[str]:
+    """Write each sentence's tags of the first words on whose tags its copies in these rows disagree."""
+    taggings: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    pairs = [(tuple(words), tuple(tags)) for words, tags in zip(rows["words"], rows["tags"], strict=True)]
+    for words, tags in pairs:
+        taggings.setdefault(words, []).append(tags)
+    differing = {
+        words: [place for place, tags in enumerate(zip(*copies, strict=True)) if len(set(tags)) > 1][:MOST_GOLDS]
+        for words, copies in taggings.items()
+    }
+    return [" ".join(f"{words[place]}/{tags[place]}" for place in differing[words]) for words, tags in pairs]
 
 
 def _check_rows(task: WordTask, split: str, rows: "datasets.Dataset") -> None:

@@ -75,7 +75,7 @@ def test_every_text_has_its_latents(decoder: Decoder, texts: list[str], whole: L
 
 def test_the_certificate_is_there(whole: LatentCache, decoder: Decoder) -> None:
     certificate = whole.certificate
-    assert set(certificate) == {"influence", "batch_invariance", "frozen", "seconds"}
+    assert set(certificate) == {"influence", "batch_invariance", "batches", "frozen", "seconds"}
     assert certificate["frozen"] == {"is_bit_identical": True, "weight_digest": decoder.description.weight_digest}
     assert certificate["influence"]["is_as_planned"] is True
     assert 0 <= certificate["batch_invariance"]["left"] < certificate["batch_invariance"]["allowed"]

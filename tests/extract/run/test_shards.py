@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 
 from extract.decoders.decoder import Decoder
-from extract.errors import CacheIdentityError, ConfigError, InputError, TruncationWarning
+from extract.errors import CacheError, CacheIdentityError, ConfigError, InputError, TruncationWarning
 from extract.inputs.joined import JoinedText, join_words
 from extract.inputs.template import InputTemplate
 from extract.run.runner import extract_latents
@@ -21,7 +21,10 @@ from extract.run.shards import extract_shards
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.run.windows import DRAFTS, LOCK, read_windows
 from extract.store.cache import LatentCache
+from extract.store.layout import read_layout
+from extract.store.shards import reader
 from extract.store.shards.cache import ShardedCache
+from extract.store.shards.files import digest_file
 from extract.store.shards.index import ShardIndex
 from tests.extract.recorder import Recorder
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder
@@ -127,6 +130,75 @@ def test_a_shard_that_is_gone_is_made_again(folder: Path, copied: Path, decoder:
     assert again.n_written == WINDOW
     assert_same_arrays(folder / "shard-000001.h5", copied / "shard-000001.h5")
     ShardedCache(copied).verify()
+
+
+def _flip(path: Path, byte: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[byte] ^= 1
+    path.write_bytes(raw)
+
+
+def _damage(folder: Path, what: str) -> None:
+    first, second = (folder / f"shard-{number:06d}.h5" for number in range(2))
+    if what == "swapped":
+        first.rename(folder / "aside")
+        second.rename(first)
+        (folder / "aside").rename(second)
+    elif what == "copied":
+        shutil.copy(second, first)
+    else:
+        latents = read_layout(first)[1]["/latents/mean/block_01"].offset
+        _flip(first, {"latents": latents + 5, "structure": 100, "seal": first.stat().st_size - 9}[what])
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("latents", "shard 'shard-000000.h5' of .* is damaged"),
+        ("structure", "shard 'shard-000000.h5' of .* is damaged"),
+        ("seal", "shard 'shard-000000.h5' of .* is damaged"),
+        ("swapped", "holds what the index lists as 'shard-000001.h5'"),
+        ("copied", "holds what the index lists as 'shard-000001.h5'"),
+    ],
+)
+def test_shards_that_changed_are_refused(
+    what: str, said: str, copied: Path, decoder: Decoder, texts: list[str]
+) -> None:
+    _damage(copied, what)
+    before = {path.name: path.read_bytes() for path in copied.iterdir()}
+    with pytest.raises(CacheError, match=said):
+        extract_shards(decoder, texts, folder=copied, spec=SPEC, window=WINDOW)
+    with pytest.raises(CacheError, match=said):
+        ShardedCache(copied).verify()
+    assert {path.name: path.read_bytes() for path in copied.iterdir()} == before, "something was lost"
+
+
+def test_a_shard_that_was_cut_short_is_made_again(
+    folder: Path, copied: Path, decoder: Decoder, texts: list[str]
+) -> None:
+    with (copied / "shard-000000.h5").open("r+b") as file:
+        file.truncate(4096)
+    again = Recorder()
+    extract_shards(decoder, texts, folder=copied, spec=SPEC, window=WINDOW, progress=again)
+    assert again.n_written == WINDOW
+    assert_same_arrays(folder / "shard-000000.h5", copied / "shard-000000.h5")
+    ShardedCache(copied).verify()
+
+
+def test_a_shard_is_read_for_its_digest_once(
+    copied: Path, decoder: Decoder, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of earlier calls are; what a call has written itself is not read again."""
+    names: list[str] = []
+
+    def digest(files: Any, name: str) -> str:
+        names.append(name)
+        return digest_file(files, name)
+
+    monkeypatch.setattr(reader, "digest_file", digest)
+    extract_shards(decoder, texts, folder=copied, spec=SPEC, window=WINDOW)
+    extract_shards(decoder, texts, folder=tmp_path / "new", spec=SPEC, window=WINDOW)
+    assert names == listed(copied)
 
 
 def test_other_texts_are_refused(copied: Path, decoder: Decoder, texts: list[str]) -> None:

@@ -8,6 +8,7 @@ import torch
 from extract.decoders.decoder import Decoder
 from extract.errors import ConfigError, InputError
 from extract.masks.plan import parse_plan
+from extract.proofs.batch_proof import BatchProof
 from extract.run.runner import extract_latents
 from extract.run.spec import ExtractionSpec
 from extract.run.sweep import sweep_cost, sweep_latents
@@ -65,6 +66,7 @@ def test_a_sweep_computes_exactly_the_nodes_of_its_tree(
     assert (cost.n_blocks, cost.n_blocks_apart) == (3 + 1 + 2 + 3, 12)
     calls: list[int] = []
     monkeypatch.setattr("extract.run.sweep.Extraction.certify", lambda _self: {"influence": {"n_layers": 5}})
+    monkeypatch.setattr(BatchProof, "prove", lambda *_, **__: None)
 
     def count(inner: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*args: Any, **options: Any) -> Any:

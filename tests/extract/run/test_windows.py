@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from threading import Thread
@@ -39,7 +40,7 @@ def write(window: Window, claim: Claim) -> tuple[Shard, Path]:
     content = str(window.texts).encode()
     draft.write_bytes(content)
     name = f"shard-{window.number:06d}.h5"
-    return Shard(window.number, name, 1, 0, len(content), "", window.digest, 1, 0, {}), draft
+    return Shard(window.number, name, 1, 0, len(content), sha256(content).hexdigest(), window.digest, 1, 0, {}), draft
 
 
 def ledger_in(folder: Path, patience: float = PATIENCE) -> Ledger:

@@ -12,6 +12,7 @@ import pytest
 
 from extract.store.cache import LatentCache
 from probes.cli.main import main
+from probes.report.safe_csv import plain_text
 from tests.probes.finished_run import Finished
 from tests.probes.scored_runs import predicted
 
@@ -58,17 +59,25 @@ def test_probabilities_stand_beside_the_class(classes: Path, tmp_path: Path) -> 
     assert max(shares, key=shares.__getitem__) == row["class"]
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_texts_that_a_spreadsheet_would_run_get_a_quote_where_that_is_asked_for(
     finished: Finished, tmp_path: Path
 ) -> None:
-    texts = ["=1+1", "+a", "-a", "@a", "\ta", "-1.5", "a=1", "'=1"]
-    pd.DataFrame({"text1": texts, "text2": "b", "=note": 1}).to_csv(tmp_path / "rows.csv", index=False)
+    texts = ["=1+1", "+a", "-a", "@a", "\ta", "'=1", "a\r=1", "-1.5", "a=1"]
+    pd.DataFrame({"text1": texts, "text2": "b", "=note": 1}).to_csv(
+        tmp_path / "rows.csv", index=False, lineterminator="\r\n"
+    )
     argv, out = ["predict", str(finished.folder), str(tmp_path / "rows.csv"), "--out"], tmp_path / "out.csv"
     assert main([*argv, str(out)]) == 0
-    assert [row["text1"] for row in csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))] == texts
+    assert [row["text1"] for row in read_rows(out)] == texts
     assert main([*argv, str(out), "--safe-for-spreadsheets"]) == 0
-    rows = list(csv.DictReader(io.StringIO(out.read_text(encoding="utf-8"))))
-    assert [row["text1"] for row in rows] == [*(f"'{text}" for text in texts[:5]), *texts[5:]]
+    rows = read_rows(out)
+    assert [row["text1"] for row in rows] == [*(f"'{text}" for text in texts[:6]), *texts[6:]]
+    assert [plain_text(row["text1"]) for row in rows] == texts
     assert rows[0]["'=note"] == "1"
     assert main([*argv, str(tmp_path / "out.jsonl"), "--safe-for-spreadsheets"]) == 2
 

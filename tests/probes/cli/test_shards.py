@@ -32,6 +32,25 @@ def test_texts_of_a_file_become_shards(
     assert found.identity == cache.identity
 
 
+def test_swapped_shards_end_in_a_sentence(
+    decoder_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "weather.txt").write_text("Ice melts.\nSnow falls.\nRain freezes.\nHail hits.\n", encoding="utf-8")
+    folder, texts = tmp_path / "weather", str(tmp_path / "weather.txt")
+    command = ["extract", "--texts", texts, "--decoder.name", str(decoder_folder), "--shards", str(folder)]
+    assert main([*command, "--window", "2", "--quiet"]) == 0
+    first, second = folder / "shard-000000.h5", folder / "shard-000001.h5"
+    contents = first.read_bytes(), second.read_bytes()
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    capsys.readouterr()
+    assert main([*command, "--window", "2", "--quiet"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("icecore: shard 'shard-000000.h5' of cache ")
+    assert (second.read_bytes(), first.read_bytes()) == contents
+
+
 def test_inspect_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_shards(tmp_path, make_texts(23), window=8)
     assert main(["inspect", str(tmp_path / "index.json"), "--json"]) == 0

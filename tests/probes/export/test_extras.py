@@ -40,6 +40,7 @@ def test_a_missing_extra_is_named(package: str, tmp_path: Path, monkeypatch: pyt
         (ExtractionSpec(), "block_01", True, "adds special tokens"),
         (ExtractionSpec(plan="backward"), "block_01", False, "the plan is 'backward'"),
         (ExtractionSpec(poolings=("median",)), "block_01", False, "its pooling is 'median'"),
+        (ExtractionSpec(poolings=("weighted-mean",)), "block_01", False, "its pooling is 'weighted-mean'"),
         (ExtractionSpec(template=InputTemplate(instruction="Say: ")), "block_01", False, "its template"),
     ],
 )

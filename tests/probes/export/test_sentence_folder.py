@@ -86,6 +86,23 @@ def test_a_prompt_takes_the_place_of_the_instruction(tmp_path: Path) -> None:
     np.testing.assert_allclose(encoded(tmp_path / "folder", prompt=prompt), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "max", "first", "last", "weighted-mean"])
+def test_a_stock_folder_leaves_the_prompt_out_as_an_extraction_does(pooling: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    decoder, prompt = make_decoder(), "Say what this is about:\n"
+    asked = ExtractionSpec(poolings=(pooling,), template=InputTemplate(instruction=prompt))
+    made = export_sentence_transformer(
+        decoder, ExtractionSpec(poolings=(pooling,)), tmp_path / "folder", layer="block_02"
+    )
+    # Stock weights count on from the tokens of the prompt, those of an extraction start at the text.
+    assert made.is_stock == (pooling != "weighted-mean")
+    folder = str(tmp_path / "folder")
+    model = SentenceTransformer(folder, device="cpu") if made.is_stock else load_sentence_transformer(folder)
+    expected = cached(decoder, asked, "block_02", tmp_path / "caches")
+    np.testing.assert_allclose(model.encode(TEXTS, prompt=prompt), expected, atol=1e-4)
+
+
 def test_a_stock_folder_that_would_differ_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is known against it, the trial still finds that BOS is in the mean, and block 3 normed."""
     monkeypatch.setattr(sentence_folder, "why_not_stock", lambda *_: "")

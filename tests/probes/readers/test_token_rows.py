@@ -13,6 +13,7 @@ from probes.readers.hf_rows import quiet_datasets
 from probes.readers.hub import read_hub
 from probes.readers.sentences import Sentence, SentenceTable
 from probes.readers.token_rows import TokenColumns, check_token_rows, read_token_json
+from tests.probes.hub_builders import hub_builder
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 
@@ -176,9 +177,9 @@ def test_numbers_get_their_names_from_the_hub_or_its_cache(
     folder = hub_folder(tmp_path / "hub", {"tokens": [["Petra"]], "ner_tags": [[1]]}, datasets.ClassLabel(names=NAMES))
     real, asked = datasets.load_dataset, []
 
-    def load_dataset(repository: str, *, revision: str | None, cache_dir: str | None) -> object:
+    def load_dataset_builder(repository: str, *, revision: str | None, cache_dir: str | None) -> object:
         asked.append((repository, revision, cache_dir, datasets.config.HF_HUB_OFFLINE))
-        return real(str(folder), cache_dir=str(tmp_path / "cache"))
+        return hub_builder(real(str(folder), cache_dir=str(tmp_path / "cache")))
 
     def dataset_info(_self: object, _repository: str, **_options: object) -> object:
         if is_reachable:
@@ -189,7 +190,7 @@ def test_numbers_get_their_names_from_the_hub_or_its_cache(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset_builder", load_dataset_builder)
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_names, **_options: ["default"])
     columns = TokenColumns(tags="ner_tags")
     tables, source = read_repository("someone/ner", columns)

@@ -74,6 +74,8 @@ def _export_folder(found: SimpleNamespace) -> int:
     show(f"{found.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}")
     if recipe.is_stock:
         show(f"modules of sentence-transformers alone: SentenceTransformer({found.out!r}) loads it.")
+        if recipe.pooling != "last":
+            show(f"A prompt is left out of {recipe.pooling}; end it with ':' or a line break, not with a blank.")
     else:
         reason = why_not_stock(recipe, decoder) or "stock modules would encode otherwise"
         show(f"a module of icecore reads it ({reason}): probes.export.load_sentence_transformer({found.out!r}).")

@@ -15,6 +15,7 @@ from probes.cli.screen import show, watcher_of
 from probes.export.mteb_run import fill_task, run_mteb
 from probes.report.figures.mteb import draw_scores
 from probes.report.figures.style import Album
+from probes.report.safe_csv import write_frame
 from probes.runs.obtain import load_run_task
 
 
@@ -45,7 +46,7 @@ def mteb_command(found: SimpleNamespace) -> int:
     show("The best layer was chosen on the scores themselves, so its score is optimistic.")
     if found.local:
         show(f"The rows are those of {config.task.name}, not those that mteb downloads: no benchmark result.")
-    write_file(folder / "mteb.csv", frame.to_csv(index=False))
+    write_file(folder / "mteb.csv", write_frame(frame))
     album = Album(folder, found.figures)
     what = f"{decoder.description.name}, {config.extraction.plan}"
     album.add("mteb", draw_scores, frame, title=f"Scores of mteb by layer, {what}", note="mteb's main score per split")

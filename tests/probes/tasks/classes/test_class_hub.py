@@ -10,6 +10,7 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.readers.hf_rows import quiet_datasets
 from probes.tasks.classes.readers import load_class_hub
+from tests.probes.hub_builders import hub_builder
 
 
 def save_split(path: Path, rows: dict[str, list[Any]], *, names: list[str] | None = None) -> None:
@@ -110,14 +111,14 @@ def test_a_configuration_of_the_hub_without_a_folder_of_its_own_is_declared(
     folder = declared(tmp_path / "many")
     read = datasets.load_dataset
 
-    def load_dataset(repository: str, *, name: str, revision: str, cache_dir: str | None) -> object:
+    def load_dataset_builder(repository: str, *, name: str, revision: str, cache_dir: str | None) -> object:
         assert (repository, revision, cache_dir) == ("someone/many", "c0ffee", None)
-        return read(str(folder), name=name, cache_dir=str(tmp_path / "cache"))
+        return hub_builder(read(str(folder), name=name, cache_dir=str(tmp_path / "cache")))
 
     answer_probe(monkeypatch, SimpleNamespace(sha="c0ffee"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_a, **_k: str(tmp_path / "snapshot"))
     monkeypatch.setattr("datasets.get_dataset_config_names", lambda *_a, **_k: ["mood", "tone"])
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset_builder", load_dataset_builder)
     task = load_class_hub("someone/many", config="tone")
     assert task.source == "someone/many/tone at c0ffee of the Hugging Face hub"
     assert task.splits["test"]["text"][0] == "tone test 0"

@@ -8,6 +8,7 @@ import pytest
 from extract.errors import TaskError, UnknownNameError
 from probes.readers.hf_rows import quiet_datasets
 from probes.tasks.pairs.readers import load_stsb_hub
+from tests.probes.hub_builders import hub_builder
 
 
 def hub_folder(
@@ -119,12 +120,12 @@ def test_a_reachable_hub_is_read_at_the_commit_it_named(tmp_path: Path, monkeypa
     folder = str(hub_folder(tmp_path / "mine"))
     real, asked = datasets.load_dataset, []
 
-    def load_dataset(repository: str, *, revision: str | None, cache_dir: str | None) -> object:
+    def load_dataset_builder(repository: str, *, revision: str | None, cache_dir: str | None) -> object:
         asked.append((repository, revision, cache_dir))
-        return real(folder, cache_dir=str(tmp_path / "cache"))
+        return hub_builder(real(folder, cache_dir=str(tmp_path / "cache")))
 
     answer_probe(monkeypatch, SimpleNamespace(sha="c0ffee"))
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("datasets.load_dataset_builder", load_dataset_builder)
     task = load_stsb_hub()
     assert asked == [("sentence-transformers/stsb", "c0ffee", None)]
     assert task.source == "sentence-transformers/stsb at c0ffee of the Hugging Face hub"

@@ -111,6 +111,22 @@ def test_the_tags_of_a_treebank_are_scored_by_accuracy(icecore_data: Path, tags:
     assert load_word_files(files, tags=tags).metric == "accuracy"
 
 
+def test_sentences_with_conflicting_tags_are_counted_and_listed() -> None:
+    train = table(
+        sentence("Ice in Oslo", "NN IN NN"), sentence("Ice in Oslo", "NN IN NNP"), sentence("Ice in Oslo", "VB IN NN"),
+        sentence("so it is", "RB PRP VB"), sentence("so it is", "RB PRP VB"),
+    )  # fmt: skip
+    test = table(*(sentence(f"core {i}", f"{tag} NN") for i in range(12) for tag in ("NN", "VB")))
+    task = build_task({"train": train, "test": test}, name="x", source="")
+    assert task.notes[0] == (
+        "train: 1 sentences occur more than once with different tags ('Ice in Oslo': Ice/NN Oslo/NN, "
+        "Ice/NN Oslo/NNP, Ice/VB Oslo/NN)"
+    )
+    listed = next(note for note in task.notes if note.startswith("test: 12 sentences occur more than once"))
+    assert "'core 9': core/NN, core/VB" in listed
+    assert "'core 10'" not in listed
+
+
 def test_tags_that_train_never_shows_are_noted() -> None:
     train, test = table(sentence("a b", "NN VB")), table(sentence("c d e", "NN FW SYM"), sentence("f", "FW"))
     task = build_task({"train": train, "test": test}, name="x", source="")
