@@ -1,13 +1,15 @@
 """Every causal LM type of the installed transformers, tiny and random: right, refused by name, or not built.
 
-`python -m tests.extract.wiring.all_families` prints the table of docs/families.md; it takes some minutes.
+`python -m tests.extract.wiring.all_families` writes the table of docs/families.md; it takes some minutes.
 """
 
+import csv
 import re
 import sys
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from extract.proofs.certificate import check_batch_invariance, check_influence
 from extract.wiring.applied import plan_in_force
 from tests.extract.tiny_decoders import N_VOCABULARY, SIZES, make_tokenizer
 
+TABLE = Path(__file__).parents[3] / "docs" / "tables" / "families.csv"
 PLANS = ("causal", "nosink-bidirectional:1", "backward")
 MOST_PARAMETERS = 300_000_000  # towers for images stay large
 WIDTH, BLOCKS, HEADS = 32, 3, 4
@@ -223,14 +226,19 @@ def _first(error: Exception) -> str:
 
 
 def main() -> None:
-    """Print a row per type."""
+    """Write a row per type; of types that are named, print it instead."""
     warnings.simplefilter("ignore")
+    rows = [["type", *PLANS, "attention blocks alone", "why not"]]
     for model_type in sys.argv[1:] or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        found = outcomes(model_type)
-        whys = dict.fromkeys(each.why for each in found if each.why)
-        states = [*(each.state for each in found), ""][: len(PLANS) + 1]
-        sys.stdout.write(f"| `{model_type}` | {' | '.join(states)} | {'; '.join(whys)} |\n")
+        results = outcomes(model_type)
+        whys = dict.fromkeys(result.why for result in results if result.why)
+        states = [*(result.state for result in results), ""][: len(PLANS) + 1]
+        rows.append([model_type, *states, "; ".join(whys)])
+        sys.stdout.write(f"{', '.join(rows[-1])}\n")
         sys.stdout.flush()
+    if not sys.argv[1:]:
+        with TABLE.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 if __name__ == "__main__":
