@@ -8,6 +8,7 @@ from typing import Any
 from extract.digest import digest_text
 from extract.masks.plan import MaskPlan, parse_plan
 from probes.heads.result import HeadResult, read_result
+from probes.report.score_shapes import check_scores
 
 SCORES_SCHEMA = 3
 
@@ -193,12 +194,14 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
         found = f"schema {values['schema']} of a {values.get('what', 'run')}"
         raise ValueError(f"scores.json has {found}; this version reads schema {SCORES_SCHEMA} of a run; run it again")
+    check_scores(values)
     heads = {name: read_result(name, each) for name, each in values["heads"].items()}
     return RunScores(_read_header(values), values["cache"], heads, values["pretraining"], values["seconds"])
 
 
 def read_plans(values: Mapping[str, Any]) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
+    check_scores(values)
     plans = tuple(
         PlanScores(
             parse_plan(row["plan"]), row["cache"], row["certificate"],

@@ -1,12 +1,12 @@
-"""`icecore table`: the results of finished runs, sweeps and searches as one table for a paper or a spreadsheet."""
+"""`icecore table`: results of finished runs, sweeps and searches as one table; loads no torch."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 from extract.errors import printable
 from extract.files import write_file
+from probes.cli.commands import TableArgs
 from probes.heads.result import HeadResult
 from probes.report.safe_csv import safe_text, write_csv, write_frame
 from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, spread
@@ -20,14 +20,14 @@ LATEX = str.maketrans(
 )
 
 
-def table_command(found: SimpleNamespace) -> int:
+def table_command(args: TableArgs) -> int:
     """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
-    if found.format == "tidy":
-        text = write_frame(results(found.runs))
+    if args.format == "tidy":
+        text = write_frame(results(args.runs))
     else:
-        text = FORMATS[found.format]([row for folder in found.runs for row in _rows(Path(folder))])
-    if found.out:
-        write_file(Path(found.out), text)
+        text = TABLE_FORMATS[args.format]([row for folder in args.runs for row in _rows(Path(folder))])
+    if args.out:
+        write_file(Path(args.out), text)
     else:
         sys.stdout.write(printable(text))
     return 0
@@ -63,4 +63,8 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return markdown_table([[cell(text) for text in row] for row in rows], TITLES) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {"markdown": _markdown, "csv": _csv, "latex": _latex}
+TABLE_FORMATS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
+    "markdown": _markdown,
+    "csv": _csv,
+    "latex": _latex,
+}
