@@ -236,6 +236,12 @@ def test_the_reference_has_every_public_name() -> None:
     assert "automodule:: extract.errors" in page, "which has IcecoreError"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_imports_from_icecore_alone(page: Path) -> None:
+    code = "\n".join(block.text for block in read_page(page)[0] if block.language in ("python", "text"))
+    assert re.findall(r"^\s*(?:from|import) (?:extract|probes)\b.*", code, re.MULTILINE) == []
+
+
 @pytest.mark.long
 def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
     from probes.tasks import load_stsb_local

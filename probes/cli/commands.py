@@ -11,7 +11,7 @@ from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.run.spec import WINDOW_TEXTS
 from probes.cli.arguments import Args, Command, Configured, Watched, option, place
-from probes.report.figures.formats import figure_formats
+from probes.report.formats import figure_formats
 
 LISTED = (
     *("decoders", "plans", "masks", "poolings", "layers", "templates", "tasks", "corpora", "heads", "losses"),
@@ -284,7 +284,7 @@ class GeometryArgs(Args):
     """Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are."""
 
     sources: tuple[str, ...] = place("cache files, or run folders, whose caches are read", completes="files")
-    measures: str = option("", "measures with ',' between them (docs/geometry.md); all when absent")
+    measures: str = option("", "measures with ',' between them (docs/statistics.md); all when absent")
     pooling: str = option("", "pooling; every one when absent, and for similarity the first")
     rows: int = option(2000, "most rows to measure on")
     seed: int = option(0, "seed of the draw of rows")

@@ -35,26 +35,14 @@ from probes.geometry.sample import WHERE
 from probes.geometry.similarity import MOST_SHARED, similarity_of_layers
 from probes.layers.findings import load_findings
 from probes.layers.study import PARTS, StudyOptions
-from probes.report.blocks import Block, Table
-from probes.report.figures.across import draw_across, draw_gaps, name_curves
-from probes.report.figures.geometry import (
-    GEOMETRY_NOTE,
-    draw_geometry,
-    draw_similarity,
-    split_series,
-)
-from probes.report.figures.style import WIDE, Album, on_panel
-from probes.report.page.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.blocks import NOTHING, Block, Table, cell, metric_label, number, percent
+from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
+from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_similarity, split_series
+from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
-from probes.report.table import (
-    NOTHING,
-    cell,
-    metric_label,
-    number,
-    percent,
-)
+from probes.report.style import WIDE, Album, on_panel
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
-from probes.runs.comparison import compare
+from probes.runs.comparison import compare, note_on_settings
 from probes.runs.existing import is_run, open_named
 from probes.runs.finished import read_finished
 from probes.runs.layers import ALL, compare_at_layers, compare_layers
@@ -147,9 +135,10 @@ def _by_layer(args: CompareArgs) -> int:
         f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
     )
     Console(markup=False).print(_on_screen(table, what))
-    show(answer)
+    note = note_on_settings(first, second, str(where["head"]))
+    show(f"{answer}\n{note}")
     if args.out:
-        page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer,), (), ())
+        page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer, note), (), ())
         _write(_open(args.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, args.figures)
     return 0
 

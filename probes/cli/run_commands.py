@@ -215,7 +215,7 @@ def _faster_line(decoder: Decoder) -> list[str]:
         return []
     return [
         f"faster    products take 1/{gain:.1f} of the time in bfloat16 on this processor (--decoder.dtype bfloat16); "
-        "docs/scaling.md says what that did to scores"
+        "docs/speed.md says what that did to scores"
     ]
 
 

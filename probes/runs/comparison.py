@@ -17,18 +17,29 @@ from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values
-from probes.report.blocks import Block, Table, markdown
-from probes.report.lead import FEW_UNITS
-from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
+from probes.report.blocks import (
+    Block,
+    Table,
+    cell,
+    describe_point,
+    interval,
+    markdown,
+    metric_label,
+    number,
+    percent,
+    spread,
+)
+from probes.report.document import FEW_UNITS
+from probes.report.scores import tidy_rows
 from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
 from probes.runs.record import CONFIG
-from probes.runs.results import COLUMNS, result_rows
+from probes.runs.results import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table as ScreenTable
 
-    from probes.report.figures.style import Album
+    from probes.report.style import Album
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 LEVEL = 0.05
@@ -77,20 +88,25 @@ class Comparison:
     @property
     def curves(self) -> "pd.DataFrame":
         """The score of every layer of every run, tidy, with the columns of `probes.results`."""
+        numbers = self._numbers
+        return numbers[numbers["record"] == "curve"].reset_index(drop=True)
+
+    @property
+    def _numbers(self) -> "pd.DataFrame":
+        """Every number of the heads whose layers are drawn."""
         import pandas as pd
 
         rows = [
             {"run": run.label, "plan": run.plan, "head": curved.name, "pooling": curved.pooling, **row}
             for run in self.runs
             if (curved := _curved(run)) is not None
-            for row in result_rows(curved)
-            if row["record"] == "curve"
+            for row in tidy_rows(curved)
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
         """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
-        from probes.report.figures.style import Album  # brings matplotlib with it
+        from probes.report.style import Album  # brings matplotlib with it
 
         album = Album(Path(folder), tuple(formats))
         self.draw_into(album)
@@ -98,18 +114,25 @@ class Comparison:
 
     def draw_into(self, album: "Album") -> None:
         """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
-        from probes.report.figures.layers import draw_runs, layer_curves
+        from probes.report.comparison_figures import draw_runs, runs_table
+        from probes.report.run_figures import layer_curves
+        from probes.report.style import on_panel
 
-        curved = {run.label: found for run in self.runs if (found := _curved(run)) is not None}
+        curved = {run.label: result for run in self.runs if (result := _curved(run)) is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
         shared = set.intersection(*splits) if splits else set()
         if not shared:
             return
         split = "validation" if "validation" in shared else min(shared)
+        numbers = self._numbers
+        is_metric = numbers["metric"] == numbers["run"].map({run: result.metric for run, result in curved.items()})
+        is_chosen = numbers["record"] == "score"
+        frame = numbers[is_metric & (is_chosen | ((numbers["record"] == "curve") & (numbers["split"] == split)))]
         header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
         album.add(
-            "layers", draw_runs, curved, split, title=f"Score of each layer, {heads}",
+            "layers", on_panel(draw_runs), frame, title=f"Score of each layer, {heads}",
             note=f"{header['task']['name']} on {header['decoder']['name']}; circles: the chosen layers",
+            table=runs_table(frame),
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -219,6 +242,12 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
 
 
+def note_on_settings(first: str | Path, second: str | Path, head: str) -> str:
+    """Say in which settings two finished runs differ, for one head of both; raises as `compare`."""
+    one, other = read_runs([Path(first), Path(second)], head)
+    return _note(other.label, _settings_that_differ(one, other))
+
+
 def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tuple[Any, Any]]:
     """List the settings in which the config.yaml of two runs differ; of heads, those of the compared ones."""
     unequal = dict(unequal_fields(_settings(first), _settings(run)))
@@ -256,23 +285,31 @@ def _value(value: Any) -> str:
 
 
 def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, tuple[Any, Any]]) -> str:
-    """Say that two runs under two plans chose one layer below the blocks that the plans change; empty elsewhere.
+    """Say that two runs under two plans read layers below the blocks that the plans change alone; empty elsewhere.
 
     Both then read the same latents, and a difference of nothing is no finding about the plans.
     """
-    layer = run.result.chosen.get("layer", "")
+    verb, layers = _layers_read(run)
     extraction = {key for key in settings if key.startswith(("decoder.", "extraction."))}
-    if extraction != {"extraction.plan"} or layer != first.result.chosen.get("layer", "") or not layer:
+    if extraction != {"extraction.plan"} or (verb, layers) != _layers_read(first) or not layers:
         return ""
     block = _first_changed_block(first, run)
     names = layer_names(int(run.values["decoder"]["n_layers"]))
-    name = split_tap(layer.rpartition("/")[2])[0]
-    if block is None or name not in names or names.index(name) >= block or "reba" in run.result.pooling:
+    tapped = [split_tap(layer.rpartition("/")[2])[0] for layer in layers]
+    is_below = block is not None and all(name in names and names.index(name) < block for name in tapped)
+    if block is None or not is_below or "reba" in run.result.pooling:
         return ""  # ReBA weighs the tokens by the attention of every block
     return (
-        f"{run.label} and {first.label} read the same latents: both chose {layer}, and the plans differ only from "
-        f"block_{block:02d} on, so this says nothing about the plans. {_best_changed(first, run, names[block:])}"
+        f"{run.label} and {first.label} read the same latents: both {verb} {', '.join(layers)}, and the plans "
+        f"differ only from block_{block:02d} on, so this says nothing about the plans. "
+        f"{_best_changed(first, run, names[block:])}"
     )
+
+
+def _layers_read(run: ComparedRun) -> tuple[str, tuple[str, ...]]:
+    """Return the layer that a head chose, or all that it reads where it chooses none, and the verb for it."""
+    chosen = run.result.chosen.get("layer", "")
+    return ("chose", (chosen,)) if chosen else ("read", tuple(run.result.layers))
 
 
 def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:
