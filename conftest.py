@@ -89,9 +89,12 @@ def tiny_cache(tmp_path: Path) -> Path:
     texts = ["ice", "snow", "water"]
     layers = ["embedding", "block_01", "final_norm"]
     identity = {
-        "decoder": {"width": 4}, "poolings": ["mean"], "layers": layers,
-        "storage_dtype": "float32", "n_rows": len(texts),
-    }  # fmt: skip
+        "decoder": {"width": 4},
+        "poolings": ["mean"],
+        "layers": layers,
+        "storage_dtype": "float32",
+        "n_rows": len(texts),
+    }
     path = tmp_path / "tiny.h5"
     create_store(path, Manifest(identity))
     writer = StoreWriter(path)

@@ -168,9 +168,13 @@ def _solution(fit: LogisticFit, layer: int, c: int) -> tuple[NDArray[np.float64]
 
 
 def _compare(
-    rows: ProbeRows, scaled: NDArray[np.float64], others: NDArray[np.float64], model: LogisticRegression,
-    solution: tuple[NDArray[np.float64], NDArray[np.float64]], C: float,
-) -> _OneProblem:  # fmt: skip
+    rows: ProbeRows,
+    scaled: NDArray[np.float64],
+    others: NDArray[np.float64],
+    model: LogisticRegression,
+    solution: tuple[NDArray[np.float64], NDArray[np.float64]],
+    C: float,
+) -> _OneProblem:
     gold, both = rows.codes.numpy(), (solution, (model.coef_, model.intercept_))
     own, other = (_objective(scaled, gold, *pair, C=C) for pair in both)
     given = [_logits(others, *pair).argmax(1) for pair in both]

@@ -60,19 +60,32 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
     """Write a whole cache of random latents of texts, a block at a time."""
     layers = list(layer_names(sizes.n_layers - 2))
     decoder: dict[str, Any] = {
-        "name": "synthetic", "revision": "", "adapter": "", "family": "none", "n_layers": sizes.n_layers - 2,
-        "width": sizes.width, "dtype": "float32", "attention": "none", "weight_digest": "w" * 64,
+        "name": "synthetic",
+        "revision": "",
+        "adapter": "",
+        "family": "none",
+        "n_layers": sizes.n_layers - 2,
+        "width": sizes.width,
+        "dtype": "float32",
+        "attention": "none",
+        "weight_digest": "w" * 64,
         "tokenizer_digest": "t" * 64,
-    }  # fmt: skip
+    }
     digests = digest_texts(texts)
     identity = build_identity(
-        decoder=decoder, plan="causal", architecture="inplace", template=InputTemplate().to_dict(),
+        decoder=decoder,
+        plan="causal",
+        architecture="inplace",
+        template=InputTemplate().to_dict(),
         contents={
-            "poolings": ["mean"], "layers": layers, "storage_dtype": sizes.storage_dtype, "n_rows": len(texts),
+            "poolings": ["mean"],
+            "layers": layers,
+            "storage_dtype": sizes.storage_dtype,
+            "n_rows": len(texts),
             "text_digest": digest_rows(digests),
         },
         versions={"icecore": "0"},
-    )  # fmt: skip
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     writer = StoreWriter(path)
     shape = (len(layers), 1, BLOCK_ROWS, sizes.width)
@@ -80,8 +93,10 @@ def write_text_cache(path: Path, texts: Sequence[str], sizes: Sizes) -> LatentCa
     for first in range(0, len(texts), BLOCK_ROWS):
         some = digests[first : first + BLOCK_ROWS]
         rows: dict[str, NDArray[Any]] = {
-            "digest": some, "n_tokens": np.ones(len(some), np.int32), "is_truncated": np.zeros(len(some), np.uint8),
-        }  # fmt: skip
+            "digest": some,
+            "n_tokens": np.ones(len(some), np.int32),
+            "is_truncated": np.zeros(len(some), np.uint8),
+        }
         writer.write_rows(first, block[:, :, : len(some)], poolings=["mean"], layers=layers, rows=rows)
     writer.write_certificate({"frozen": {"is_bit_identical": True}})
     writer.close()

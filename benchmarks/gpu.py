@@ -59,10 +59,16 @@ class Shape:
     def make(self, device: torch.device) -> Decoder:
         """Draw the weights and put the decoder on a device, in bfloat16."""
         config = LlamaConfig(
-            vocab_size=self.vocabulary, hidden_size=self.width, intermediate_size=self.inner,
-            num_hidden_layers=self.n_blocks, num_attention_heads=self.n_heads, num_key_value_heads=self.n_key_heads,
-            max_position_embeddings=max(LENGTHS), bos_token_id=1, eos_token_id=2,
-        )  # fmt: skip
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            intermediate_size=self.inner,
+            num_hidden_layers=self.n_blocks,
+            num_attention_heads=self.n_heads,
+            num_key_value_heads=self.n_key_heads,
+            max_position_embeddings=max(LENGTHS),
+            bos_token_id=1,
+            eos_token_id=2,
+        )
         torch.manual_seed(0)
         with torch.device(device):
             model: Any = LlamaModel(config)

@@ -32,10 +32,15 @@ def main() -> None:
         for found in load_findings(folder):
             header, name = run.scores.header, f"{folder.name}_{found.head}".replace("-", "_")
             values = {**found.to_dict(), "curves": [each for each in found.to_dict()["curves"] if each["view"] in KEPT]}
-            results[name] = without_nan({
-                "task": header.task["name"], "n_rows": header.task["n_rows"], "decoder": header.decoder["name"],
-                "plan": run.scores.cache["plan"], **values,
-            })  # fmt: skip
+            results[name] = without_nan(
+                {
+                    "task": header.task["name"],
+                    "n_rows": header.task["n_rows"],
+                    "decoder": header.decoder["name"],
+                    "plan": run.scores.cache["plan"],
+                    **values,
+                }
+            )
             title = f"{header.task['name']}: every layer alone, {run.scores.cache['plan']}"
             note, frame = findings_note(found, has_set=True), pd.DataFrame(found.rows())
             album.add(name, on_panel(draw_alone), frame, title=title, note=note)

@@ -58,9 +58,14 @@ def main() -> None:
 
     found = {"alone": seconds(alone), "shapley": seconds(shapley)}
     results = {
-        "n_layers": N_LAYERS, "n_pairs": N_PAIRS, "n_resamples": 1000, "n_orders": 200, "seconds": found,
-        "medians": {name: median(each) for name, each in found.items()}, **describe_machine(),
-    }  # fmt: skip
+        "n_layers": N_LAYERS,
+        "n_pairs": N_PAIRS,
+        "n_resamples": 1000,
+        "n_orders": 200,
+        "seconds": found,
+        "medians": {name: median(each) for name, each in found.items()},
+        **describe_machine(),
+    }
     OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(results["medians"]))
 

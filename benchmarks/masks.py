@@ -103,9 +103,13 @@ def _difference(decoder: Decoder, batch: Batch, plans: list[MaskPlan]) -> float:
     options: dict[str, Any] = {"poolings": POOLINGS, "layers": decoder.layers}
     with wired(decoder.module, decoder.blocks, kinds[plans[0]], family=decoder.description.family) as wiring:
         walk_plans(
-            decoder, wiring, batch, list(kinds.values()), **options,
+            decoder,
+            wiring,
+            batch,
+            list(kinds.values()),
+            **options,
             emit=lambda kind, latents: found.update({kind: latents.clone()}),
-        )  # fmt: skip
+        )
     worst = 0.0
     for plan in plans:
         with plan_in_force(decoder, plan), torch.inference_mode():

@@ -64,10 +64,11 @@ def measure(sides: dict[str, Decoder], *, shape: tuple[int, int], rounds: int) -
         if name != "whole"
     }
     return {
-        "n_rows": n_rows, "n_tokens": n_tokens,
+        "n_rows": n_rows,
+        "n_tokens": n_tokens,
         "seconds": {name: statistics.median(taken) for name, taken in seconds.items()},
         "ratios": {name: {"median": statistics.median(each), "all": each} for name, each in ratios.items()},
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -81,9 +82,12 @@ def main() -> None:
         sides = load_sides(asked.decoder, folder)
         batches = [measure(sides, shape=shape, rounds=asked.rounds) for shape in SHAPES]
     content = {
-        "batches": batches, "rounds": asked.rounds, "load": os.getloadavg()[0],
-        "decoder": sides["whole"].description.to_dict(), **describe_machine(),
-    }  # fmt: skip
+        "batches": batches,
+        "rounds": asked.rounds,
+        "load": os.getloadavg()[0],
+        "decoder": sides["whole"].description.to_dict(),
+        **describe_machine(),
+    }
     asked.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

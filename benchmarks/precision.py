@@ -58,9 +58,10 @@ def compare_heads(folders: Sequence[Path]) -> dict[str, dict[str, Any]]:
     for head, score in read_finished(folders[0]).scores.heads.items():
         row = paired_tests(folders, head=head, against=folders[0].name).to_dict("records")[0]
         found[head] = {
-            "metric": score.metric, "float32": score.summary["test"][score.metric].mean,
+            "metric": score.metric,
+            "float32": score.summary["test"][score.metric].mean,
             **{key: float(row[key]) for key in ("difference", "low", "high", "bootstrap")},
-        }  # fmt: skip
+        }
     return found
 
 

@@ -40,8 +40,10 @@ N_TOKENS = 14
 """Length of the rows of the batch that is proved as a whole."""
 PLANS = ("causal", "nosink-bidirectional:10")
 AT_START = (
-    (extraction, "check_influence"), (extraction, "check_batch_invariance"), (extraction, "require_reading"),
-)  # fmt: skip
+    (extraction, "check_influence"),
+    (extraction, "check_batch_invariance"),
+    (extraction, "require_reading"),
+)
 """Proofs before the first batch."""
 UNWATCHED = (
     (certificate, "_require_equal_when_watched"),

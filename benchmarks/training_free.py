@@ -83,9 +83,11 @@ ENCODERS: dict[str, Encoder] = {
 """Encoder to what `icecore run` is told to make it; blocks are shares of the depth."""
 SHARES = {"sixth": 1 / 6, "fifth": 1 / 5, "third": 1 / 3, "two fifths": 2 / 5, "half": 1 / 2, "two thirds": 2 / 3}
 TASKS: dict[str, str] = {
-    "stsb": "layer-cosine", "banking77": "few-shot-probe", "banking77-clusters": "layer-clusters",
+    "stsb": "layer-cosine",
+    "banking77": "few-shot-probe",
+    "banking77-clusters": "layer-clusters",
     "odd-sample": "layer-odd",
-}  # fmt: skip
+}
 """Task to the head that scores it without training, or on a few rows."""
 TRANSFORMED = ("stsb",)
 """Tasks whose head is shown transformed latents too."""

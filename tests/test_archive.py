@@ -51,9 +51,23 @@ def contents(unpacked: Path) -> Any:
 
 
 RUNS = (
-    "pairs", "masked", "released", "own", "classes", "labelled", "numbers", "words", "tagged", "retrieval", "reranking",
-    "clustering", "alike", "bitext", "odd", "plans-sweep",
-)  # fmt: skip
+    "pairs",
+    "masked",
+    "released",
+    "own",
+    "classes",
+    "labelled",
+    "numbers",
+    "words",
+    "tagged",
+    "retrieval",
+    "reranking",
+    "clustering",
+    "alike",
+    "bitext",
+    "odd",
+    "plans-sweep",
+)
 OFTEN = ("own", "numbers")
 """Runs of the default suite; the others are `long`."""
 EACH_RUN = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in RUNS]

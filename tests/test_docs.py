@@ -224,8 +224,13 @@ def test_files_of_a_drawn_tree_exist(page: Path) -> None:
 def test_trees_are_read() -> None:
     drawn = "extract/\n├── cache.py    reads\nprobes/\n├── heads/\n│   └── base.py  # all\n└── run.py\n"
     assert list(tree_paths(drawn)) == [
-        "extract/", "extract/cache.py", "probes/", "probes/heads/", "probes/heads/base.py", "probes/run.py",
-    ]  # fmt: skip
+        "extract/",
+        "extract/cache.py",
+        "probes/",
+        "probes/heads/",
+        "probes/heads/base.py",
+        "probes/run.py",
+    ]
     indented = "docs/   pages\n  protocol.md, a.md   how\n               further words\nMakefile  targets\n"
     assert list(tree_paths(indented)) == ["docs/", "docs/protocol.md", "docs/a.md", "Makefile"]
 

@@ -113,9 +113,14 @@ class Decoder:
 
 
 def wrap_decoder(
-    model: nn.Module, tokenizer: PreTrainedTokenizerBase, *, located: Located | None = None, adapter: str = "",
-    merge: tuple[MergePart, ...] = (), quantization: dict[str, Any] | None = None,
-) -> Decoder:  # fmt: skip
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    located: Located | None = None,
+    adapter: str = "",
+    merge: tuple[MergePart, ...] = (),
+    quantization: dict[str, Any] | None = None,
+) -> Decoder:
     """Freeze and describe a causal language model that is already in memory.
 
     Args:

@@ -38,9 +38,12 @@ UNTESTED = ("mps",)
 
 
 def load_decoder(
-    spec: DecoderSpec | str | nn.Module = DEFAULT_SPEC, tokenizer: PreTrainedTokenizerBase | None = None, *,
-    name: str = IN_MEMORY, report: Callable[[str], None] = lambda _: None,
-) -> Decoder:  # fmt: skip
+    spec: DecoderSpec | str | nn.Module = DEFAULT_SPEC,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    name: str = IN_MEMORY,
+    report: Callable[[str], None] = lambda _: None,
+) -> Decoder:
     """Load a decoder onto its device, frozen and described, or take one that is in memory already.
 
     Args:

@@ -72,9 +72,13 @@ class Batch:
 
 
 def group_by_length(
-    lengths: Sequence[int], *, batch_tokens: int, min_tokens: int = 0, max_padding: float = 0.1,
+    lengths: Sequence[int],
+    *,
+    batch_tokens: int,
+    min_tokens: int = 0,
+    max_padding: float = 0.1,
     split_length: int | None = None,
-) -> list[list[int]]:  # fmt: skip
+) -> list[list[int]]:
     """Group texts into batches of equal or nearly equal length.
 
     Batches hold one exact length. A length with too few tokens to keep the machine busy is joined with the next
@@ -124,8 +128,10 @@ def group_texts(
     whole = [i for i, text in enumerate(texts) if not text.windows]
     groups = group_by_length(
         [len(texts[i].ids) for i in whole],
-        batch_tokens=batch_tokens, min_tokens=min_tokens, split_length=split_length,
-    )  # fmt: skip
+        batch_tokens=batch_tokens,
+        min_tokens=min_tokens,
+        split_length=split_length,
+    )
     return [[i] for i, text in enumerate(texts) if text.windows] + [[whole[k] for k in group] for group in groups]
 
 

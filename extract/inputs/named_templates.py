@@ -64,11 +64,13 @@ TEMPLATES: dict[str, NamedTemplate] = {
     ),
     "kv-embedding": _prompt(
         "KV-Embedding (2601.01046), punctuation from a secondary source",
-        "Context: ", "\nCompress the Context in one word:",
+        "Context: ",
+        "\nCompress the Context in one word:",
     ),
     "kv-embedding-query": _prompt(
         "KV-Embedding (2601.01046), queries; punctuation from a secondary source",
-        "Query: ", "\nCompress the Query in one word:",
+        "Query: ",
+        "\nCompress the Query in one word:",
     ),
     "echo": NamedTemplate(
         "Echo embeddings (2402.15449), zero-shot, from a secondary source",
@@ -95,37 +97,45 @@ TEMPLATES: dict[str, NamedTemplate] = {
     "magnet-twenty-newsgroups": _magnet("Identify the topic or theme of the given news articles"),
     "meta-eol-8/1": _meta(
         "a text is sorted into a broad field such as education, technology or health.",
-        "The field tells a reader at once what to expect.", "belongs to the field named",
+        "The field tells a reader at once what to expect.",
+        "belongs to the field named",
     ),
     "meta-eol-8/2": _meta(
         "you decide whether a statement reports a fact or voices an opinion.",
-        "Facts can be checked, while opinions show what somebody thinks.", "is a statement of the type that one calls",
+        "Facts can be checked, while opinions show what somebody thinks.",
+        "is a statement of the type that one calls",
     ),
     "meta-eol-8/3": _meta(
         "a review of a product is rated on a scale from 1 to 5.",
-        "The rating sums up how satisfied the customer is.", "deserves a rating that one puts",
+        "The rating sums up how satisfied the customer is.",
+        "deserves a rating that one puts",
     ),
     "meta-eol-8/4": _meta(
         "you name the emotion of somebody who writes a diary.",
-        "A feeling often shows between the lines.", "expresses the feeling that one calls",
+        "A feeling often shows between the lines.",
+        "expresses the feeling that one calls",
     ),
     "meta-eol-8/5": _meta(
         "two sentences are compared to find whether they say the same.",
-        "Sentences can share a meaning and hardly a word.", "has a meaning that one puts",
+        "Sentences can share a meaning and hardly a word.",
+        "has a meaning that one puts",
     ),
     "meta-eol-8/6": _meta(
         "a phrase is replaced by another that fits the same place.",
-        "Which words can stand for each other depends on those around them.", "can be replaced by what one says",
+        "Which words can stand for each other depends on those around them.",
+        "can be replaced by what one says",
     ),
     "meta-eol-8/7": _meta(
         "you find the one fact that a report in the news is about.",
-        "Details support that fact and can be left out.", "reports a fact that one puts",
+        "Details support that fact and can be left out.",
+        "reports a fact that one puts",
     ),
     "meta-eol-8/8": _meta(
         "you list what a scientific abstract is about and how these things are related.",
-        "Things and their relations make up what a paper claims.", "is about what one calls",
+        "Things and their relations make up what a paper claims.",
+        "is about what one calls",
     ),
-}  # fmt: skip
+}
 SETS: dict[str, tuple[str, ...]] = {"meta-eol-8": tuple(f"meta-eol-8/{n}" for n in range(1, 9))}
 """Names for several templates, whose latents are averaged."""
 

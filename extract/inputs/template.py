@@ -46,10 +46,13 @@ NORMALISATIONS = {
     "to a text without . ? \" or ' at its end",
 }
 TABLES: dict[str, tuple[str, Mapping[str, str]]] = {
-    "bos": ("BOS policy", BOS_POLICIES), "on_long": ("policy for long texts", LONG_POLICIES),
-    "eos": ("EOS policy", EOS_POLICIES), "chat": ("chat mode", CHAT_MODES), "last": ("last token", LAST_TOKENS),
+    "bos": ("BOS policy", BOS_POLICIES),
+    "on_long": ("policy for long texts", LONG_POLICIES),
+    "eos": ("EOS policy", EOS_POLICIES),
+    "chat": ("chat mode", CHAT_MODES),
+    "last": ("last token", LAST_TOKENS),
     "normalise": ("normalisation", NORMALISATIONS),
-}  # fmt: skip
+}
 FIRST_FIELDS = ("bos", "instruction", "max_tokens", "on_long", "spans")
 """Written out always; every later field where it differs from its default, so that records of old stay equal."""
 UNREAD = ("name", "task", "document_instruction")

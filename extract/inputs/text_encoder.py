@@ -71,7 +71,5 @@ def cut_at_tokens(
     for item, text in zip(tokenise([text.text for text in texts]), texts, strict=True):
         offsets = item.offsets[item.text_columns]
         begins = np.unique(offsets[offsets[:, 0] < offsets[:, 1], 0])
-        found.append(
-            [[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans]
-        )  # fmt: skip
+        found.append([[0, *(begins[(begins > start) & (begins < end)] - start).tolist()] for start, end in text.spans])
     return found

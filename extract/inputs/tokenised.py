@@ -120,8 +120,9 @@ class Tokeniser:
                 "allowed: a fast tokenizer (a folder with tokenizer.json)."
             )
         for noun, policy, token in (
-            ("BOS", template.bos, tokenizer.bos_token_id), ("EOS", template.eos, tokenizer.eos_token_id),
-        ):  # fmt: skip
+            ("BOS", template.bos, tokenizer.bos_token_id),
+            ("EOS", template.eos, tokenizer.eos_token_id),
+        ):
             if policy == "force" and token is None:
                 raise InputError(
                     f"the {noun} policy is 'force' but this tokenizer has no {noun} token; use 'auto' or 'none'."
@@ -162,14 +163,26 @@ class Tokeniser:
         rows = zip(encoded["input_ids"], encoded["special_tokens_mask"], encoded["offset_mapping"], strict=True)
         for i, (ids, is_special, offsets) in enumerate(rows):
             yield self._finish(
-                np.array(ids, np.int64), np.array(is_special, np.bool_), np.array(offsets, np.int64).reshape(-1, 2),
-                text=texts[i], index=first_index + i, written=written[i], n_characters=len(kept[i]),
-            )  # fmt: skip
+                np.array(ids, np.int64),
+                np.array(is_special, np.bool_),
+                np.array(offsets, np.int64).reshape(-1, 2),
+                text=texts[i],
+                index=first_index + i,
+                written=written[i],
+                n_characters=len(kept[i]),
+            )
 
     def _finish(
-        self, ids: NDArray[np.int64], is_special: NDArray[np.bool_], offsets: NDArray[np.int64], *, text: str,
-        index: int, written: WrittenText, n_characters: int,
-    ) -> TokenisedText:  # fmt: skip
+        self,
+        ids: NDArray[np.int64],
+        is_special: NDArray[np.bool_],
+        offsets: NDArray[np.int64],
+        *,
+        text: str,
+        index: int,
+        written: WrittenText,
+        n_characters: int,
+    ) -> TokenisedText:
         bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         roles, copies = written.assign(offsets)
         if len(ids) and ids[0] == bos and roles[0] == CHAT:  # written by the chat template itself
@@ -243,9 +256,14 @@ class Tokeniser:
         return found
 
     def row(
-        self, item: TokenisedText, kept: Int[np.ndarray, " T"], *, is_truncated: bool,
-        spans: Int[np.ndarray, " T"] | None, words: WordColumns | None = None,
-    ) -> EncodedText:  # fmt: skip
+        self,
+        item: TokenisedText,
+        kept: Int[np.ndarray, " T"],
+        *,
+        is_truncated: bool,
+        spans: Int[np.ndarray, " T"] | None,
+        words: WordColumns | None = None,
+    ) -> EncodedText:
         """Make the row of some columns of a text.
 
         Raises:
@@ -253,9 +271,15 @@ class Tokeniser:
         """
         ids, roles = item.ids[kept], item.roles[kept]
         return EncodedText(
-            ids, roles, is_truncated, spans, item.index, words,
-            copy_of=item.copies[kept], last=self._last_column(item, ids, roles),
-        )  # fmt: skip
+            ids,
+            roles,
+            is_truncated,
+            spans,
+            item.index,
+            words,
+            copy_of=item.copies[kept],
+            last=self._last_column(item, ids, roles),
+        )
 
     def _last_column(self, item: TokenisedText, ids: NDArray[np.int64], roles: NDArray[np.int8]) -> int:
         """Find the column that the pooling `last` reads."""

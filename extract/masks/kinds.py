@@ -49,22 +49,30 @@ KINDS: dict[str, KindRow] = {
         later("extract.masks.rules:allow_bidirectional"), "every token attends to every token", "LBW BIDIR"
     ),
     "nosink-causal": KindRow(
-        later("extract.masks.rules:allow_nosink_causal"), "causal, the first token hidden from later ones",
-        "LBW MASK0-FOR", default=1,
+        later("extract.masks.rules:allow_nosink_causal"),
+        "causal, the first token hidden from later ones",
+        "LBW MASK0-FOR",
+        default=1,
     ),
     "nosink-bidirectional": KindRow(
         later("extract.masks.rules:allow_nosink_bidirectional"),
-        "bidirectional, the first token hidden from later ones", "LBW MASK0-BIDIR", default=1,
-    ),
-    "hybrid": KindRow(
-        later("extract.masks.rules:allow_hybrid"), "context sees context; a span sees context and, causally, itself",
-        "MAGNET Fig. 2", needs_spans=True,
-    ),
-    "local": KindRow(
-        later("extract.masks.rules:allow_local"), "i attends to |i - j| <= 1, or w as in local8", "local attention",
+        "bidirectional, the first token hidden from later ones",
+        "LBW MASK0-BIDIR",
         default=1,
     ),
-}  # fmt: skip
+    "hybrid": KindRow(
+        later("extract.masks.rules:allow_hybrid"),
+        "context sees context; a span sees context and, causally, itself",
+        "MAGNET Fig. 2",
+        needs_spans=True,
+    ),
+    "local": KindRow(
+        later("extract.masks.rules:allow_local"),
+        "i attends to |i - j| <= 1, or w as in local8",
+        "local attention",
+        default=1,
+    ),
+}
 SHIPPED = tuple(KINDS)
 
 

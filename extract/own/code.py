@@ -22,9 +22,17 @@ OURS = ("extract", "probes", "icecore", "builtins")
 STDLIB = sys.stdlib_module_names - {"__main__"}
 PLAIN = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis))
 UNCOUNTED = (
-    "__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate_func__",
-    "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__slotnames__",
-)  # fmt: skip
+    "__module__",
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__annotations__",
+    "__annotate_func__",
+    "__annotations_cache__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__slotnames__",
+)
 """Attributes of a class that do not decide what it does."""
 Seen = dict[int, Any]
 """Objects by their `id`, in the order they were met; held, so that no other object gets their number."""

@@ -72,8 +72,9 @@ def import_code(module: str, what: str, *, name: str = "", record: Mapping[str, 
         if not source:
             warnings.warn(
                 f"{what} was recorded without a digest of the source of {module!r}, which is imported unchecked.",
-                CodeWarning, stacklevel=3,
-            )  # fmt: skip
+                CodeWarning,
+                stacklevel=3,
+            )
         elif not (now := digest_source(module)):
             raise ModuleNotFoundError(f"no files of {module!r} on the Python path")
         elif now != source:

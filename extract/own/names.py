@@ -110,12 +110,13 @@ def describe_own(names: Iterable[tuple[str, str]]) -> dict[str, dict[str, str]]:
     """
     return {
         f"{noun} {name}": {
-            "module": own.module, "sha256": digest_code(own.thing),
+            "module": own.module,
+            "sha256": digest_code(own.thing),
             **({"source": source} if (source := _source_of(own.module)) else {}),
         }
         for noun, name in dict.fromkeys(names)
         if (own := ADDED.get((noun, name)))
-    }  # fmt: skip
+    }
 
 
 def _source_of(module: str) -> str:

@@ -80,9 +80,13 @@ class Joiner:
         if windows.first + len(batch.rows) < len(windows.counts):
             return None
         whole = replace(
-            batch, rows=batch.rows[:1], positions=batch.positions[:1], is_truncated=batch.is_truncated[:1],
-            n_tokens=np.array([windows.n_tokens], np.int32), windows=None,
-        )  # fmt: skip
+            batch,
+            rows=batch.rows[:1],
+            positions=batch.positions[:1],
+            is_truncated=batch.is_truncated[:1],
+            n_tokens=np.array([windows.n_tokens], np.int32),
+            windows=None,
+        )
         return whole, parts.unsqueeze(2)
 
     @staticmethod

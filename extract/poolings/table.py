@@ -17,22 +17,22 @@ Pooling = Callable[..., Any]
 POOLINGS: dict[str, tuple[Pooling, str]] = {
     "last": (later("extract.poolings.pooling:pool_last"), "the last real token"),
     "mean": (
-        later("extract.poolings.pooling:pool_mean"), "the mean of the text tokens, specials and instruction left out"
+        later("extract.poolings.pooling:pool_mean"),
+        "the mean of the text tokens, specials and instruction left out",
     ),
     "weighted-mean": (
         later("extract.poolings.pooling:pool_weighted_mean"),
         "the mean of the text tokens with weights 1, 2, 3 ... along the text",
     ),
     "first": (later("extract.poolings.pooling:pool_first"), "the first text token"),
-    "max": (
-        later("extract.poolings.pooling:pool_max"), "the largest value of each dimension over the text tokens"
-    ),
+    "max": (later("extract.poolings.pooling:pool_max"), "the largest value of each dimension over the text tokens"),
     "median": (
         later("extract.poolings.pooling:pool_median"),
         "the median of each dimension over the text tokens, whatever a few outliers do",
     ),
     "echo-last": (
-        later("extract.poolings.pooling:pool_echo_last"), "the last token of the last copy of a repeated text"
+        later("extract.poolings.pooling:pool_echo_last"),
+        "the last token of the last copy of a repeated text",
     ),
     "echo-mean": (
         later("extract.poolings.pooling:pool_echo_mean"),
@@ -43,30 +43,37 @@ POOLINGS: dict[str, tuple[Pooling, str]] = {
         "ReBA: the last token of the first copy and what follows, weighed by attention back to it",
     ),
     "reba-mean": (
-        later("extract.poolings.reba:pool_reba_mean"), "ReBA: the mean over the tokens of the first copy of such sums"
+        later("extract.poolings.reba:pool_reba_mean"),
+        "ReBA: the mean over the tokens of the first copy of such sums",
     ),
-}  # fmt: skip
+}
 TOKEN_SETS: dict[str, tuple[str, Pooling, str]] = {
     "token:N": (
-        r"token:(0|-?[1-9]\d*)", later("extract.poolings.token_sets:select_token"),
+        r"token:(0|-?[1-9]\d*)",
+        later("extract.poolings.token_sets:select_token"),
         "the token at a position of the text, in its last copy: from 0, or from the end if negative",
     ),
     "last:N": (
-        r"last:([1-9]\d*)", later("extract.poolings.token_sets:select_last"),
+        r"last:([1-9]\d*)",
+        later("extract.poolings.token_sets:select_last"),
         "the mean of the last N tokens up to the one that `last` reads, other specials left out",
     ),
     "role:NAME": (
-        r"role:(instruction|text|suffix|joiner|chat)", later("extract.poolings.token_sets:select_role"),
+        r"role:(instruction|text|suffix|joiner|chat)",
+        later("extract.poolings.token_sets:select_role"),
         "the mean of the tokens with a role: instruction, text, suffix, joiner or chat",
     ),
     "span": (
-        r"span()", later("extract.poolings.token_sets:select_span"),
+        r"span()",
+        later("extract.poolings.token_sets:select_span"),
         "the mean of the tokens in the spans of the template",
     ),
     "span:N": (
-        r"span:(\d+)", later("extract.poolings.token_sets:select_span"), "the mean of the tokens in one span, from 0"
+        r"span:(\d+)",
+        later("extract.poolings.token_sets:select_span"),
+        "the mean of the tokens in one span, from 0",
     ),
-}  # fmt: skip
+}
 """Poolings with an argument: how their names are written, which tokens they average."""
 WORD_POOLINGS: dict[str, tuple[Pooling, str]] = {
     "first": (later("extract.poolings.word_pooling:pool_first_token"), "the first token of the word"),
@@ -117,9 +124,13 @@ def register_word_pooling(name: str, function: Pooling | None = None, *, what: s
 
 
 def _register(
-    noun: str, table: dict[str, tuple[Pooling, str]], shipped: Iterable[str], name: str, function: Pooling | None,
+    noun: str,
+    table: dict[str, tuple[Pooling, str]],
+    shipped: Iterable[str],
+    name: str,
+    function: Pooling | None,
     what: str,
-) -> Any:  # fmt: skip
+) -> Any:
     if function is None:
         return lambda decorated: _register(noun, table, shipped, name, decorated, what)
     add_own(noun, name, function, shipped=tuple(shipped))

@@ -87,9 +87,12 @@ class HostCopy:
     """
 
     def __init__(
-        self, sides: tuple[Tensor, ...], *, wait: Callable[[], None] | None = None,
+        self,
+        sides: tuple[Tensor, ...],
+        *,
+        wait: Callable[[], None] | None = None,
         give_back: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sides, self._wait, self._give_back = sides, wait, give_back
 
     def __enter__(self) -> tuple[Tensor, ...]:

@@ -94,9 +94,12 @@ class BatchProof:
     def result(self) -> dict[str, Any]:
         """Plain values for the cache."""
         return {
-            "n_batches": self.n_batches, "n_shapes": len(self._classes), "n_whole": self.n_whole,
-            "n_rows": self.n_rows, "largest_error": self.largest_error,
-        }  # fmt: skip
+            "n_batches": self.n_batches,
+            "n_shapes": len(self._classes),
+            "n_whole": self.n_whole,
+            "n_rows": self.n_rows,
+            "largest_error": self.largest_error,
+        }
 
     @property
     def is_due(self) -> bool:
@@ -137,8 +140,10 @@ class BatchProof:
         others = [computed for computed in waiting if computed.row.windows is None]
         groups = group_by_length(
             [computed.row.ids.shape[1] for computed in others],
-            batch_tokens=self._most_tokens, min_tokens=self._most_tokens, split_length=self.decoder.split_length,
-        )  # fmt: skip
+            batch_tokens=self._most_tokens,
+            min_tokens=self._most_tokens,
+            split_length=self.decoder.split_length,
+        )
         for rows in [*alone, *([others[i] for i in group] for group in groups)]:
             self._require_equal(rows, self._compute_again([computed.row for computed in rows]))
         self.n_rows += len(waiting)
@@ -311,18 +316,28 @@ def _take_row(batch: Batch, latents: Float[Tensor, "L P N D"], row: int) -> Comp
         last_word = int(words.n_words[: row + 1].sum())
         items = slice(last_word - int(words.n_words[row]), last_word)
         words = BatchWords(
-            words.starts[items] - row * width, words.counts[items], words.flags[items], words.n_words[some],
+            words.starts[items] - row * width,
+            words.counts[items],
+            words.flags[items],
+            words.n_words[some],
             words.word_start[some],
             echo=None if words.echo is None else (words.echo[0][items] - row * width, words.echo[1][items]),
-        )  # fmt: skip
+        )
     alone = Batch(
-        rows=batch.rows[some], positions=batch.positions[some], ids=batch.ids[some, :n],
-        is_real=batch.is_real[some, :n], roles=batch.roles[some, :n], copies=batch.copies[some, :n],
-        last=batch.last[some], n_tokens=batch.n_tokens[some], is_truncated=batch.is_truncated[some],
-        spans=None if batch.spans is None else batch.spans[some, :n], words=words,
+        rows=batch.rows[some],
+        positions=batch.positions[some],
+        ids=batch.ids[some, :n],
+        is_real=batch.is_real[some, :n],
+        roles=batch.roles[some, :n],
+        copies=batch.copies[some, :n],
+        last=batch.last[some],
+        n_tokens=batch.n_tokens[some],
+        is_truncated=batch.is_truncated[some],
+        spans=None if batch.spans is None else batch.spans[some, :n],
+        words=words,
         windows=None if batch.windows is None else replace(batch.windows, first=batch.windows.first + row),
         placeholder=None if batch.placeholder is None else batch.placeholder[some],
-    )  # fmt: skip
+    )
     return ComputedRow(alone, latents[:, :, items].clone(), (len(batch.ids), width))
 
 

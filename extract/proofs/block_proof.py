@@ -177,9 +177,11 @@ def _error_at(
         window = attention.options.get("sliding_window")
         allowed = expected_mask(kind, n, window=window, queries=at.tolist())
         one = replace(
-            attention, query=sides[0][row : row + 1, :, at], key=sides[1][row : row + 1, :, :n],
+            attention,
+            query=sides[0][row : row + 1, :, at],
+            key=sides[1][row : row + 1, :, :n],
             value=sides[2][row : row + 1, :, :n],
-        )  # fmt: skip
+        )
         wanted = textbook_attention(one, allowed, is_prefixed=call.block in literal.prefix)
         worst = max(worst, float(_errors(mixed[row : row + 1, at], wanted).max()))
     return worst

@@ -90,9 +90,13 @@ def check_influence(decoder: Decoder, plan: MaskPlan, *, n_rows: int = 32, n_tok
             prove_copies(decoder, plan, n_tokens=n_probed, placeholder=PLACEHOLDER)
         windows = [wiring.windows.get(block) for block in range(n_blocks)]
     expected = expected_reach(
-        plan, n_blocks, n_probed, windows=windows, spans=probe_spans(n_probed),
+        plan,
+        n_blocks,
+        n_probed,
+        windows=windows,
+        spans=probe_spans(n_probed),
         placeholder=PLACEHOLDER if plan.prepend else None,
-    )  # fmt: skip
+    )
     for position, layer in enumerate(decoder.layers):
         # A position outside the plan that moves is proof of a wrong mask. One inside it that does not may only be too
         # weak to see in rounding: where blocks are proved one by one, few of those are no matter.
@@ -208,7 +212,8 @@ def _joined(one: Batch, other: Batch) -> Batch:
     rows = np.arange(len(one.rows) + len(other.rows))
     places = [side.placeholder for side in (one, other) if side.placeholder is not None]
     return Batch(
-        rows=rows, positions=rows,
+        rows=rows,
+        positions=rows,
         ids=torch.cat((one.ids, other.ids)),
         is_real=torch.cat((one.is_real, other.is_real)),
         roles=torch.cat((one.roles, other.roles)),
@@ -217,7 +222,7 @@ def _joined(one: Batch, other: Batch) -> Batch:
         placeholder=torch.cat(places) if places else None,
         n_tokens=np.concatenate([one.n_tokens, other.n_tokens]),
         is_truncated=np.concatenate([one.is_truncated, other.is_truncated]),
-    )  # fmt: skip
+    )
 
 
 def _latents(decoder: Decoder, batch: Batch) -> Float[Tensor, "L P B D"]:

@@ -60,9 +60,13 @@ class BlockCall:
 
 
 def look_at_blocks(
-    decoder: Decoder, wiring: Wiring, *, n_tokens: int = N_TOKENS, holds_attention: bool = False,
+    decoder: Decoder,
+    wiring: Wiring,
+    *,
+    n_tokens: int = N_TOKENS,
+    holds_attention: bool = False,
     instead: Sequence[Tensor] = (),
-) -> list[BlockCall]:  # fmt: skip
+) -> list[BlockCall]:
     """Run every block of a wired decoder on rows that differ at one token each, in the order the plan runs them.
 
     `holds_attention` gives every row the attention of the first, so that only other mixing of tokens shows. `instead`
@@ -94,10 +98,16 @@ def look_at_blocks(
 
 
 def run_apart(
-    decoder: Decoder, wiring: Wiring, batch: Batch, *, enter: Enter, leave: Callable[[Tensor], None],
-    watch: Callable[[int, AttentionCall], Tensor | None], see: Callable[[Tensor], None],
+    decoder: Decoder,
+    wiring: Wiring,
+    batch: Batch,
+    *,
+    enter: Enter,
+    leave: Callable[[Tensor], None],
+    watch: Callable[[int, AttentionCall], Tensor | None],
+    see: Callable[[Tensor], None],
     visit: Visit = lambda *_: None,
-) -> None:  # fmt: skip
+) -> None:
     """Run a batch, and show what goes into, out of and through the attention of every block; `enter` may change it."""
 
     def around(block: int, hidden: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -133,9 +143,15 @@ def drift_when_watched(decoder: Decoder, wiring: Wiring) -> Float[Tensor, " L"]:
     watched: list[Tensor] = []
     run_batch(decoder, batch, lambda _, hidden: unwatched.append(hidden.float().cpu()), depth=len(decoder.blocks))
     run_apart(
-        decoder, wiring, batch, enter=enter, leave=lambda _: None,
-        watch=lambda *_: None, see=lambda _: None, visit=lambda _, hidden: watched.append(hidden.float().cpu()),
-    )  # fmt: skip
+        decoder,
+        wiring,
+        batch,
+        enter=enter,
+        leave=lambda _: None,
+        watch=lambda *_: None,
+        see=lambda _: None,
+        visit=lambda _, hidden: watched.append(hidden.float().cpu()),
+    )
     return layer_drift(torch.stack(watched), torch.stack(unwatched))
 
 

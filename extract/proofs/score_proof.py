@@ -73,9 +73,14 @@ def _require_apart(call: BlockCall, alone: BlockCall, decoder: Decoder) -> None:
 
 
 def _compare(
-    calls: list[BlockCall], causal: list[BlockCall], looked_at: tuple[Bool[Tensor, "b T"], Tensor],
-    decoder: Decoder, wiring: Wiring, plan: MaskPlan, where: str,
-) -> list[float]:  # fmt: skip
+    calls: list[BlockCall],
+    causal: list[BlockCall],
+    looked_at: tuple[Bool[Tensor, "b T"], Tensor],
+    decoder: Decoder,
+    wiring: Wiring,
+    plan: MaskPlan,
+    where: str,
+) -> list[float]:
     """Compare scores with the plan's mask and with causal ones, at some queries of some rows; return the errors."""
     errors = []
     is_real, queries = looked_at

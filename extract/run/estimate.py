@@ -99,8 +99,10 @@ def _measure(decoder: Decoder, encoded: Sequence[EncodedText], *, spec: Extracti
     batching = manifest.provenance["batching"]
     groups = group_by_length(
         [len(item.ids) for item in encoded],
-        batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"], split_length=decoder.split_length,
-    )  # fmt: skip
+        batch_tokens=batching["batch_tokens"],
+        min_tokens=batching["min_tokens"],
+        split_length=decoder.split_length,
+    )
     most = TIMED_TOKENS if decoder.device.type == "cpu" else batching["batch_tokens"]
     picks = np.linspace(0, len(groups) - 1, N_TIMED).round().astype(int)  # of few groups, some again
     rates: list[float] = []

@@ -204,9 +204,11 @@ class Extraction:
         for start in range(0, len(self.texts), batching["window_texts"]):
             encoded = self.encoder(self.texts[start : start + batching["window_texts"]], first_index=start)
             groups = group_texts(
-                encoded, batch_tokens=batching["batch_tokens"], min_tokens=batching["min_tokens"],
+                encoded,
+                batch_tokens=batching["batch_tokens"],
+                min_tokens=batching["min_tokens"],
                 split_length=self.decoder.split_length,
-            )  # fmt: skip
+            )
             for group in groups:
                 items = [encoded[i] for i in group]
                 rows, first_word = range(row, row + len(group)), word
@@ -266,8 +268,12 @@ class Extraction:
             first = words.first_word + np.cumsum(words.n_words, dtype=np.int64) - words.n_words
             rows |= {"first_word": first, "n_words": words.n_words, "word_start": words.word_start}
         self.writer.write_rows(
-            int(batch.rows[0]), raw, poolings=self.poolings, layers=self.layers, rows=rows,
+            int(batch.rows[0]),
+            raw,
+            poolings=self.poolings,
+            layers=self.layers,
+            rows=rows,
             words=None if words is None else (words.first_word, words.flags),
-        )  # fmt: skip
+        )
         self.session.add(self.writer, int(batch.rows[0]), len(batch.rows))
         self.progress.advance(n_rows=len(batch.rows), n_tokens=int(batch.n_tokens.sum()))

@@ -25,10 +25,15 @@ class BarProgress(ExtractionProgress):
     def __init__(self, console: Console, *, title: str) -> None:
         self._console, self._title = console, title
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[rates]}"), TimeRemainingColumn(), console=console, transient=False,
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rates]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=False,
             disable=not console.is_terminal,
-        )  # fmt: skip
+        )
         self._task = self._bar.add_task(title, total=None, rates="")
         self._rows = self._tokens = self._total = 0
         self._started = self._said = 0.0

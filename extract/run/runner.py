@@ -238,5 +238,6 @@ def warn_truncated(cache: LatentCache, *, n_cut: int | None = None) -> None:
     warnings.warn(
         f"{n_cut:,} of {len(cache):,} texts have more than {min(most, window)} tokens, and their ends were left out; "
         f"{more}, or set template.on_long to 'error'.",
-        TruncationWarning, stacklevel=3,
-    )  # fmt: skip
+        TruncationWarning,
+        stacklevel=3,
+    )

@@ -47,10 +47,15 @@ class ShardWriter:
 
 
 def extract_shards(
-    decoder: Decoder, texts: Iterable[str | JoinedText] | Path, *, folder: str | Path,
+    decoder: Decoder,
+    texts: Iterable[str | JoinedText] | Path,
+    *,
+    folder: str | Path,
     spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
-    window: int = WINDOW_TEXTS, progress: ExtractionProgress | None = None, patience: float = PATIENCE,
-) -> ShardedCache:  # fmt: skip
+    window: int = WINDOW_TEXTS,
+    progress: ExtractionProgress | None = None,
+    patience: float = PATIENCE,
+) -> ShardedCache:
     """Extract latents of any number of texts into shards, window by window; memory does not grow with their number.
 
     A shard is a whole cache of the texts of one window. It is written as a draft, moved in place in one step, and then

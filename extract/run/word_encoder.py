@@ -96,9 +96,7 @@ class WordEncoder:
             words = _words(read, flags.astype(np.uint8), slice(None))
             words = replace(words, echo=self._echo(fitted, spans, words)) if self.template.repeat > 1 else words
             numbers = fitted.number_spans(self.spans, kept)
-            yield self._row(
-                fitted, kept, words=words, first_token=0, spans=numbers, is_cut=len(kept) < len(item.ids)
-            )  # fmt: skip
+            yield self._row(fitted, kept, words=words, first_token=0, spans=numbers, is_cut=len(kept) < len(item.ids))
 
     def _echo(
         self, item: TokenisedText, spans: Sequence[tuple[int, int]], words: WordColumns
@@ -128,9 +126,15 @@ class WordEncoder:
             yield self._row(item, kept, words=words, first_token=first_token, spans=some, is_cut=False)
 
     def _row(
-        self, item: TokenisedText, kept: NDArray[np.int64], *, words: WordColumns, first_token: int,
-        spans: NDArray[np.int64] | None, is_cut: bool,
-    ) -> EncodedText:  # fmt: skip
+        self,
+        item: TokenisedText,
+        kept: NDArray[np.int64],
+        *,
+        words: WordColumns,
+        first_token: int,
+        spans: NDArray[np.int64] | None,
+        is_cut: bool,
+    ) -> EncodedText:
         """Make the row of some columns; the words' columns still count the text's own tokens."""
         places = np.flatnonzero(item.copies[kept] == 1)
         has_latent = words.columns[:, 0] < words.columns[:, 1]

@@ -233,9 +233,14 @@ class LatentCache:
         return self._torch(self._file.pick(self._array(layer, pooling), rows.numpy()))
 
     def read(
-        self, start: int, stop: int, pooling: str, *, layers: str | int | Iterable[str | int] = "all",
+        self,
+        start: int,
+        stop: int,
+        pooling: str,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
         out: Float[Tensor, "L B D"] | None = None,
-    ) -> Float[Tensor, "L B D"]:  # fmt: skip
+    ) -> Float[Tensor, "L B D"]:
         """Read consecutive latents of many layers into memory, for streaming through a cache of any size.
 
         Nothing is mapped, so the memory of the process does not grow with what has been read.
@@ -348,9 +353,12 @@ class LatentCache:
         return pd.DataFrame(Selection(self, layers=self.layers[0], texts=texts).columns())
 
     def to_dataset(
-        self, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        self,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
+        poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
-    ) -> "datasets.Dataset":  # fmt: skip
+    ) -> "datasets.Dataset":
         """Return latents as a `datasets.Dataset` (Arrow): columns `POOLING/LAYER` beside those of `to_frame`.
 
         Without `texts` nothing is copied: float32 and float16 latents stay in the file until they are touched.
@@ -365,9 +373,13 @@ class LatentCache:
         return datasets.Dataset(arrow_table(Selection(self, layers, poolings, texts)))
 
     def export(
-        self, file: str | Path, *, layers: str | int | Iterable[str | int] = "all", poolings: Sequence[str] = (),
+        self,
+        file: str | Path,
+        *,
+        layers: str | int | Iterable[str | int] = "all",
+        poolings: Sequence[str] = (),
         texts: Sequence[str | JoinedText] | None = None,
-    ) -> Path:  # fmt: skip
+    ) -> Path:
         """Write latents to a .parquet, .arrow or .safetensors file, in blocks; see `export_cache` and `to_dataset`."""
         return export_cache(Selection(self, layers, poolings, texts), file)
 

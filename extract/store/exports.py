@@ -144,8 +144,9 @@ def _record_batches(chosen: Selection) -> Iterator["pa.RecordBatch"]:
 
     described = pa.table(chosen.columns()).combine_chunks()
     for start, stop in chosen.blocks(len(chosen.arrays)):
-        latents = {f"{pooling}/{layer}": _lists(chosen.read(start, stop, pooling, layer))
-                   for pooling, layer in chosen.arrays}  # fmt: skip
+        latents = {
+            f"{pooling}/{layer}": _lists(chosen.read(start, stop, pooling, layer)) for pooling, layer in chosen.arrays
+        }
         part = {name: described[name].chunk(0)[start:stop] for name in described.column_names}
         yield pa.RecordBatch.from_pydict({**part, **latents}, metadata=chosen.metadata)
 

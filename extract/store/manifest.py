@@ -9,8 +9,16 @@ from extract.errors import CacheError, CacheIdentityError
 
 SCHEMA = 1
 DECODER_IDENTITY = (
-    "revision", "adapter", "family", "n_layers", "width", "dtype", "attention", "weight_digest", "tokenizer_digest",
-)  # fmt: skip
+    "revision",
+    "adapter",
+    "family",
+    "n_layers",
+    "width",
+    "dtype",
+    "attention",
+    "weight_digest",
+    "tokenizer_digest",
+)
 OF_TEXTS = ("n_rows", "text_digest")
 """What differs between caches of other texts; of words also `words.n_words`."""
 

@@ -74,9 +74,15 @@ class StoreWriter:
         return rows_that_count(self._read("/rows/is_done"), self._read("/certificate"))
 
     def write_rows(
-        self, first: int, latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]], *, poolings: Sequence[str],
-        layers: Sequence[str], rows: dict[str, NDArray[Any]], words: tuple[int, NDArray[np.uint8]] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        first: int,
+        latents: NDArray[Any] | Sequence[Sequence[NDArray[Any]]],
+        *,
+        poolings: Sequence[str],
+        layers: Sequence[str],
+        rows: dict[str, NDArray[Any]],
+        words: tuple[int, NDArray[np.uint8]] | None = None,
+    ) -> None:
         """Write consecutive rows: latents, then what is known of them, then, once that is on disk, that they are there.
 
         They count from `close_rows` on.

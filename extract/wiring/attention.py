@@ -9,8 +9,15 @@ from extract.masks.matrices import additive
 
 # What an attention layer may pass along that changes its result and that is not computed here: refused, never ignored.
 DECIDING = {
-    "position_bias", "head_mask", "attention_sink", "sinks", "logit_softcapping", "alibi", "indices", "block_indices",
-}  # fmt: skip
+    "position_bias",
+    "head_mask",
+    "attention_sink",
+    "sinks",
+    "logit_softcapping",
+    "alibi",
+    "indices",
+    "block_indices",
+}
 
 
 def attend(

@@ -39,9 +39,15 @@ class Pooler:
         depth: Topmost position that a forward pass must reach; None for the final norm.
     """
 
-    def __init__(self, decoder: Decoder, batch: Batch, *, poolings: Sequence[str], layers: Sequence[str],
+    def __init__(
+        self,
+        decoder: Decoder,
+        batch: Batch,
+        *,
+        poolings: Sequence[str],
+        layers: Sequence[str],
         reba: RebaOptions = RebaOptions(),  # noqa: B008 - frozen
-    ) -> None:  # fmt: skip
+    ) -> None:
         places = {layer: decoder.layers.index(split_tap(layer)[0]) for layer in layers}
         self._slots: dict[int | Tap, int] = {
             (place - 1, tap) if (tap := split_tap(layer)[1]) else place: slot

@@ -45,9 +45,12 @@ def run_batch(decoder: Decoder, batch: Batch, visit: Visit, *, depth: int | None
         device = decoder.device
         spans, places = (None if side is None else send(side, device) for side in (batch.spans, batch.placeholder))
         wiring.begin(
-            send(batch.is_real, device), spans,
-            last=send(batch.last, device), placeholder=places, is_padded=batch.is_padded,
-        )  # fmt: skip
+            send(batch.is_real, device),
+            spans,
+            last=send(batch.last, device),
+            placeholder=places,
+            is_padded=batch.is_padded,
+        )
     flags = decoder.description.bidirectional or {}
     with (
         torch.inference_mode(),

@@ -179,10 +179,14 @@ class Wiring:
             self.windows, self.asked_windows = before
 
     def begin(
-        self, is_real: Bool[Tensor, "B T"], spans: Int[Tensor, "B T"] | None = None, *,
-        last: Int[Tensor, " B"] | None = None, placeholder: Int[Tensor, " B"] | None = None,
+        self,
+        is_real: Bool[Tensor, "B T"],
+        spans: Int[Tensor, "B T"] | None = None,
+        *,
+        last: Int[Tensor, " B"] | None = None,
+        placeholder: Int[Tensor, " B"] | None = None,
         is_padded: bool | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Begin a batch; only `hybrid` needs `spans`, the span number per token with `CONTEXT` outside spans.
 
         The `last` tokens are the last real ones when absent. Without `is_padded`, the device is asked and waited for.

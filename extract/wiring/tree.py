@@ -52,9 +52,15 @@ def count_blocks(plans: Sequence[Kinds]) -> int:
 
 
 def walk_plans(
-    decoder: Decoder, wiring: Wiring, batch: Batch, plans: Sequence[Kinds], *, poolings: Sequence[str],
-    layers: Sequence[str], emit: Callable[[Kinds, Float[Tensor, "L P N D"]], None],
-) -> None:  # fmt: skip
+    decoder: Decoder,
+    wiring: Wiring,
+    batch: Batch,
+    plans: Sequence[Kinds],
+    *,
+    poolings: Sequence[str],
+    layers: Sequence[str],
+    emit: Callable[[Kinds, Float[Tensor, "L P N D"]], None],
+) -> None:
     """Compute the latents of a batch under several plans, going through their tree depth first.
 
     Poolings, layers and latents are those of `Pooler`; a plan is given as its kinds per block, bottom up, or by

@@ -79,9 +79,12 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain values."""
         return {
-            "schema": self.SCHEMA, "is_stock": self.is_stock, "normalise": self.normalise,
-            "decoder": dict(self.decoder), "extraction": json.loads(json.dumps(asdict(self.spec))),
-        }  # fmt: skip
+            "schema": self.SCHEMA,
+            "is_stock": self.is_stock,
+            "normalise": self.normalise,
+            "decoder": dict(self.decoder),
+            "extraction": json.loads(json.dumps(asdict(self.spec))),
+        }
 
     @classmethod
     def read(cls, folder: Path) -> "Recipe":
@@ -145,19 +148,21 @@ def write_stock(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     output = {"method": "forward", "method_output_name": ["hidden_states", number]}
     parts = [("transformer", ""), ("pooling", "1_Pooling"), *[("normalize", "2_Normalize")] * recipe.normalise]
     pooling = {
-        "embedding_dimension": decoder.description.width, "pooling_mode": STOCK_POOLINGS[recipe.pooling],
+        "embedding_dimension": decoder.description.width,
+        "pooling_mode": STOCK_POOLINGS[recipe.pooling],
         "include_prompt": False,
-    }  # fmt: skip
+    }
     files = {
         "sentence_bert_config.json": {
-            "transformer_task": "feature-extraction", "modality_config": {"text": output},
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": output},
             "module_output_name": "token_embeddings",
         },
         "1_Pooling/config.json": pooling,
         "modules.json": _modules([(MODULES[name], path) for name, path in parts]),
         "config_sentence_transformers.json": _model_config(),
         Recipe.FILE: replace(recipe, is_stock=True).to_dict(),
-    }  # fmt: skip
+    }
     _write(files, folder, [path for _, path in parts])
 
 
@@ -167,9 +172,10 @@ def write_own(recipe: Recipe, decoder: Decoder, folder: Path) -> None:
     parts = [("probes.export.latents_module.DecoderLatents", "")]
     parts += [(MODULES["normalize"], "1_Normalize")] * recipe.normalise
     files = {
-        "modules.json": _modules(parts), "config_sentence_transformers.json": _model_config(),
+        "modules.json": _modules(parts),
+        "config_sentence_transformers.json": _model_config(),
         Recipe.FILE: recipe.to_dict(),
-    }  # fmt: skip
+    }
     _write(files, folder, [path for _, path in parts])
 
 
@@ -188,5 +194,8 @@ def _modules(parts: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 def _model_config() -> dict[str, Any]:
     return {
-        "model_type": "SentenceTransformer", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine",
-    }  # fmt: skip
+        "model_type": "SentenceTransformer",
+        "prompts": {},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine",
+    }

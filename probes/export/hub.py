@@ -107,8 +107,11 @@ def _without_private(files: Mapping[Path, Path]) -> dict[Path, str]:
     if scores in changed:
         values = json.loads(changed[scores])
         seal = seal_scores(values)
-        changed = {name: changed.get(name, text).replace(values["sha256"], seal) for name, text in texts.items()
-                   if name in changed or values["sha256"] in text}  # fmt: skip
+        changed = {
+            name: changed.get(name, text).replace(values["sha256"], seal)
+            for name, text in texts.items()
+            if name in changed or values["sha256"] in text
+        }
     return changed
 
 
@@ -125,9 +128,10 @@ def write_card(run: FinishedRun, repo: str, *, has_cache: bool) -> str:
     known = KNOWN_DECODERS.get(str(decoder["name"]).lower())
     base = known.hub_id if known else decoder["name"] if "/" in str(decoder["name"]) else None
     metadata: dict[str, Any] = {
-        "library_name": "icecore", **({"base_model": base} if base else {}),
+        "library_name": "icecore",
+        **({"base_model": base} if base else {}),
         "tags": ["icecore", "probing", "frozen-features", scores.header.kind],
-    }  # fmt: skip
+    }
     summary = run.folder / "summary.md"
     cache = "\nThe latents of every layer are in `caches/`: `icecore.LatentCache(path)`.\n" if has_cache else ""
     return f"""---
@@ -148,9 +152,13 @@ run = icecore.load_run(snapshot_download("{repo}"))
 
 
 def push_run(
-    run: str | Path, repo: str, *, is_public: bool = False, has_cache: bool = True,
+    run: str | Path,
+    repo: str,
+    *,
+    is_public: bool = False,
+    has_cache: bool = True,
     report: Callable[[str], None] = lambda _: None,
-) -> str:  # fmt: skip
+) -> str:
     """Upload a finished run to a repository of the hub, which is made where it is missing; see `stage_run`.
 
     Args:

@@ -32,9 +32,13 @@ class TextCaches:
     """The cache of every layer for each set of texts, extracted when it is first asked for and shared by all layers."""
 
     def __init__(
-        self, decoder: Decoder, spec: ExtractionSpec, *, folder: str | Path = "caches",
+        self,
+        decoder: Decoder,
+        spec: ExtractionSpec,
+        *,
+        folder: str | Path = "caches",
         progress: ExtractionProgress | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.decoder, self.spec, self.folder, self.progress = decoder, spec, Path(folder), progress
         self._found: dict[tuple[str, InputTemplate], LatentCache] = {}
 
@@ -74,15 +78,23 @@ class LayerEncoder(AbsEncoder):
             overwrites={
                 "name": f"icecore/{described.name.replace('/', '--')}",
                 "revision": caches.revision(layer, pooling, self.instructions),
-                "similarity_fn_name": ScoringFunction.COSINE, "embed_dim": widths.get(layer, described.width),
-                "n_parameters": described.n_parameters, "max_tokens": described.window,
+                "similarity_fn_name": ScoringFunction.COSINE,
+                "embed_dim": widths.get(layer, described.width),
+                "n_parameters": described.n_parameters,
+                "max_tokens": described.window,
             }
-        )  # fmt: skip
+        )
 
     def encode(
-        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str,
-        prompt_type: Any = None, **kwargs: Any,
-    ) -> Float[np.ndarray, "N D"]:  # fmt: skip
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: Any = None,
+        **kwargs: Any,
+    ) -> Float[np.ndarray, "N D"]:
         """Return the latents of the texts of batches, in their order, float32; documents are read as the template says.
 
         The instruction of a task is put before its texts; before its queries alone where it tells them from documents.

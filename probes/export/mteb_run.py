@@ -27,9 +27,14 @@ COLUMNS = {
 
 
 def as_mteb_encoder(
-    decoder: Decoder, *, spec: ExtractionSpec = ExtractionSpec(), layer: str = "final_norm", pooling: str = "",  # noqa: B008
-    instructions: Mapping[str, str] | None = None, caches: "str | Path | Any" = "caches",
-) -> "AbsEncoder":  # fmt: skip
+    decoder: Decoder,
+    *,
+    spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008
+    layer: str = "final_norm",
+    pooling: str = "",
+    instructions: Mapping[str, str] | None = None,
+    caches: "str | Path | Any" = "caches",
+) -> "AbsEncoder":
     """Return an encoder for `mteb.evaluate` that serves one layer under any plan, template and pooling.
 
     Args:
@@ -72,9 +77,11 @@ def fill_task(task: Any, rows: Task) -> Any:
         if split not in rows.splits:
             raise ConfigError(f"{rows.name!r} has no {split} rows, which task {task.metadata.name!r} of mteb reads.")
     task.dataset = datasets.DatasetDict(
-        {name: datasets.Dataset.from_dict({mine: part[own] for mine, own in columns.items()})
-         for name, part in rows.splits.items()}
-    )  # fmt: skip
+        {
+            name: datasets.Dataset.from_dict({mine: part[own] for mine, own in columns.items()})
+            for name, part in rows.splits.items()
+        }
+    )
     task.dataset_transform()
     task.data_loaded = True
     # mteb keeps results apart by the revision of the data as well.
@@ -84,10 +91,16 @@ def fill_task(task: Any, rows: Task) -> Any:
 
 
 def run_mteb(
-    decoder: Decoder, spec: ExtractionSpec, tasks: Sequence[Any], *, out: str | Path = "mteb",
-    caches: str | Path = "caches", instructions: Mapping[str, str] | None = None,
-    progress: ExtractionProgress | None = None, report: Callable[[str], None] = lambda _: None,
-) -> "pd.DataFrame":  # fmt: skip
+    decoder: Decoder,
+    spec: ExtractionSpec,
+    tasks: Sequence[Any],
+    *,
+    out: str | Path = "mteb",
+    caches: str | Path = "caches",
+    instructions: Mapping[str, str] | None = None,
+    progress: ExtractionProgress | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> "pd.DataFrame":
     """Evaluate every layer and pooling of an extraction on tasks of mteb.
 
     Args:

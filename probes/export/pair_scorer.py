@@ -27,9 +27,14 @@ class PairScorer:
     """
 
     def __init__(
-        self, run: str | Path, *, head: str = "", decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+        self,
+        run: str | Path,
+        *,
+        head: str = "",
+        decoder: Decoder | str | None = None,
+        trust_remote_code: bool = False,
         allow_code: str | Iterable[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.scorer = load_scorer(
             run, head=head or None, decoder=decoder, trust_remote_code=trust_remote_code, allow_code=allow_code
         )
@@ -55,9 +60,14 @@ class PairScorer:
         return np.concatenate(parts).astype(np.float32)
 
     def rank(
-        self, query: str, documents: Sequence[str], top_k: int | None = None, *, return_documents: bool = False,
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        *,
+        return_documents: bool = False,
         **kwargs: Any,
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    ) -> list[dict[str, Any]]:
         """Rank documents by their score with a query, the highest first, as `corpus_id`, `score` and perhaps `text`."""
         scores = np.atleast_1d(self.predict([(query, document) for document in documents], **kwargs))
         order = np.argsort(-scores, kind="stable")[:top_k]

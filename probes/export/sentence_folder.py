@@ -24,17 +24,23 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4
 """Of the difference to a cache, relative to the largest value of a vector."""
 TRIALS = (
-    "Ice.", "  Two words, after two blanks.",
+    "Ice.",
+    "  Two words, after two blanks.",
     "A much longer sentence, so that the batch of these four has padding in it.",
     "Ein Satz mit Umlauten: über, schön, groß.",
-)  # fmt: skip
+)
 """Texts on which a folder is compared with an extraction before it is handed out."""
 
 
 def export_sentence_transformer(
-    decoder: Decoder, spec: ExtractionSpec, folder: str | Path, *, layer: str = "final_norm", pooling: str = "",
+    decoder: Decoder,
+    spec: ExtractionSpec,
+    folder: str | Path,
+    *,
+    layer: str = "final_norm",
+    pooling: str = "",
     normalise: bool = False,
-) -> Recipe:  # fmt: skip
+) -> Recipe:
     """Write a folder that encodes texts as an extraction does, and compare the two on a few texts.
 
     Where the modules of sentence-transformers can do so, the folder has nothing else, and any program can load it with

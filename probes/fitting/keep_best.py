@@ -48,10 +48,14 @@ class KeepBest(Callback):
     """
 
     def __init__(
-        self, n_stacks: int, *, parts: Callable[[Any], Iterable[Part]],
-        look: Callable[[int, lightning.Trainer, Any, Bool[np.ndarray, " S"]], Look], patience: int,
+        self,
+        n_stacks: int,
+        *,
+        parts: Callable[[Any], Iterable[Part]],
+        look: Callable[[int, lightning.Trainer, Any, Bool[np.ndarray, " S"]], Look],
+        patience: int,
         report: EpochReport = ignore_epoch,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.parts, self.look, self.patience, self.report = parts, look, patience, report
         self.scores = np.full(n_stacks, -np.inf)
         self.best_epochs = np.zeros(n_stacks, dtype=np.int64)

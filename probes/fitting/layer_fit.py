@@ -45,9 +45,15 @@ def _look(_: int, trainer: lightning.Trainer, module: LayerAutoencoder, __: Any)
 
 
 def fit_layers(
-    module: LayerAutoencoder, data: TextLatents, *, options: FitOptions, seed: int = 0, device: str = "cpu",
-    report: EpochReport = ignore_epoch, unfinished: Unfinished | None = None,
-) -> LayerFit:  # fmt: skip
+    module: LayerAutoencoder,
+    data: TextLatents,
+    *,
+    options: FitOptions,
+    seed: int = 0,
+    device: str = "cpu",
+    report: EpochReport = ignore_epoch,
+    unfinished: Unfinished | None = None,
+) -> LayerFit:
     """Fit all layers together, the epoch of each chosen on held-out texts.
 
     Args:
@@ -78,9 +84,12 @@ def fit_layers(
     module.eval()
     seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     return LayerFit(
-        tuple(keeper.best_epochs.tolist()), tuple((-keeper.scores).tolist()), _raw_losses(module, data),
-        tuple(keeper.history), seconds,
-    )  # fmt: skip
+        tuple(keeper.best_epochs.tolist()),
+        tuple((-keeper.scores).tolist()),
+        _raw_losses(module, data),
+        tuple(keeper.history),
+        seconds,
+    )
 
 
 @torch.no_grad()

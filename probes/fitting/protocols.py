@@ -44,36 +44,93 @@ class Protocol:
 
 _FREEZE_LATENTS: dict[str, Any] = {"pooling": "last", "layers": "blocks"}
 _FREEZE_MLP = {
-    **_FREEZE_LATENTS, "standardises_latents": False, "cosine_scaling": "global", "activation": "relu", "hidden": 128,
-    "loss": "mse", "learning_rate": 3e-4, "weight_decay": 0.01, "batch_size": 32, "max_epochs": 100, "keep": "last",
-}  # fmt: skip
+    **_FREEZE_LATENTS,
+    "standardises_latents": False,
+    "cosine_scaling": "global",
+    "activation": "relu",
+    "hidden": 128,
+    "loss": "mse",
+    "learning_rate": 3e-4,
+    "weight_decay": 0.01,
+    "batch_size": 32,
+    "max_epochs": 100,
+    "keep": "last",
+}
 _FREEZE_SIAMESE = {
-    **_FREEZE_LATENTS, "standardises_latents": False, "encoder": "deep-mlp", "bottleneck": 512, "hidden": 512,
-    "hidden_layers": 1, "norms_network": True, "loss": "mse", "learning_rate": 3e-5, "weight_decay": 0.01,
-    "batch_size": 32, "max_epochs": 100, "patience": 100,
-}  # fmt: skip
+    **_FREEZE_LATENTS,
+    "standardises_latents": False,
+    "encoder": "deep-mlp",
+    "bottleneck": 512,
+    "hidden": 512,
+    "hidden_layers": 1,
+    "norms_network": True,
+    "loss": "mse",
+    "learning_rate": 3e-5,
+    "weight_decay": 0.01,
+    "batch_size": 32,
+    "max_epochs": 100,
+    "patience": 100,
+}
 _FREEZE_STARTED = {
-    **_FREEZE_LATENTS, "hidden": 512, "hidden_layers": 3, "norms_network": True, "dropout": 0.1,
-    "network_dropout": 0.1, "loss": "log-variance", "learning_rate": 3e-4, "weight_decay": 0.0, "batch_size": 128,
-    "max_epochs": 150, "patience": 150, "every": 10,
-}  # fmt: skip
+    **_FREEZE_LATENTS,
+    "hidden": 512,
+    "hidden_layers": 3,
+    "norms_network": True,
+    "dropout": 0.1,
+    "network_dropout": 0.1,
+    "loss": "log-variance",
+    "learning_rate": 3e-4,
+    "weight_decay": 0.0,
+    "batch_size": 128,
+    "max_epochs": 150,
+    "patience": 150,
+    "every": 10,
+}
 _FREEZE_AUTOENCODER = {
-    "encoder": "normed-mlp", "bottleneck": "256, upper half 512", "standardises_latents": False, "dropout": 0.1,
-    "learning_rate": 3e-4, "weight_decay": 0.01, "batch_size": 64, "max_epochs": 250,
-}  # fmt: skip
+    "encoder": "normed-mlp",
+    "bottleneck": "256, upper half 512",
+    "standardises_latents": False,
+    "dropout": 0.1,
+    "learning_rate": 3e-4,
+    "weight_decay": 0.01,
+    "batch_size": 64,
+    "max_epochs": 250,
+}
 _MAGNET_TOKENS = {
-    "steps": 4000, "batch_size": 8, "learning_rate": 5e-4, "weight_decay": 0.0, "keep": "last",
-    "is_standardised": False, "start": "random", "offset": "none", "decoding": "plain", "layers": "final_norm",
-}  # fmt: skip
-_LBW_TOKENS = {
-    "max_epochs": 3, "epoch_steps": 1, "batch_size": 32, "learning_rate": 5e-3, "schedule": "linear",
-    "weight_decay": 0.0, "keep": "last", "is_standardised": False, "start": "random", "offset": "none",
-    "decoding": "plain", "layers": "final_norm", "leaves_out_cut": True,
-}  # fmt: skip
-_LBW_PROBE = {
-    "Cs": [1.0], "is_standardised": False, "max_iterations": 100, "oversampling": "times-5", "seed": 42,
+    "steps": 4000,
+    "batch_size": 8,
+    "learning_rate": 5e-4,
+    "weight_decay": 0.0,
+    "keep": "last",
+    "is_standardised": False,
+    "start": "random",
+    "offset": "none",
+    "decoding": "plain",
     "layers": "final_norm",
-}  # fmt: skip
+}
+_LBW_TOKENS = {
+    "max_epochs": 3,
+    "epoch_steps": 1,
+    "batch_size": 32,
+    "learning_rate": 5e-3,
+    "schedule": "linear",
+    "weight_decay": 0.0,
+    "keep": "last",
+    "is_standardised": False,
+    "start": "random",
+    "offset": "none",
+    "decoding": "plain",
+    "layers": "final_norm",
+    "leaves_out_cut": True,
+}
+_LBW_PROBE = {
+    "Cs": [1.0],
+    "is_standardised": False,
+    "max_iterations": 100,
+    "oversampling": "times-5",
+    "seed": 42,
+    "layers": "final_norm",
+}
 LBW_TOKENS = 32
 """Tokens that the code released with Look Both Ways keeps of a sentence of words."""
 
@@ -86,7 +143,8 @@ PROTOCOLS: dict[str, Protocol] = {
     ICECORE: Protocol("everything is chosen on validation, test is read once"),
     FREEZE: Protocol(
         "FREEZE's networks as its notebooks fit them; optimistic where they keep the best epoch on test",
-        kinds=("pairs",), selection="test",
+        kinds=("pairs",),
+        selection="test",
         optimistic_because="the epoch is chosen on the test split that is reported",
         heads={
             "layer-cosine": _FREEZE_LATENTS,
@@ -105,18 +163,25 @@ PROTOCOLS: dict[str, Protocol] = {
             "logistic-probe": _LBW_PROBE,
             "few-shot-probe": {"layers": "final_norm"},
             "cosine-threshold": {
-                "choose_on": "all", "kind": "raw", "thresholds": "hundred", "layers": "final_norm",
+                "choose_on": "all",
+                "kind": "raw",
+                "thresholds": "hundred",
+                "layers": "final_norm",
             },
             "token-classifier": _LBW_TOKENS,
             "token-mix": _LBW_TOKENS,
             "token-logistic": {
-                "is_standardised": False, "max_iterations": 100, "decoding": "plain", "layers": "final_norm",
+                "is_standardised": False,
+                "max_iterations": 100,
+                "decoding": "plain",
+                "layers": "final_norm",
                 "leaves_out_cut": True,
             },
         },
         task={"rare": "drop"},
         extraction={
-            "classes": {"template": {"max_tokens": LBW_TEXT_TOKENS}}, "words": {"template": {"max_tokens": LBW_TOKENS}},
+            "classes": {"template": {"max_tokens": LBW_TEXT_TOKENS}},
+            "words": {"template": {"max_tokens": LBW_TOKENS}},
         },
         cut={"classes": "released-split", "words": "every-token"},
     ),
@@ -126,7 +191,7 @@ PROTOCOLS: dict[str, Protocol] = {
         heads={"token-classifier": _MAGNET_TOKENS, "token-mix": _MAGNET_TOKENS},
         extraction={"words": {"words": {"shift": True, "poolings": ("mean",)}}},
     ),
-}  # fmt: skip
+}
 
 
 def find_protocol(name: str, *, kind: str = "", task: str = "") -> Protocol:

@@ -99,9 +99,13 @@ def load_fitted(folder: str | Path, build: Callable[[dict[str, Any]], M]) -> Sav
 
 
 def fit_or_load(
-    folder: Path, fit_id: str, fit: Callable[[], tuple[M, dict[str, Any]]], build: Callable[[dict[str, Any]], M],
-    *, cache: LatentCache,
-) -> SavedHead[M]:  # fmt: skip
+    folder: Path,
+    fit_id: str,
+    fit: Callable[[], tuple[M, dict[str, Any]]],
+    build: Callable[[dict[str, Any]], M],
+    *,
+    cache: LatentCache,
+) -> SavedHead[M]:
     """Load the head of a folder if it was fitted under the same circumstances; otherwise fit and save it.
 
     Args:
@@ -129,9 +133,11 @@ def describe_latents(cache: LatentCache) -> dict[str, Any]:
     identity = cache.identity
     decoder = {key: identity["decoder"].get(key) for key in DECODER_KEYS}
     return {
-        "cache": cache.manifest.id, "decoder": decoder, "plan": identity.get("plan"),
+        "cache": cache.manifest.id,
+        "decoder": decoder,
+        "plan": identity.get("plan"),
         "template": identity.get("template"),
-    }  # fmt: skip
+    }
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

@@ -78,9 +78,15 @@ def fit_head(
     every = min(options.every, options.max_epochs)
     keeper = _keep(metric, every=every, patience=options.patience if metric else options.max_epochs, report=report)
     run_trainer(
-        head, data, seed=seed, device=device, unfinished=unfinished, max_epochs=options.max_epochs, callbacks=[keeper],
+        head,
+        data,
+        seed=seed,
+        device=device,
+        unfinished=unfinished,
+        max_epochs=options.max_epochs,
+        callbacks=[keeper],
         check_val_every_n_epoch=every,
-    )  # fmt: skip
+    )
     [best_epoch] = keeper.best_epochs.tolist()
     if not best_epoch:
         raise HeadError(
@@ -106,9 +112,12 @@ def _keep(metric: str, *, every: int, patience: int, report: EpochReport) -> Kee
         return Look(np.array([score]), values, {**values, "max_epochs": float(trainer.max_epochs or 0)})
 
     return KeepBest(
-        1, parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()), look=look,
-        patience=patience, report=report,
-    )  # fmt: skip
+        1,
+        parts=lambda module: ((tensor, None) for tensor in module.state_dict().values()),
+        look=look,
+        patience=patience,
+        report=report,
+    )
 
 
 def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.ndarray, " N"]:
@@ -121,9 +130,15 @@ def predict_pairs(head: PairHead, data: PairLatents, split: str) -> Float32[np.n
 
 
 def run_trainer(
-    module: lightning.LightningModule, data: lightning.LightningDataModule, *, seed: int, device: str,
-    callbacks: Sequence[Callback] = (), unfinished: Unfinished | None = None, **options: Any,
-) -> None:  # fmt: skip
+    module: lightning.LightningModule,
+    data: lightning.LightningDataModule,
+    *,
+    seed: int,
+    device: str,
+    callbacks: Sequence[Callback] = (),
+    unfinished: Unfinished | None = None,
+    **options: Any,
+) -> None:
     """Run Lightning's loop, quietly, with this process's generators left alone and Ctrl-C meaning Ctrl-C.
 
     `seed` is that of torch's own generator meanwhile, `unfinished` keeps the state of the fit, `options` are more of
@@ -134,11 +149,17 @@ def run_trainer(
     with torch.random.fork_rng(), quiet_lightning(), _interruptible():
         torch.manual_seed(seed)
         trainer = lightning.Trainer(
-            accelerator={"cuda": "gpu"}.get(kind, kind), devices=[int(index)] if index else 1, logger=False,
-            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-            num_sanity_val_steps=0, callbacks=[*callbacks, *([unfinished] if unfinished else [])],
-            plugins=[unfinished.files] if unfinished else None, **options,
-        )  # fmt: skip
+            accelerator={"cuda": "gpu"}.get(kind, kind),
+            devices=[int(index)] if index else 1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            callbacks=[*callbacks, *([unfinished] if unfinished else [])],
+            plugins=[unfinished.files] if unfinished else None,
+            **options,
+        )
         trainer.fit(module.train(), datamodule=data, ckpt_path=unfinished.find() if unfinished else None)
     module.trainer = data.trainer = None  # a trainer holds on to its loaders, and with them to their buffers
 

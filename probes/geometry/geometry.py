@@ -33,10 +33,16 @@ GEOMETRY_COLUMNS = (*WHERE, "measure", "value", "low", "high", "n_rows")
 
 
 def measure_geometry(
-    cache: LatentCache | str | Path, *, measures: Iterable[str] = (), texts: Texts = (), pooling: str = "",
-    layers: str | int | Iterable[str | int] = "all", most_rows: int = MOST_ROWS, seed: int = 0,
+    cache: LatentCache | str | Path,
+    *,
+    measures: Iterable[str] = (),
+    texts: Texts = (),
+    pooling: str = "",
+    layers: str | int | Iterable[str | int] = "all",
+    most_rows: int = MOST_ROWS,
+    seed: int = 0,
     standardise: bool = False,
-) -> "pd.DataFrame":  # fmt: skip
+) -> "pd.DataFrame":
     """Measure the geometry of every layer of a cache, of texts or of words; no decoder is needed.
 
     All layers are measured on the same rows, a few at a time.
@@ -87,9 +93,15 @@ def measure_geometry(
 
 
 def cosine_with_gold(
-    cache: LatentCache | str | Path, task: Task, *, split: str = "validation", metric: str = "pearson",
-    pooling: str = "", layers: str | int | Iterable[str | int] = "all", resampling: Resampling = DEFAULT,
-) -> "pd.DataFrame":  # fmt: skip
+    cache: LatentCache | str | Path,
+    task: Task,
+    *,
+    split: str = "validation",
+    metric: str = "pearson",
+    pooling: str = "",
+    layers: str | int | Iterable[str | int] = "all",
+    resampling: Resampling = DEFAULT,
+) -> "pd.DataFrame":
     """Correlate the cosine of pairs with gold at every layer (FREEZE Figure 1); nothing is fitted.
 
     Args:

@@ -135,9 +135,12 @@ def _without(measure: Callable[[Points], Measured]) -> Callable[[Points, Groups]
 
 
 FAMILIES: Mapping[str, Callable[[Points, Groups], list[Measured]]] = {
-    "cosine": _without(mean_cosine), "norm": _without(norm_profile), "massive": _without(massive_share),
-    "rank": _ranks_without, "dimension": _dimension_without,
-}  # fmt: skip
+    "cosine": _without(mean_cosine),
+    "norm": _without(norm_profile),
+    "massive": _without(massive_share),
+    "rank": _ranks_without,
+    "dimension": _dimension_without,
+}
 """What computes each family of measures: of all rows, and without each group of rows."""
 
 

@@ -47,10 +47,13 @@ class Sample:
     def describe(self, pooling: str, layer: str) -> dict[str, Any]:
         """Name a layer in the columns `WHERE` of a frame."""
         return {
-            "cache": self.cache.path.stem, "decoder": str(self.cache.manifest.provenance["decoder"]["name"]),
-            "plan": self.cache.identity["plan"], "pooling": pooling, "layer": layer,
+            "cache": self.cache.path.stem,
+            "decoder": str(self.cache.manifest.provenance["decoder"]["name"]),
+            "plan": self.cache.identity["plan"],
+            "pooling": pooling,
+            "layer": layer,
             "depth": self._depths[layer],
-        }  # fmt: skip
+        }
 
     @cached_property
     def _depths(self) -> dict[str, float]:

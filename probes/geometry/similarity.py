@@ -61,10 +61,16 @@ def linear_cka(x: Float[np.ndarray, "N D"], y: Float[np.ndarray, "N E"]) -> floa
 
 
 def similarity_of_layers(
-    cache: LatentCache | str | Path, other: LatentCache | str | Path | None = None, *, pooling: str = "",
-    other_pooling: str = "", layers: str | int | Iterable[str | int] = "all", most_rows: int = MOST_SHARED,
-    seed: int = 0, standardise: bool = False,
-) -> "pd.DataFrame":  # fmt: skip
+    cache: LatentCache | str | Path,
+    other: LatentCache | str | Path | None = None,
+    *,
+    pooling: str = "",
+    other_pooling: str = "",
+    layers: str | int | Iterable[str | int] = "all",
+    most_rows: int = MOST_SHARED,
+    seed: int = 0,
+    standardise: bool = False,
+) -> "pd.DataFrame":
     """Compare every two layers of a cache, or every layer of one with every layer of another, by debiased linear CKA.
 
     Args:
@@ -117,10 +123,14 @@ def similarity_of_layers(
     for i, name in enumerate(names[0]):
         for j, other_name in enumerate(names[-1]):
             there = samples[-1].describe(poolings[-1], other_name)
-            rows.append({
-                **samples[0].describe(poolings[0], name), **{f"other_{key}": value for key, value in there.items()},
-                **jackknife(float(values[i, j]), without[:, i, j])._asdict(), "n_rows": len(samples[0]),
-            })  # fmt: skip
+            rows.append(
+                {
+                    **samples[0].describe(poolings[0], name),
+                    **{f"other_{key}": value for key, value in there.items()},
+                    **jackknife(float(values[i, j]), without[:, i, j])._asdict(),
+                    "n_rows": len(samples[0]),
+                }
+            )
     return pd.DataFrame(rows, columns=list(SIMILARITY_COLUMNS))
 
 

@@ -37,6 +37,10 @@ def fit_every_layer(resolved: HeadOptions, setting: Setting, result: HeadResult,
         quick = replace(setting, folder=folder, n_resamples=2, has_details=False)
         found.append(HEADS[resolved.name].evaluate(alone, quick, watch).predictions[split])
     return HeadParts(
-        channels.pooling, channels.names, split_scorer(setting.task, split, result.metric), np.stack(found)[None], None,
+        channels.pooling,
+        channels.names,
+        split_scorer(setting.task, split, result.metric),
+        np.stack(found)[None],
+        None,
         "the head fitted on the layer alone, its other choices made as in the run",
-    )  # fmt: skip
+    )

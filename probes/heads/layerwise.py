@@ -48,9 +48,12 @@ def best_place(surface: Float[np.ndarray, "L A"], penalties: Sequence[float] = (
 def record_layer(name: str, channels: Channels, task: Any, *, layer: int, **facts: Any) -> dict[str, Any]:
     """Describe the head of a chosen layer, with facts of its own, as it is saved."""
     return {
-        "name": name, "pooling": channels.pooling, "layers": [channels.names[layer]],
-        "task": {"name": task.name, "digest": task.digest()}, **facts,
-    }  # fmt: skip
+        "name": name,
+        "pooling": channels.pooling,
+        "layers": [channels.names[layer]],
+        "task": {"name": task.name, "digest": task.digest()},
+        **facts,
+    }
 
 
 def record_surface(surface: Float[np.ndarray, "L A"]) -> list[list[float | None]]:
@@ -59,10 +62,16 @@ def record_surface(surface: Float[np.ndarray, "L A"]) -> list[list[float | None]
 
 
 def layer_result(
-    resolved: HeadOptions, setting: Setting, predictions: Mapping[str, NDArray[Any]], *, gold: Callable[[str], Any],
-    summarise: Callable[..., SeedSummary], compare: Callable[[Any, Any], NDArray[np.float64]], reason: str = "",
+    resolved: HeadOptions,
+    setting: Setting,
+    predictions: Mapping[str, NDArray[Any]],
+    *,
+    gold: Callable[[str], Any],
+    summarise: Callable[..., SeedSummary],
+    compare: Callable[[Any, Any], NDArray[np.float64]],
+    reason: str = "",
     **facts: Any,
-) -> HeadResult:  # fmt: skip
+) -> HeadResult:
     """Score the predictions of every split by every metric of the task.
 
     Args:
@@ -99,9 +108,16 @@ def layer_result(
 
 
 def describe_choice(
-    channels: Channels, surface: Sequence[Sequence[float | None]], place: Sequence[int], *, metric: str,
-    selection: str, option: str, values: Sequence[Any], **chosen: Any,
-) -> dict[str, Any]:  # fmt: skip
+    channels: Channels,
+    surface: Sequence[Sequence[float | None]],
+    place: Sequence[int],
+    *,
+    metric: str,
+    selection: str,
+    option: str,
+    values: Sequence[Any],
+    **chosen: Any,
+) -> dict[str, Any]:
     """Give the fields of a result that show what was chosen: channels, place, and a curve for each value.
 
     Args:
@@ -122,9 +138,12 @@ def describe_choice(
         "layers": channels.names,
         "selection": selection,
         "chosen": {
-            "layer": channels.names[layer], option: values[column], **chosen, "score": float(scores[layer, column]),
+            "layer": channels.names[layer],
+            option: values[column],
+            **chosen,
+            "score": float(scores[layer, column]),
         },
         "curves": tuple(
             Curve(name, selection, metric, tuple(line)) for name, line in zip(names, scores.T.tolist(), strict=True)
         ),
-    }  # fmt: skip
+    }

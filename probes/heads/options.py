@@ -14,8 +14,12 @@ from probes.networks.widths import Widths, check_widths
 DATA_OPTIONS = ("pooling", "layers")
 """Options that every head of a task has: the latents it reads."""
 _NOUNS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "a text", tuple: "a list of numbers",
-}  # fmt: skip
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a list of numbers",
+}
 
 
 @dataclass(frozen=True)

@@ -19,126 +19,173 @@ def pair_head(name: str, network: Any, fit: EpochOptions | None, description: st
     `fit` holds the defaults of fitting it; None for a network without training.
     """
     return HeadEntry(
-        name, "pairs", description, (network, fit) if fit else (network,),
+        name,
+        "pairs",
+        description,
+        (network, fit) if fit else (network,),
         evaluate=later("probes.heads.pairs.evaluation:evaluate_pair_head", network),
         check=later("probes.heads.pairs.evaluation:check_pairs"),
-        check_options=later("probes.heads.pairs.evaluation:check_network", network), build=network, oldest_schema=2,
+        check_options=later("probes.heads.pairs.evaluation:check_network", network),
+        build=network,
+        oldest_schema=2,
         parts=later("probes.heads.pairs.parts:pair_parts", network),
-    )  # fmt: skip
+    )
 
 
 def token_head(
-    name: str, network: Any, description: str, *,
+    name: str,
+    network: Any,
+    description: str,
+    *,
     options: Any = later("probes.heads.words.options:TokenOptions"),  # noqa: B008 - frozen
     fit: Any = None,
-) -> HeadEntry:  # fmt: skip
+) -> HeadEntry:
     """Make the row of a token head: a network of `TokenHead`'s interface is all that a new one needs.
 
     `fit` fits it in place of `fit_token_head`.
     """
     return HeadEntry(
-        name, "words", description, (options,),
+        name,
+        "words",
+        description,
+        (options,),
         evaluate=later("probes.heads.words.evaluation:evaluate_token_head", network, fit),
-        check=later("probes.heads.words.evaluation:check_words"), build=network,
+        check=later("probes.heads.words.evaluation:check_words"),
+        build=network,
         parts=later("probes.heads.words.parts:token_parts", network, fit),
-    )  # fmt: skip
+    )
 
 
 def zero_shot_head(
-    name: str, kind: str, description: str, *,
+    name: str,
+    kind: str,
+    description: str,
+    *,
     options: Any = later("probes.heads.zero_shot.evaluation:ZeroShotOptions"),  # noqa: B008 - frozen
-) -> HeadEntry:  # fmt: skip
+) -> HeadEntry:
     """Make the row of a head without fitting, for a kind of task that has a judge."""
     return HeadEntry(
-        name, kind, description, (options,), evaluate=later("probes.heads.zero_shot.evaluation:evaluate_zero_shot"),
+        name,
+        kind,
+        description,
+        (options,),
+        evaluate=later("probes.heads.zero_shot.evaluation:evaluate_zero_shot"),
         check=later("probes.heads.zero_shot.evaluation:check_zero_shot"),
         build=later("probes.heads.zero_shot.evaluation:ZeroShotHead"),
         parts=later("probes.heads.zero_shot.evaluation:zero_shot_parts"),
-    )  # fmt: skip
+    )
 
 
 _ENTRIES = (
     pair_head(
-        "layer-cosine", later("probes.networks.layer_cosine:LayerCosine"), None,
+        "layer-cosine",
+        later("probes.networks.layer_cosine:LayerCosine"),
+        None,
         "raw and standardised cosine of each layer; the best on validation is the score",
     ),
     pair_head(
-        "cosine-mlp", later("probes.networks.cosine_heads:CosineMLP"),
-        EpochOptions(batch_size=64, max_epochs=100, patience=20), "standardised layer cosines -> 128 -> 1",
+        "cosine-mlp",
+        later("probes.networks.cosine_heads:CosineMLP"),
+        EpochOptions(batch_size=64, max_epochs=100, patience=20),
+        "standardised layer cosines -> 128 -> 1",
     ),
     pair_head(
-        "cosine-linear", later("probes.networks.cosine_heads:CosineLinear"),
+        "cosine-linear",
+        later("probes.networks.cosine_heads:CosineLinear"),
         EpochOptions(batch_size=64, max_epochs=100, patience=20),
         "standardised layer cosines -> 1: a weight for each layer",
     ),
     pair_head(
-        "siamese-cosine", later("probes.networks.siamese_cosine:SiameseCosine"),
+        "siamese-cosine",
+        later("probes.networks.siamese_cosine:SiameseCosine"),
         EpochOptions(batch_size=128, max_epochs=150, patience=15),
         "layer-wise encoders -> cosines -> 512-512-512-1, log-variance, MSE or CoSENT loss",
     ),
     HeadEntry(
-        "logistic-probe", "classes", "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
+        "logistic-probe",
+        "classes",
+        "L2 logistic regression by L-BFGS, every layer and C; the best on validation",
         (later("probes.heads.classes.solving:ProbeOptions"),),
         evaluate=later("probes.heads.classes.logistic_probe:evaluate_probe"),
         check=later("probes.heads.classes.logistic_probe:check_probe"),
-        build=later("probes.heads.classes.logistic_probe:LinearProbe"), oldest_schema=3, gives_probabilities=True,
+        build=later("probes.heads.classes.logistic_probe:LinearProbe"),
+        oldest_schema=3,
+        gives_probabilities=True,
     ),
     HeadEntry(
-        "cosine-threshold", "classes", "two classes of text pairs by a threshold on the cosine of a layer",
+        "cosine-threshold",
+        "classes",
+        "two classes of text pairs by a threshold on the cosine of a layer",
         (later("probes.heads.classes.cosine_threshold:ThresholdOptions"),),
         evaluate=later("probes.heads.classes.cosine_threshold:evaluate_threshold"),
         check=later("probes.heads.classes.cosine_threshold:check_threshold"),
-        build=later("probes.heads.classes.cosine_threshold:CosineThreshold"), oldest_schema=3,
+        build=later("probes.heads.classes.cosine_threshold:CosineThreshold"),
+        oldest_schema=3,
     ),
     HeadEntry(
-        "nearest-centroid", "classes", "the nearest class mean, every layer, by cosine or distance; the best on "
-        "validation", (),
+        "nearest-centroid",
+        "classes",
+        "the nearest class mean, every layer, by cosine or distance; the best on validation",
+        (),
         evaluate=later("probes.heads.classes.nearest_centroid:evaluate_centroids"),
         check=later("probes.heads.classes.nearest_centroid:check_centroids"),
-        build=later("probes.heads.classes.nearest_centroid:NearestCentroid"), oldest_schema=3,
+        build=later("probes.heads.classes.nearest_centroid:NearestCentroid"),
+        oldest_schema=3,
     ),
     HeadEntry(
-        "few-shot-probe", "classes", "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
+        "few-shot-probe",
+        "classes",
+        "logistic regression on 8 rows of each class, the mean over 10 draws (mteb)",
         (later("probes.heads.classes.few_shot_probe:FewShotOptions"),),
         evaluate=later("probes.heads.classes.few_shot_probe:evaluate_few_shot"),
         check=later("probes.heads.classes.few_shot_probe:check_few_shot"),
         build=later("probes.heads.classes.few_shot_probe:FewShotProbe"),
     ),
     HeadEntry(
-        "ridge-probe", "numbers", "ridge regression in closed form, every layer and alpha; the best on validation",
+        "ridge-probe",
+        "numbers",
+        "ridge regression in closed form, every layer and alpha; the best on validation",
         (later("probes.heads.numbers.ridge_probe:RidgeOptions"),),
         evaluate=later("probes.heads.numbers.ridge_probe:evaluate_ridge"),
         check=later("probes.heads.numbers.ridge_probe:check_ridge"),
-        build=later("probes.heads.numbers.ridge_probe:RidgeProbe"), oldest_schema=3,
+        build=later("probes.heads.numbers.ridge_probe:RidgeProbe"),
+        oldest_schema=3,
     ),
     token_head(
-        "token-classifier", later("probes.networks.token_heads:TokenClassifier"),
+        "token-classifier",
+        later("probes.networks.token_heads:TokenClassifier"),
         "dropout and linear on each layer, all layers at once; the best on validation",
     ),
     token_head(
-        "token-logistic", later("probes.networks.token_heads:TokenClassifier"),
+        "token-logistic",
+        later("probes.networks.token_heads:TokenClassifier"),
         "L2 logistic regression by L-BFGS on each layer; the best on validation",
         options=later("probes.heads.words.options:LogisticOptions"),
         fit=later("probes.heads.words.logistic:fit_token_logistic"),
     ),
     token_head("token-normed", later("probes.networks.token_heads:TokenNormed"), "the same on layer-normed latents"),
     token_head(
-        "token-mix", later("probes.networks.token_heads:TokenMix"),
+        "token-mix",
+        later("probes.networks.token_heads:TokenMix"),
         "the same on a softmax-weighted sum of layer-normed layers with a scale",
     ),
     zero_shot_head("layer-search", "retrieval", "documents by similarity to the query, every layer"),
     zero_shot_head("layer-rerank", "reranking", "candidates by similarity to the query, every layer"),
     zero_shot_head(
-        "layer-clusters", "clustering", "k-means with as many clusters as labels, every layer and seed",
+        "layer-clusters",
+        "clustering",
+        "k-means with as many clusters as labels, every layer and seed",
         options=later("probes.heads.zero_shot.evaluation:ClusterOptions"),
     ),
     zero_shot_head("layer-alike", "pair-classification", "pairs by similarity and a threshold, every layer"),
     zero_shot_head("layer-translate", "bitext", "the nearest text of the other language, every layer"),
     zero_shot_head(
-        "layer-odd", "odd-one-out", "the word farthest from the others, every layer, Euclidean and cosine",
+        "layer-odd",
+        "odd-one-out",
+        "the word farthest from the others, every layer, Euclidean and cosine",
         options=later("probes.heads.zero_shot.evaluation:OddOptions"),
     ),
-)  # fmt: skip
+)
 HEADS: dict[str, HeadEntry] = {entry.name: entry for entry in _ENTRIES}
 SHIPPED = tuple(HEADS)
 

@@ -162,6 +162,10 @@ def _read_summary(values: Mapping[str, Any]) -> SeedSummary:
 
 def _read_curve(values: Mapping[str, Any]) -> Curve:
     return Curve(
-        values["name"], values["split"], values["metric"], tuple(map(_number, values["values"])),
-        tuple(map(_number, values["spread"])), tuple(tuple(map(_number, row)) for row in values["by_seed"]),
-    )  # fmt: skip
+        values["name"],
+        values["split"],
+        values["metric"],
+        tuple(map(_number, values["values"])),
+        tuple(map(_number, values["spread"])),
+        tuple(tuple(map(_number, row)) for row in values["by_seed"]),
+    )

@@ -84,9 +84,16 @@ class PairLatents(Shuffling):
     """
 
     def __init__(
-        self, cache: LatentCache, task: PairTask, *, pooling: str = "mean", layers: str | Sequence[str] = "all",
-        batch_size: int = 128, seed: int = 0, selection: str = "validation",
-    ) -> None:  # fmt: skip
+        self,
+        cache: LatentCache,
+        task: PairTask,
+        *,
+        pooling: str = "mean",
+        layers: str | Sequence[str] = "all",
+        batch_size: int = 128,
+        seed: int = 0,
+        selection: str = "validation",
+    ) -> None:
         super().__init__()
         self.cache, self.task, self.seed, self.selection = cache, task, seed, selection
         self.channels = channels_of(cache, pooling, layers)

@@ -71,9 +71,17 @@ class Shuffled:
     """
 
     def __init__(
-        self, reader: WordReader, chunks: Sequence[Chunk], places: NDArray[np.int64], *, labels: NDArray[np.int64],
-        batch_size: int, buffer_words: int, seed: int, epoch_steps: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        reader: WordReader,
+        chunks: Sequence[Chunk],
+        places: NDArray[np.int64],
+        *,
+        labels: NDArray[np.int64],
+        batch_size: int,
+        buffer_words: int,
+        seed: int,
+        epoch_steps: int = 1,
+    ) -> None:
         self.reader, self.chunks, self.places = reader, chunks, places
         self.labels = torch.from_numpy(labels)
         self.batch_size, self.buffer_words, self.seed = batch_size, buffer_words, seed

@@ -104,9 +104,15 @@ class TextLatents(Shuffling):
     """
 
     def __init__(
-        self, cache: LatentCache, *, pooling: str = "mean", layers: str | Sequence[str] = "all", batch_size: int = 64,
-        held_out: float = 0.05, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        cache: LatentCache,
+        *,
+        pooling: str = "mean",
+        layers: str | Sequence[str] = "all",
+        batch_size: int = 64,
+        held_out: float = 0.05,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         if cache.is_words:
             raise HeadError(

@@ -107,9 +107,7 @@ def fit_transform(
     if sum(map(len, chunks)) < 2:
         raise HeadError(f"transform {name!r} is fitted on {sum(map(len, chunks))} texts; give at least 2.")
     fit = partial(_fit_layer, name, [part for part in chunks if len(part)], cache, options)
-    found = [
-        fit(Channels((pooling,), (layer,))) for pooling in channels.poolings for layer in channels.layers
-    ]  # fmt: skip
+    found = [fit(Channels((pooling,), (layer,))) for pooling in channels.poolings for layer in channels.layers]
     most = max(each.basis.shape[2] for each in found)
     bases = [torch.nn.functional.pad(each.basis, (0, most - each.basis.shape[2])) for each in found]
     mean, scale = (torch.cat([getattr(each, key) for each in found]) for key in ("mean", "scale"))

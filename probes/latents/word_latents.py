@@ -49,9 +49,16 @@ class WordLatents(lightning.LightningDataModule):
     """
 
     def __init__(
-        self, cache: LatentCache, task: WordTask, *, pooling: str = "", layers: str | Sequence[str] = "all",
-        batch_size: int = 32, seed: int = 0, streaming: Streaming = Streaming(),  # noqa: B008 - frozen
-    ) -> None:  # fmt: skip
+        self,
+        cache: LatentCache,
+        task: WordTask,
+        *,
+        pooling: str = "",
+        layers: str | Sequence[str] = "all",
+        batch_size: int = 32,
+        seed: int = 0,
+        streaming: Streaming = Streaming(),  # noqa: B008 - frozen
+    ) -> None:
         super().__init__()
         if not cache.is_words:
             raise CacheError(
@@ -122,10 +129,15 @@ class WordLatents(lightning.LightningDataModule):
     def train_dataloader(self) -> Shuffled:
         """Training sentences, shuffled by the seed."""
         loader = Shuffled(
-            WordReader(self.cache, self.channels, self.prepare), self._chunks("train"), self.split("train").positions,
-            labels=self.gold("train").ids, batch_size=self.batch_size, seed=self.seed,
-            buffer_words=self.streaming.buffer_words(self.cache), epoch_steps=self.epoch_steps,
-        )  # fmt: skip
+            WordReader(self.cache, self.channels, self.prepare),
+            self._chunks("train"),
+            self.split("train").positions,
+            labels=self.gold("train").ids,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            buffer_words=self.streaming.buffer_words(self.cache),
+            epoch_steps=self.epoch_steps,
+        )
         loader.n_begun, self._n_begun = self._n_begun, 0
         self._training = weakref.ref(loader)
         return loader

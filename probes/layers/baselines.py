@@ -43,9 +43,11 @@ def baseline_predictions(task: Task) -> dict[str, Predictions]:
 def _of_classes(task: Any) -> dict[str, Predictions]:
     most = np.bincount(task.labels("train")).argmax()
     linear = _fit_linear(
-        task, task.labels, lambda C: LogisticRegression(C=C, max_iter=1000),
+        task,
+        task.labels,
+        lambda C: LogisticRegression(C=C, max_iter=1000),
         lambda found, gold: float(score_classes(found, gold, metric=task.metric)),
-    )  # fmt: skip
+    )
     return {"majority": {split: np.full(n, most) for split, n in task.n_rows().items()}, "bag-of-words": linear}
 
 
@@ -57,9 +59,11 @@ def _of_numbers(task: Any) -> dict[str, Predictions]:
 
 
 def _fit_linear(
-    task: Any, gold: Callable[[str], NDArray[Any]], make: Callable[[float], BaseEstimator],
+    task: Any,
+    gold: Callable[[str], NDArray[Any]],
+    make: Callable[[float], BaseEstimator],
     score: Callable[[NDArray[Any], NDArray[Any]], float],
-) -> Predictions:  # fmt: skip
+) -> Predictions:
     """Fit a linear model on tf-idf of the texts of train, of each text of a row by itself."""
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
     joined = {split: _texts(task, split) for split in task.splits}

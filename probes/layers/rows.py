@@ -98,10 +98,17 @@ def _pair_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
             for is_train, name in names.items()
         }
     return LayerRows(
-        data.layers, read, lambda place, is_train: cosines[is_train][place, kept[is_train], None],
-        np.asarray(task.gold01("train"), np.float64)[kept[True]], np.asarray(task.gold01(split), np.float64), 0,
-        kept[True], number_units(task.units(split), len(kept[False])), _first_output, split_scorer(task, split, metric),
-    )  # fmt: skip
+        data.layers,
+        read,
+        lambda place, is_train: cosines[is_train][place, kept[is_train], None],
+        np.asarray(task.gold01("train"), np.float64)[kept[True]],
+        np.asarray(task.gold01(split), np.float64),
+        0,
+        kept[True],
+        number_units(task.units(split), len(kept[False])),
+        _first_output,
+        split_scorer(task, split, metric),
+    )
 
 
 def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
@@ -124,24 +131,32 @@ def _text_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     drawn = {True: task.groups("train"), False: task.units(split)}
     units = {is_train: number_units(drawn[is_train], len(task.rows(name))) for is_train, name in names.items()}
     return partial(
-        LayerRows, channels.names, read, features,
-        units=units[True][kept[True]], scored_units=units[False], scorer=split_scorer(task, split, metric),
-    )(**_text_gold(task, split, kept[True]))  # fmt: skip
+        LayerRows,
+        channels.names,
+        read,
+        features,
+        units=units[True][kept[True]],
+        scored_units=units[False],
+        scorer=split_scorer(task, split, metric),
+    )(**_text_gold(task, split, kept[True]))
 
 
 def _text_gold(task: Any, split: str, kept: Int[np.ndarray, " n"]) -> dict[str, Any]:
     if task.kind == "numbers":
         return {
-            "gold": task.numbers("train")[kept], "scored_gold": task.numbers(split), "n_classes": 0,
+            "gold": task.numbers("train")[kept],
+            "scored_gold": task.numbers(split),
+            "n_classes": 0,
             "decide": _first_output,
-        }  # fmt: skip
+        }
     classes = np.asarray(task.training_classes)
     known = {number: place for place, number in enumerate(classes.tolist())}
     return {
         "gold": training_codes(task).numpy()[kept],
         "scored_gold": np.array([known.get(number, -1) for number in task.labels(split).tolist()]),
-        "n_classes": len(classes), "decide": lambda outputs: classes[outputs.argmax(-1)],
-    }  # fmt: skip
+        "n_classes": len(classes),
+        "decide": lambda outputs: classes[outputs.argmax(-1)],
+    }
 
 
 def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, metric: str, most_rows: int) -> LayerRows:
@@ -174,10 +189,17 @@ def _word_rows(cache: LatentCache, task: Any, channels: Channels, split: str, me
     }
     scored = data.gold(split).ids[places[False]]
     return LayerRows(
-        data.layers, lambda place, is_train: features(place, is_train)[None], features,
-        data.gold("train").ids[places[True]], np.where(scored < len(data.classes), scored, -1), len(data.classes),
-        sentences[True][places[True]], sentences[False][places[False]], decide, judge.scorer(),
-    )  # fmt: skip
+        data.layers,
+        lambda place, is_train: features(place, is_train)[None],
+        features,
+        data.gold("train").ids[places[True]],
+        np.where(scored < len(data.classes), scored, -1),
+        len(data.classes),
+        sentences[True][places[True]],
+        sentences[False][places[False]],
+        decide,
+        judge.scorer(),
+    )
 
 
 def _first_output(outputs: NDArray[np.float64]) -> NDArray[np.float64]:

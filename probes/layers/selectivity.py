@@ -23,9 +23,16 @@ QUIETLY = 2
 
 
 def selectivity(
-    resolved: HeadOptions, setting: Setting, result: HeadResult, *, split: str, watch: Watch, how: str = "type",
-    seeds: Sequence[int] = (0,), resampling: Resampling = Resampling(),  # noqa: B008 - frozen
-) -> tuple[ViewCurve, ViewCurve]:  # fmt: skip
+    resolved: HeadOptions,
+    setting: Setting,
+    result: HeadResult,
+    *,
+    split: str,
+    watch: Watch,
+    how: str = "type",
+    seeds: Sequence[int] = (0,),
+    resampling: Resampling = Resampling(),  # noqa: B008 - frozen
+) -> tuple[ViewCurve, ViewCurve]:
     """Fit a head on control labels, on every layer alone, and take its score there from its score on the task.
 
     Args:
@@ -48,18 +55,20 @@ def selectivity(
     """
     parts = take_apart(resolved, setting, result, split, watch)
     scores = _scores(parts, resampling)
-    controls = np.stack([
-        _scores(_control_parts(resolved, setting, split, watch, how=how, seed=seed), resampling) for seed in seeds
-    ])  # fmt: skip
+    controls = np.stack(
+        [_scores(_control_parts(resolved, setting, split, watch, how=how, seed=seed), resampling) for seed in seeds]
+    )
     note = f"{CONTROLS[how]}; {len(seeds)} seeds of labels"
     columns = {"control": controls.mean(0), "selectivity": scores - controls.mean(0)}
     spread = controls[..., 0].std(0, ddof=1) if len(seeds) > 1 else np.zeros(0)
     curves = []
     for view, found in columns.items():
         low, high = joint_intervals(
-            found[:, 0], found[:, 1:], confidence=resampling.confidence,
+            found[:, 0],
+            found[:, 1:],
+            confidence=resampling.confidence,
             is_correlation=view == "control" and parts.scorer.metric in CORRELATIONS,
-        )  # fmt: skip
+        )
         values, lows, highs, spreads = (tuple(each.tolist()) for each in (found[:, 0], low, high, spread))
         curves.append(ViewCurve(view, parts.scorer.metric, parts.layers, values, lows, highs, spreads, how, note))
     return curves[0], curves[1]

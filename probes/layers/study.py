@@ -84,9 +84,14 @@ class StudyOptions:
 
 
 def study_layers(
-    resolved: HeadOptions, setting: Setting, result: HeadResult, options: StudyOptions, *, watch: Watch,
+    resolved: HeadOptions,
+    setting: Setting,
+    result: HeadResult,
+    options: StudyOptions,
+    *,
+    watch: Watch,
     report: Callable[[str], None] = lambda _: None,
-) -> HeadFindings:  # fmt: skip
+) -> HeadFindings:
     """Find out which layers matter to a head of a run, from its cache and its kept fits.
 
     Args:
@@ -114,20 +119,34 @@ def study_layers(
     for how in options.controls:
         report(f"{resolved.name}: the head on control labels by {how}")
         curves += selectivity(
-            resolved, setting, result, split=split, watch=watch, how=how,
+            resolved,
+            setting,
+            result,
+            split=split,
+            watch=watch,
+            how=how,
             resampling=Resampling(options.n_resamples, options.confidence),
-        )  # fmt: skip
+        )
     computed = (study.baselines, study.shapley, study.sets, study.information, study.mix)
     for name, compute in zip(PARTS[1:], computed, strict=True):
         if name in options.views and setting.task.kind in FITTED_KINDS:
             report(f"{resolved.name}: {name}")
             curves += compute()
     found = HeadFindings(
-        head=resolved.name, pooling=parts.pooling, metric=parts.scorer.metric, split=split, unit=parts.scorer.unit,
-        n_units=parts.scorer.n_units, layers=parts.layers, best=parts.layers[study.best],
-        best_set=tuple(parts.layers[k] for k in study.kept), confidence=options.confidence, curves=tuple(curves),
-        agreement=tuple(_agreements(curves)), warnings=warnings(parts, split, result),
-    )  # fmt: skip
+        head=resolved.name,
+        pooling=parts.pooling,
+        metric=parts.scorer.metric,
+        split=split,
+        unit=parts.scorer.unit,
+        n_units=parts.scorer.n_units,
+        layers=parts.layers,
+        best=parts.layers[study.best],
+        best_set=tuple(parts.layers[k] for k in study.kept),
+        confidence=options.confidence,
+        curves=tuple(curves),
+        agreement=tuple(_agreements(curves)),
+        warnings=warnings(parts, split, result),
+    )
     return replace(found, answer=answer(found), warnings=(*found.warnings, *doubts(found)))
 
 
@@ -159,9 +178,15 @@ class _Study:
             values, drawn, errors, confidence=self.options.confidence, is_correlation=is_correlation
         ).tolist()
         self.alone = ViewCurve(
-            "alone", parts.scorer.metric, parts.layers, _plain(values), _plain(low), _plain(high),
-            _plain(by_seed.std(0, ddof=1)) if n_seeds > 1 else (), note=parts.how,
-        )  # fmt: skip
+            "alone",
+            parts.scorer.metric,
+            parts.layers,
+            _plain(values),
+            _plain(low),
+            _plain(high),
+            _plain(by_seed.std(0, ddof=1)) if n_seeds > 1 else (),
+            note=parts.how,
+        )
 
     @property
     def _how(self) -> Resampling:
@@ -170,9 +195,14 @@ class _Study:
     @cached_property
     def rows(self) -> LayerRows:
         return rows_of(
-            self.setting.cache, self.setting.task, pooling=self.parts.pooling, layers=self.resolved.layers,
-            split=self.split, metric=self.parts.scorer.metric, most_rows=self.options.most_rows,
-        )  # fmt: skip
+            self.setting.cache,
+            self.setting.task,
+            pooling=self.parts.pooling,
+            layers=self.resolved.layers,
+            split=self.split,
+            metric=self.parts.scorer.metric,
+            most_rows=self.options.most_rows,
+        )
 
     @cached_property
     def readout(self) -> Readout:
@@ -231,16 +261,18 @@ class _Study:
         found = predict_sets(self.readout, self.best)
         whole, best, without, beside, prefix, suffix, greedy = (
             np.nan_to_num(np.concatenate([scorer.score(each)[:, None], scorer.resample(each, self._how)], axis=1))
-            for each in (
-                found.whole, found.best, found.without, found.beside, found.prefix, found.suffix, found.greedy
-            )
-        )  # fmt: skip
+            for each in (found.whole, found.best, found.without, found.beside, found.prefix, found.suffix, found.greedy)
+        )
         what = f"ridge readout, {self.components} principal components of a layer, penalty by folds of train"
         picks = tuple(layers[k] for k in found.picks)
         for view, names, values in (
-            ("without", layers, whole - without), ("with", layers, beside - best), ("prefix", layers, prefix),
-            ("suffix", layers, suffix), ("greedy", picks, greedy), ("greedy-gap", picks, whole - greedy),
-        ):  # fmt: skip
+            ("without", layers, whole - without),
+            ("with", layers, beside - best),
+            ("prefix", layers, prefix),
+            ("suffix", layers, suffix),
+            ("greedy", picks, greedy),
+            ("greedy-gap", picks, whole - greedy),
+        ):
             yield self._of_columns(view, scorer.metric, names, values, 0, what)
 
     def information(self) -> Iterator[ViewCurve]:
@@ -275,9 +307,12 @@ class _Study:
         values, by_seed, drawn = columns[:, 0], columns[:, 1 : 1 + n_seeds], columns[:, 1 + n_seeds :]
         is_score = not VIEWS[view].is_gain
         low, high = joint_intervals(
-            values, drawn, confidence=self.options.confidence, highest=1.0 if is_score else np.inf,
+            values,
+            drawn,
+            confidence=self.options.confidence,
+            highest=1.0 if is_score else np.inf,
             is_correlation=is_score and metric in CORRELATIONS,
-        )  # fmt: skip
+        )
         spread = _plain(by_seed.std(1, ddof=1)) if n_seeds > 1 else ()
         return ViewCurve(view, metric, tuple(names), _plain(values), _plain(low), _plain(high), spread, note=note)
 

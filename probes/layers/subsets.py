@@ -50,12 +50,15 @@ def predict_sets(readout: Readout, best: int) -> SetPredictions:
     penalty = readout.penalty(every)
     picks = pick_layers(readout.error, readout.penalty, n)
     return SetPredictions(
-        decide(readout.outputs(every, penalty)[None]), decide(readout.outputs([best])[None]),
+        decide(readout.outputs(every, penalty)[None]),
+        decide(readout.outputs([best])[None]),
         decide(np.stack([readout.outputs([j for j in every if j != k], penalty) for k in every])),
         decide(np.stack([readout.outputs(sorted({best, k})) for k in every])),
-        decide(np.stack(readout.growing(every))), decide(np.stack(readout.growing(every[::-1])))[::-1],
-        decide(np.stack(readout.growing(picks))), picks,
-    )  # fmt: skip
+        decide(np.stack(readout.growing(every))),
+        decide(np.stack(readout.growing(every[::-1])))[::-1],
+        decide(np.stack(readout.growing(picks))),
+        picks,
+    )
 
 
 def pick_layers(

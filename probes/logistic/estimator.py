@@ -93,15 +93,20 @@ class LogisticProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             norm = float(self.fit_.report.gradient_norm)
             warnings.warn(
                 f"the gradient norm is {norm:.1e} after {self.n_iter_[0]} iterations; tol asks for {self.tol:.1e}. "
-                "Raise max_iter or tol.", ConvergenceWarning, stacklevel=2,
-            )  # fmt: skip
+                "Raise max_iter or tol.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def _solve(self, latents: torch.Tensor, codes: torch.Tensor, weights: NDArray[np.float64] | None) -> LogisticFit:
         options = SolverOptions(
-            tol=self.tol, gap_tol=self.tol, max_iterations=self.max_iter, precision="float64",
+            tol=self.tol,
+            gap_tol=self.tol,
+            max_iterations=self.max_iter,
+            precision="float64",
             is_standardised=self.standardise,
-        )  # fmt: skip
+        )
         n_classes = len(self.classes_)
         if self.oversampling is None:
             folds = None if weights is None else torch.tensor(weights)[None]

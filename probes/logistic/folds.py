@@ -35,9 +35,12 @@ def stratified_folds(
 
 
 def check_folds(
-    codes: Int[Tensor, " N"], *, n_folds: int, groups: Sequence[object] | None = None,
+    codes: Int[Tensor, " N"],
+    *,
+    n_folds: int,
+    groups: Sequence[object] | None = None,
     class_names: Sequence[str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Refuse with a HeadError fewer than two folds, or more than a class has rows, or than there are groups."""
     if n_folds < 2:
         raise HeadError(f"n_folds is {n_folds}; allowed: 2 or more. Use a validation split where one exists.")

@@ -184,9 +184,14 @@ def _land(designs: Designs, point: Point, step: Tensor, landing: Landing, penalt
 
 
 def _advance(
-    designs: Designs, point: Point, direction: Float[Tensor, "G R P"], *, slope: Float[Tensor, " G"],
-    penalty: Float[Tensor, "1 1 P"], state: tuple[History, Progress],
-) -> Point:  # fmt: skip
+    designs: Designs,
+    point: Point,
+    direction: Float[Tensor, "G R P"],
+    *,
+    slope: Float[Tensor, " G"],
+    penalty: Float[Tensor, "1 1 P"],
+    state: tuple[History, Progress],
+) -> Point:
     """Take one step of every problem, and learn from it."""
     history, progress = state
     ray = _ray(designs, point, direction, designs.logits(direction), slope, penalty)

@@ -44,9 +44,14 @@ class Oversampled:
 
 
 def oversample(
-    latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, mode: str, seed: int, is_standardised: bool = True,
+    latents: Float[Tensor, "L N D"],
+    codes: Int[Tensor, " N"],
+    *,
+    mode: str,
+    seed: int,
+    is_standardised: bool = True,
     dtype: torch.dtype = torch.float32,
-) -> Oversampled:  # fmt: skip
+) -> Oversampled:
     """Standardise the rows of a training fold and add synthetic ones (SMOTE, Chawla et al., 2002).
 
     Every layer has neighbours of its own; a class draws from `min(5, rows - 1)` of them, and under `times-5` every
@@ -87,9 +92,15 @@ def oversample(
 
 
 def fit_oversampled(
-    latents: Float[Tensor, "L N D"], codes: Int[Tensor, " N"], *, Cs: Sequence[float], mode: str, seed: int,
-    n_classes: int, options: SolverOptions,
-) -> LogisticFit:  # fmt: skip
+    latents: Float[Tensor, "L N D"],
+    codes: Int[Tensor, " N"],
+    *,
+    Cs: Sequence[float],
+    mode: str,
+    seed: int,
+    n_classes: int,
+    options: SolverOptions,
+) -> LogisticFit:
     """Fit probes of raw latents on rows that are oversampled first, and scaled before that where the options say so."""
     more = oversample(
         latents, codes, mode=mode, seed=seed, is_standardised=options.is_standardised, dtype=options.dtype

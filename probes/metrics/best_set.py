@@ -15,9 +15,13 @@ that two systems differ on would divide by nothing."""
 
 
 def best_set(
-    values: Float[np.ndarray, " L"], resampled: Float[np.ndarray, "L R"],
-    errors: Float[np.ndarray, "R_1 L L"] | None = None, *, confidence: float = 0.95, is_correlation: bool = False,
-) -> Int[np.ndarray, " B"]:  # fmt: skip
+    values: Float[np.ndarray, " L"],
+    resampled: Float[np.ndarray, "L R"],
+    errors: Float[np.ndarray, "R_1 L L"] | None = None,
+    *,
+    confidence: float = 0.95,
+    is_correlation: bool = False,
+) -> Int[np.ndarray, " B"]:
     """Find the systems that are statistically tied with the best.
 
     System `k` stays in where the largest studentised lead over it, of any other, is no larger than what resampling
@@ -53,16 +57,20 @@ def best_set(
     if errors is not None:
         errors = errors[np.r_[True, is_drawn]][:, known][:, :, known]
     members = [
-        k for k in range(len(points))
+        k
+        for k in range(len(points))
         if _may_be_best(k, points, draws, None if errors is None else errors[:, :, k].T, confidence)
-    ]  # fmt: skip
+    ]
     return np.flatnonzero(known)[members]
 
 
 def _may_be_best(
-    k: int, points: Float[np.ndarray, " L"], draws: Float[np.ndarray, "L R"], errors: Float[np.ndarray, "L R_1"] | None,
+    k: int,
+    points: Float[np.ndarray, " L"],
+    draws: Float[np.ndarray, "L R"],
+    errors: Float[np.ndarray, "L R_1"] | None,
     confidence: float,
-) -> bool:  # fmt: skip
+) -> bool:
     leads, resampled = points - points[k], draws - draws[k]
     spread = resampled.std(axis=1, ddof=1)
     differs = spread > 1e-12  # what always has the same distance is distinguished by any lead

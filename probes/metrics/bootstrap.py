@@ -47,9 +47,13 @@ class SeedSummary:
 
 
 def summarise(
-    values: Float[np.ndarray, " S"], score: Score, *, n_units: int, resampling: Resampling = DEFAULT,
+    values: Float[np.ndarray, " S"],
+    score: Score,
+    *,
+    n_units: int,
+    resampling: Resampling = DEFAULT,
     is_centred: bool = False,
-) -> SeedSummary:  # fmt: skip
+) -> SeedSummary:
     """Mean and spread of a metric over seeds, with a bootstrap interval over `n_units` units.
 
     Units are drawn with replacement, the same for every seed, and the mean over seeds is taken in each resample
@@ -79,9 +83,11 @@ def resample(score: Score, *, n_units: int, resampling: Resampling = DEFAULT) ->
 
 
 def summarise_counts(
-    counts: NDArray[np.number], compute: Callable[[NDArray[np.float64]], NDArray[np.float64]], *,
+    counts: NDArray[np.number],
+    compute: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
     resampling: Resampling = DEFAULT,
-) -> SeedSummary:  # fmt: skip
+) -> SeedSummary:
     """Summarise a metric that needs only sums of the counts of each seed and unit, which is fast."""
     values = np.asarray(compute(counts.sum(axis=1).astype(np.float64)))
     return summarise(values, score_counts(counts, compute), n_units=counts.shape[1], resampling=resampling)

@@ -56,9 +56,13 @@ Calibration = LinearCalibration | IsotonicCalibration
 
 
 def fit_calibration(
-    kind: str, predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *,
-    score_range: tuple[float, float], identical: float | None = None,
-) -> Calibration:  # fmt: skip
+    kind: str,
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
+    identical: float | None = None,
+) -> Calibration:
     """Fit a calibration from `CALIBRATIONS` on validation rows; constant predictions give the mean gold.
 
     Predictions are of any scale; the gold keeps its own units and lies in the score range. `identical` is the
@@ -71,9 +75,12 @@ def fit_calibration(
 
 
 def fit_linear(
-    predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *, score_range: tuple[float, float],
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
     identical: float | None = None,
-) -> LinearCalibration:  # fmt: skip
+) -> LinearCalibration:
     """Fit a straight line by least squares, through the anchor where there is one.
 
     Predictions at or above the anchor get the highest score whatever the slope, so that an anchored line is fitted on
@@ -92,9 +99,12 @@ def fit_linear(
 
 
 def fit_isotonic(
-    predicted: Float[np.ndarray, " N"], gold: Float[np.ndarray, " N"], *, score_range: tuple[float, float],
+    predicted: Float[np.ndarray, " N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    score_range: tuple[float, float],
     identical: float | None = None,
-) -> IsotonicCalibration:  # fmt: skip
+) -> IsotonicCalibration:
     """Fit the curve that never falls with the least squared error, through the anchor where there is one."""
     from sklearn.isotonic import IsotonicRegression  # slow to import
 

@@ -24,9 +24,13 @@ from probes.metrics.spans import f1_of_counts
 
 
 def summarise_seeds(
-    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
-    groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
-) -> SeedSummary:  # fmt: skip
+    predicted: Float[np.ndarray, "S N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> SeedSummary:
     """Summarise a correlation of `CORRELATIONS` over seeds, with an interval over rows or named groups.
 
     Constant predictions make every value NaN.
@@ -41,9 +45,13 @@ def summarise_seeds(
 
 
 def resample_correlations(
-    predicted: Float[np.ndarray, "S N"], gold: Float[np.ndarray, " N"], *, metric: str,
-    groups: Sequence[str] | None = None, resampling: Resampling = DEFAULT,
-) -> Float[np.ndarray, "S R"]:  # fmt: skip
+    predicted: Float[np.ndarray, "S N"],
+    gold: Float[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
+    resampling: Resampling = DEFAULT,
+) -> Float[np.ndarray, "S R"]:
     """Correlate `S` systems with gold on the same resamples; arguments and errors are as in `summarise_seeds`."""
     score, n_units = _of_correlation(predicted, gold, metric, groups)
     return resample(score, n_units=n_units, resampling=resampling)
@@ -75,9 +83,13 @@ def _of_correlation(
 
 
 def summarise_class_seeds(
-    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
+    predicted: Int[np.ndarray, "S N"],
+    gold: Int[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
-) -> SeedSummary:  # fmt: skip
+) -> SeedSummary:
     """Summarise a metric of `CLASS_METRICS` over seeds, with an interval over rows or named groups.
 
     Classes count from 0; a group is the abstract, document or question of a row. Errors are as in `summarise_seeds`.
@@ -86,9 +98,13 @@ def summarise_class_seeds(
 
 
 def resample_scores(
-    predicted: Int[np.ndarray, "S N"], gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[str] | None = None,
+    predicted: Int[np.ndarray, "S N"],
+    gold: Int[np.ndarray, " N"],
+    *,
+    metric: str,
+    groups: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
-) -> Float[np.ndarray, "S R"]:  # fmt: skip
+) -> Float[np.ndarray, "S R"]:
     """Score `S` systems on the same bootstrap resamples, so that differences between rows of the result are paired.
 
     Arguments and errors are as in `summarise_class_seeds`.
@@ -111,9 +127,12 @@ def summarise_span_f1(
 
 
 def summarise_accuracy(
-    right: Bool[np.ndarray, "S W"], *, offsets: Int[np.ndarray, " N_1"], documents: Sequence[str] | None = None,
+    right: Bool[np.ndarray, "S W"],
+    *,
+    offsets: Int[np.ndarray, " N_1"],
+    documents: Sequence[str] | None = None,
     resampling: Resampling = DEFAULT,
-) -> SeedSummary:  # fmt: skip
+) -> SeedSummary:
     """Summarise the accuracy of words over seeds, with an interval over sentences or documents.
 
     `right` says whether each word has the right tag, False for a word without a prediction; sentences start at

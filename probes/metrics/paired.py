@@ -31,9 +31,14 @@ class Difference(NamedTuple):
 
 
 def paired_scores(
-    predicted: Sequence[Rows], gold: Rows, *, metric: str, units: Sequence[str],
-    sentences: Sequence[str] = (), resampling: Resampling = DEFAULT,
-) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:  # fmt: skip
+    predicted: Sequence[Rows],
+    gold: Rows,
+    *,
+    metric: str,
+    units: Sequence[str],
+    sentences: Sequence[str] = (),
+    resampling: Resampling = DEFAULT,
+) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
     """Score `S` systems on all rows, and on the same `R` resamples of whole units.
 
     Args:
@@ -59,9 +64,13 @@ def paired_scores(
 
 
 def unit_counts(
-    predicted: Sequence[Rows], gold: Rows, *, metric: str, units: Sequence[str],
+    predicted: Sequence[Rows],
+    gold: Rows,
+    *,
+    metric: str,
+    units: Sequence[str],
     sentences: Sequence[str] = (),
-) -> tuple[Float[np.ndarray, "S U C"], OfSums]:  # fmt: skip
+) -> tuple[Float[np.ndarray, "S U C"], OfSums]:
     """Count what a metric needs of every unit, and return what computes it from sums; arguments as in `paired_scores`.
 
     Predictions that a correlation compares are standardised, or ranked, system by system.
@@ -95,9 +104,14 @@ def _groups(units: Sequence[str]) -> list[str] | None:
 
 
 def difference(
-    values: Float[np.ndarray, " S"], resampled: Float[np.ndarray, "S R"], one: int, other: int, *, n_units: int,
+    values: Float[np.ndarray, " S"],
+    resampled: Float[np.ndarray, "S R"],
+    one: int,
+    other: int,
+    *,
+    n_units: int,
     confidence: float = 0.95,
-) -> Difference:  # fmt: skip
+) -> Difference:
     """Return what system `one` has over system `other`, with the symmetric interval of the paired differences.
 
     Its ends are as far from the difference as the resampled differences are, at the confidence (Hall 1988), so that it

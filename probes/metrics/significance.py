@@ -41,9 +41,13 @@ def bootstrap_p_value(gap: float, gaps: Float[np.ndarray, " R"]) -> float:
 
 
 def permutation_p_value(
-    one: Float[np.ndarray, "U C"], other: Float[np.ndarray, "U C"], of_sums: OfSums, *, n_permutations: int = 9999,
+    one: Float[np.ndarray, "U C"],
+    other: Float[np.ndarray, "U C"],
+    of_sums: OfSums,
+    *,
+    n_permutations: int = 9999,
     seed: int = 0,
-) -> float:  # fmt: skip
+) -> float:
     """Test whether two systems can be exchanged, two-sided: predictions of whole units are swapped at random.
 
     The metric is computed again from the swapped predictions of all units. With at most `n_permutations` ways to swap,
@@ -69,9 +73,14 @@ def permutation_p_value(
     if not np.isfinite(lead(places, places)):
         return float("nan")
     found = permutation_test(
-        (places, places + n_units), lead, permutation_type="samples", vectorized=True, n_resamples=n_permutations,
-        batch=AT_ONCE, rng=np.random.default_rng(seed),
-    )  # fmt: skip
+        (places, places + n_units),
+        lead,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=n_permutations,
+        batch=AT_ONCE,
+        rng=np.random.default_rng(seed),
+    )
     return float(found.pvalue)
 
 
@@ -153,9 +162,13 @@ def seed_errors(values: Sequence[float] | NDArray[np.floating], n_draws: int, *,
 
 
 def expected_maximum(
-    scores: Sequence[float] | NDArray[np.floating], n_draws: Sequence[int] | NDArray[np.integer], *,
-    confidence: float = 0.95, n_resamples: int = 1000, seed: int = 0,
-) -> Float[np.ndarray, "4 D"]:  # fmt: skip
+    scores: Sequence[float] | NDArray[np.floating],
+    n_draws: Sequence[int] | NDArray[np.integer],
+    *,
+    confidence: float = 0.95,
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> Float[np.ndarray, "4 D"]:
     """Expect the best score of `n` settings drawn at random, given those of all settings that were tried.
 
     `sum_b v_(b) ((b / B)^n - ((b - 1) / B)^n)` over the `B` scores in rising order, for draws with replacement (Dodge

@@ -138,9 +138,14 @@ def correlation_scorer(
         return parts if groups is None else add_up(parts, units, n_units)
 
     return UnitScorer(
-        metric, "rows" if groups is None else "groups", n_units, 6, count, _correlation_of_sums,
+        metric,
+        "rows" if groups is None else "groups",
+        n_units,
+        6,
+        count,
+        _correlation_of_sums,
         quick=lambda predicted: np.asarray(CORRELATIONS[metric](np.asarray(predicted, np.float64), gold)),
-    )  # fmt: skip
+    )
 
 
 def _ranked(values: NDArray[np.generic], metric: str) -> NDArray[np.float64]:
@@ -173,11 +178,14 @@ def class_scorer(gold: Int[np.ndarray, " N"], *, metric: str, groups: Sequence[s
         return right_scorer(gold, units, unit=unit)
 
     return UnitScorer(
-        metric, unit, n_units, 3 * n_classes,
+        metric,
+        unit,
+        n_units,
+        3 * n_classes,
         lambda predicted: count_by_unit(np.asarray(predicted, np.int64), gold, units),
         lambda sums: np.asarray(compute(ClassCounts(*np.split(sums, 3, axis=-1)))),
         quick=lambda predicted: score_classes(np.asarray(predicted, np.int64), gold, metric=metric),
-    )  # fmt: skip
+    )
 
 
 def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, unit: str) -> UnitScorer:
@@ -189,9 +197,14 @@ def right_scorer(gold: Int[np.ndarray, " N"], units: Int[np.ndarray, " N"], *, u
         return add_up(np.stack([right, np.ones_like(right)], axis=-1), units, n_units)
 
     return UnitScorer(
-        "accuracy", unit, n_units, 2, count, lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
+        "accuracy",
+        unit,
+        n_units,
+        2,
+        count,
+        lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
         quick=lambda predicted: np.asarray((np.asarray(predicted, np.int64) == gold).mean(-1)),
-    )  # fmt: skip
+    )
 
 
 def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> UnitScorer:
@@ -203,9 +216,14 @@ def mean_scorer(units: Int[np.ndarray, " N"], *, metric: str, unit: str) -> Unit
         return add_up(np.stack([wide, np.ones_like(wide)], axis=-1), units, n_units)
 
     return UnitScorer(
-        metric, unit, n_units, 2, count, lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
+        metric,
+        unit,
+        n_units,
+        2,
+        count,
+        lambda sums: np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1)),
         quick=lambda rows: np.asarray(np.asarray(rows, np.float64).mean(-1)),
-    )  # fmt: skip
+    )
 
 
 def add_up(parts: Float[np.ndarray, "M N C"], units: Int[np.ndarray, " N"], n_units: int) -> Float[np.ndarray, "M U C"]:

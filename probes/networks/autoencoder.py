@@ -35,10 +35,17 @@ class LayerAutoencoder(lightning.LightningModule):
     scale: Tensor
 
     def __init__(
-        self, n_layers: int, width: int, *, bottleneck: Widths = "256, upper half 512", encoder: str = "mlp",
-        standardises_latents: bool = True, dropout: float = 0.1, learning_rate: float = 3e-4,
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        bottleneck: Widths = "256, upper half 512",
+        encoder: str = "mlp",
+        standardises_latents: bool = True,
+        dropout: float = 0.1,
+        learning_rate: float = 3e-4,
         weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.n_layers, self.width, self.kind = n_layers, width, encoder
@@ -99,9 +106,11 @@ class LayerAutoencoder(lightning.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Use AdamW with a learning rate per layer."""
         return LayerwiseAdamW(
-            [*self.encoder.stacks(), *self.decoder.stacks()], self.n_layers, learning_rate=self.learning_rate,
+            [*self.encoder.stacks(), *self.decoder.stacks()],
+            self.n_layers,
+            learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
-        )  # fmt: skip
+        )
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values, to build the module again."""

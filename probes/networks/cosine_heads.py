@@ -87,10 +87,18 @@ class CosineMLP(CosineHead):
     """
 
     def __init__(
-        self, n_layers: int, width: int, *, hidden: int = 128, standardises_latents: bool = True,
-        cosine_scaling: str = "layer", activation: str = "gelu", loss: str = "mse", learning_rate: float = 3e-4,
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        hidden: int = 128,
+        standardises_latents: bool = True,
+        cosine_scaling: str = "layer",
+        activation: str = "gelu",
+        loss: str = "mse",
+        learning_rate: float = 3e-4,
         weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
+    ) -> None:
         how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
         super().__init__(
             n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **how
@@ -120,9 +128,16 @@ class CosineLinear(CosineHead):
     network: nn.Linear
 
     def __init__(
-        self, n_layers: int, width: int, *, standardises_latents: bool = True, cosine_scaling: str = "layer",
-        loss: str = "mse", learning_rate: float = 3e-3, weight_decay: float = 0.01,
-    ) -> None:  # fmt: skip
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        standardises_latents: bool = True,
+        cosine_scaling: str = "layer",
+        loss: str = "mse",
+        learning_rate: float = 3e-3,
+        weight_decay: float = 0.01,
+    ) -> None:
         how = {"loss": loss, "learning_rate": learning_rate, "weight_decay": weight_decay}
         super().__init__(
             n_layers, width, standardises_latents=standardises_latents, cosine_scaling=cosine_scaling, **how

@@ -35,9 +35,14 @@ class LayerCosine(PairHead):
     chosen: Tensor
 
     def __init__(
-        self, n_layers: int, width: int, *, transform: str = "none+standardise", components: int = 0,
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        transform: str = "none+standardise",
+        components: int = 0,
         shrinkage: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(n_layers, width)
         self.options = TransformOptions(transform, components, shrinkage)
         self.kinds = tuple(_KINDS.get(name, name) for name in self.options.transforms)

@@ -63,9 +63,13 @@ def build_map(
     if kind == "deep-mlp":
         code = n_in if is_decoder else n_out
         return nn.Sequential(
-            LayerwiseLinear(n_layers, n_in, code), LayerwiseNorm(n_layers, code), nn.GELU(),
-            LayerwiseLinear(n_layers, code, code), nn.GELU(), LayerwiseLinear(n_layers, code, n_out),
-        )  # fmt: skip
+            LayerwiseLinear(n_layers, n_in, code),
+            LayerwiseNorm(n_layers, code),
+            nn.GELU(),
+            LayerwiseLinear(n_layers, code, code),
+            nn.GELU(),
+            LayerwiseLinear(n_layers, code, n_out),
+        )
     hidden = (n_in + n_out) // 2
     parts: list[nn.Module] = [
         LayerwiseLinear(n_layers, n_in, hidden),
@@ -103,11 +107,15 @@ class LayerGroups(nn.Module):
         """Layers of each group, in the order of the groups."""
         self.groups = nn.ModuleList(
             build_map(
-                kind, len(layers), dropout=dropout, is_decoder=is_decoder,
-                n_in=codes[layers[0]] if is_decoder else width, n_out=width if is_decoder else codes[layers[0]],
+                kind,
+                len(layers),
+                dropout=dropout,
+                is_decoder=is_decoder,
+                n_in=codes[layers[0]] if is_decoder else width,
+                n_out=width if is_decoder else codes[layers[0]],
             )
             for layers in self.places
-        )  # fmt: skip
+        )
 
     def encode(self, latents: Float[Tensor, "L B D"]) -> list[Tensor]:
         """Map latents `(L, B, D)` to codes `(L_g, B, H_g)`, a tensor per group."""

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 def adamw(parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """Make AdamW with the fused step for parameters on one device; without weight decay it is Adam."""
     return torch.optim.AdamW(
-        [parameter for parameter in parameters if parameter.requires_grad], lr=learning_rate,
-        weight_decay=weight_decay, fused=True,
-    )  # fmt: skip
+        [parameter for parameter in parameters if parameter.requires_grad],
+        lr=learning_rate,
+        weight_decay=weight_decay,
+        fused=True,
+    )
 
 
 class LayerwiseAdamW(torch.optim.AdamW):
@@ -24,9 +26,13 @@ class LayerwiseAdamW(torch.optim.AdamW):
     """
 
     def __init__(
-        self, stacks: Sequence[tuple[nn.Parameter, Sequence[int]]], n_layers: int, *, learning_rate: float,
+        self,
+        stacks: Sequence[tuple[nn.Parameter, Sequence[int]]],
+        n_layers: int,
+        *,
+        learning_rate: float,
         weight_decay: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stacks = [parameter for parameter, _ in stacks]
         self._slices: list[list[Tensor]] = [list(parameter.detach().unbind()) for parameter in self.stacks]
         of_layer: dict[int, list[Tensor]] = {}

@@ -51,11 +51,25 @@ class SiameseCosine(PairHead):
     """
 
     def __init__(  # noqa: PLR0913 - a head's options are its signature
-        self, n_layers: int, width: int, *, bottleneck: Widths = 256, encoder: str = "linear", start: str = "fresh",
-        standardises_latents: bool = True, pair_features: int = 0, hidden: int = 512, hidden_layers: int = 3,
-        norms_network: bool = False, dropout: float = 0.1, network_dropout: float = 0.0, loss: str = "log-variance",
-        learning_rate: float = 3e-4, encoder_learning_rate: float | None = None, weight_decay: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        n_layers: int,
+        width: int,
+        *,
+        bottleneck: Widths = 256,
+        encoder: str = "linear",
+        start: str = "fresh",
+        standardises_latents: bool = True,
+        pair_features: int = 0,
+        hidden: int = 512,
+        hidden_layers: int = 3,
+        norms_network: bool = False,
+        dropout: float = 0.1,
+        network_dropout: float = 0.0,
+        loss: str = "log-variance",
+        learning_rate: float = 3e-4,
+        encoder_learning_rate: float | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
         super().__init__(n_layers, width, loss=loss, learning_rate=learning_rate, weight_decay=weight_decay)
         self.save_hyperparameters()
         if start not in STARTS:

@@ -73,9 +73,17 @@ class TokenHead(lightning.LightningModule, ABC):
     class_weights: Tensor
 
     def __init__(
-        self, n_layers: int, width: int, n_classes: int, *, dropout: float = 0.1, learning_rate: float = 1e-3,
-        weight_decay: float = 0.01, schedule: str = "constant", seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        n_layers: int,
+        width: int,
+        n_classes: int,
+        *,
+        dropout: float = 0.1,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.01,
+        schedule: str = "constant",
+        seed: int = 0,
+    ) -> None:
         super().__init__()
         if schedule not in SCHEDULES:
             raise unknown_name("schedule", schedule, SCHEDULES)

@@ -31,9 +31,14 @@ from probes.tasks.base import Task
 
 
 def run_search(
-    config: RunConfig, plans: Sequence[MaskPlan], *, strategy: str, budget: float = 0.25, watcher: Watcher = SILENT,
+    config: RunConfig,
+    plans: Sequence[MaskPlan],
+    *,
+    strategy: str,
+    budget: float = 0.25,
+    watcher: Watcher = SILENT,
     command: str = "",
-) -> RunResult:  # fmt: skip
+) -> RunResult:
     """Search plans for the one that the first head of a configuration is best with, then fit every head on it.
 
     `budget` is the most that choosing may compute, as a share of sweeping all plans over train and validation. The
@@ -56,12 +61,17 @@ def run_search(
     watcher.say(f"{found.chosen.text} was found for {found.share:.2f} of what all {len(plans)} plans would cost")
     rows = _on_everything(config, task, found, caches, folder)
     return report_plans(
-        config, "search", folder, decoder=decoder, task=task, command=command,
+        config,
+        "search",
+        folder,
+        decoder=decoder,
+        task=task,
+        command=command,
         test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
         plans=tuple(rows),
         chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
         search=describe_search(found, space, strategy=strategy, budget=budget, by=scorer.head),
-    )  # fmt: skip
+    )
 
 
 class _Scorer:

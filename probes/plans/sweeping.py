@@ -61,10 +61,17 @@ def run_sweep(
     comparison = _Comparison(config, task, dict(zip(plans, caches, strict=True)), folder, watcher)
     rows, chosen, test_read = comparison.compare(reads_all=test == "all")
     return report_plans(
-        config, "sweep", folder, decoder=decoder, task=task, command=command,
-        test_read=test_read, plans=rows, chosen=chosen,
+        config,
+        "sweep",
+        folder,
+        decoder=decoder,
+        task=task,
+        command=command,
+        test_read=test_read,
+        plans=rows,
+        chosen=chosen,
         cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

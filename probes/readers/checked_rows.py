@@ -28,9 +28,13 @@ class CheckedRow:
 
 
 def read_tables(
-    files: Mapping[str, str | Path] | str | Path, *, header: bool = True, columns: Sequence[str] | None = None,
-    delimiter: str | None = None, quoting: bool = True,
-) -> tuple[dict[str | None, RawTable], str]:  # fmt: skip
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+) -> tuple[dict[str | None, RawTable], str]:
     """Read the file of each split, or one file, whose split is None; also name the files in one line.
 
     The options are the fields of `FileFormat`.
@@ -77,9 +81,13 @@ def check_rows(
 
 
 def _check_row(
-    row: RawRow, *, table: RawTable, fields: Mapping[str, tuple[str, Callable[[str, Any], Any]]], split: str | None,
+    row: RawRow,
+    *,
+    table: RawTable,
+    fields: Mapping[str, tuple[str, Callable[[str, Any], Any]]],
+    split: str | None,
     split_column: str | None,
-) -> CheckedRow:  # fmt: skip
+) -> CheckedRow:
     if split_column is not None:
         split = check_split(split_column, row.values.get(split_column))
     values = {name: check(column, row.values.get(column)) for name, (column, check) in fields.items()}

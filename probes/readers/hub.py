@@ -22,9 +22,7 @@ UNDECLARED = "default"
 """What `datasets` calls the one configuration of a repository that declares none."""
 
 
-def read_hub(
-    hub_id: str, config: str | None = None, *, revision: str | None, help_text: str
-) -> tuple[Tables, str]:  # fmt: skip
+def read_hub(hub_id: str, config: str | None = None, *, revision: str | None, help_text: str) -> tuple[Tables, str]:
     """Read every split of a dataset repository, or of one of its configurations.
 
     Args:
@@ -73,7 +71,7 @@ def declared_configurations(repository: str, revision: str | None = None) -> tup
 
 def _read_repository(
     repository: str, config: str | None, *, revision: str | None, help_text: str
-) -> tuple[Tables, str]:  # fmt: skip
+) -> tuple[Tables, str]:
     named = repository if config is None else f"{repository}/{config}"
     commit, missing = _ask_hub(repository, revision)
     if commit is not None:
@@ -199,9 +197,15 @@ def _outside(repository: str, path: str) -> TaskError:
 
 
 def _load(
-    repository: str, commit: str | None, help_text: str, *, config: str | None, is_checked: bool = True,
-    cache_dir: str | None = None, root: Path | None = None,
-) -> Tables:  # fmt: skip
+    repository: str,
+    commit: str | None,
+    help_text: str,
+    *,
+    config: str | None,
+    is_checked: bool = True,
+    cache_dir: str | None = None,
+    root: Path | None = None,
+) -> Tables:
     import datasets
 
     if is_checked:

@@ -32,7 +32,7 @@ def canonical_split(value: object) -> Split | None:
 
 def name_splits(
     found: Mapping[str, Table], source: str, splits: Mapping[str, str] | None = None, *, hint: str = ""
-) -> dict[str, Table]:  # fmt: skip
+) -> dict[str, Table]:
     """Name the splits of a repository as train, validation and test.
 
     Args:

@@ -91,11 +91,18 @@ def centres_of_gravity(runs: Runs, *, head: str = "") -> "pd.DataFrame":
         if n_seeds > 1:
             spread = centre_of_gravity(curve.by_seed, curve.depths).std(ddof=1)
             half = float(t.ppf(0.975, n_seeds - 1) * spread / np.sqrt(n_seeds))
-        rows.append({
-            **curve.where, "best_layer": curve.layers[best], "best": curve.values[best],
-            "worst": np.nanmin(curve.values), "centre": centre, "low": centre - half, "high": centre + half,
-            "n_seeds": n_seeds,
-        })  # fmt: skip
+        rows.append(
+            {
+                **curve.where,
+                "best_layer": curve.layers[best],
+                "best": curve.values[best],
+                "worst": np.nanmin(curve.values),
+                "centre": centre,
+                "low": centre - half,
+                "high": centre + half,
+                "n_seeds": n_seeds,
+            }
+        )
     return pd.DataFrame(rows, columns=list(CENTRE_COLUMNS))
 
 

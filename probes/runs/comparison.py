@@ -79,10 +79,19 @@ class Comparison:
         gains = zip((nothing, *self.differences), (float("nan"), *self.p_values), strict=True)
         for run, (gain, p_value) in zip(self.runs, gains, strict=True):
             means = {split: run.result.mean(split) for split in ("validation", "test") if split in run.result.summary}
-            rows.append({
-                "run": run.label, "plan": run.plan, "head": run.result.name, "metric": self.metric, **means,
-                "difference": gain.value, "low": gain.low, "high": gain.high, "p_value": p_value,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "run": run.label,
+                    "plan": run.plan,
+                    "head": run.result.name,
+                    "metric": self.metric,
+                    **means,
+                    "difference": gain.value,
+                    "low": gain.low,
+                    "high": gain.high,
+                    "p_value": p_value,
+                }
+            )
         return pd.DataFrame(rows)
 
     @property
@@ -130,10 +139,13 @@ class Comparison:
         frame = numbers[is_metric & (is_chosen | ((numbers["record"] == "curve") & (numbers["split"] == split)))]
         header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
         album.add(
-            "layers", on_panel(draw_runs), frame, title=f"Score of each layer, {heads}",
+            "layers",
+            on_panel(draw_runs),
+            frame,
+            title=f"Score of each layer, {heads}",
             note=f"{header['task']['name']} on {header['decoder']['name']}; circles: the chosen layers",
             table=runs_table(frame),
-        )  # fmt: skip
+        )
 
     def __repr__(self) -> str:
         return f"<comparison of {len(self.runs)} runs by {self.metric} on {self.split}: {'; '.join(self.verdicts())}>"
@@ -192,13 +204,16 @@ class Comparison:
         """Give the results and the differences, as a report holds them."""
         rows = [
             (
-                run.label, run.plan, run.result.name + " (optimistic)" * run.result.is_optimistic,
-                describe_point(run.result.chosen), metric_label(self.metric),
+                run.label,
+                run.plan,
+                run.result.name + " (optimistic)" * run.result.is_optimistic,
+                describe_point(run.result.chosen),
+                metric_label(self.metric),
                 *(spread(_summary(run, split, self.metric)) for split in ("validation", "test")),
                 interval(_summary(run, "test", self.metric)),
             )
             for run in self.runs
-        ]  # fmt: skip
+        ]
         titles = ("run", f"over {self.runs[0].label}", "95 % interval", *self._p_title("p (Holm)"), "units")
         differences = [
             (run.label, *gain[: len(titles) - 2], f"{self.differences[0].n_units:,}")
@@ -235,9 +250,9 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     rows = read_rows(found, split)
     values, resampled = rows.scores(Resampling(n_resamples))
     gains = [difference(values, resampled, k, 0, n_units=len(set(rows.units))) for k in range(1, len(found))]
-    p_values = correct_p_values([
-        bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)
-    ])  # fmt: skip
+    p_values = correct_p_values(
+        [bootstrap_p_value(gain.value, row - resampled[0]) for gain, row in zip(gains, resampled[1:], strict=True)]
+    )
     settings = tuple(_settings_that_differ(found[0], run) for run in found[1:])
     return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
 

@@ -143,12 +143,17 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
         template["spans"] = own.spans  # a file, which the cache holds a digest of
     words: dict[str, Any] = {} if cache.is_words else {"poolings": cache.poolings}
     spec = ExtractionSpec(
-        plan=identity["plan"], template=forget_defaults(InputTemplate.from_dict(template)), layers=tuple(cache.layers),
+        plan=identity["plan"],
+        template=forget_defaults(InputTemplate.from_dict(template)),
+        layers=tuple(cache.layers),
         reba=RebaOptions(**identity.get("reba", {})),
-        storage_dtype=identity["storage_dtype"], batch_tokens=config.extraction.batch_tokens, **words,
+        storage_dtype=identity["storage_dtype"],
+        batch_tokens=config.extraction.batch_tokens,
+        **words,
         words=forget_defaults(WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"]))
-        if cache.is_words else config.extraction.words,
-    )  # fmt: skip
+        if cache.is_words
+        else config.extraction.words,
+    )
     # What a protocol decides must be in the cache as the configuration has it, be it from the protocol or typed.
     decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
     wanted = {

@@ -145,8 +145,9 @@ def read_config(folder: Path) -> RunConfig:
         parts = {
             "decoder": read_recorded_decoder({**values["decoder"], "trust_remote_code": False}),
             "extraction": read_spec(values["extraction"]),
-            "task": TaskSpec(**values["task"]), "pretraining": PretrainingSpec(**values["pretraining"]),
-        }  # fmt: skip
+            "task": TaskSpec(**values["task"]),
+            "pretraining": PretrainingSpec(**values["pretraining"]),
+        }
         return RunConfig(**{**_tuples(values), **parts})
     except UNREADABLE as error:
         raise HeadError(

@@ -74,17 +74,25 @@ def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
 
 _KINDS = (
     TaskKind(
-        "pairs", REPORTS["pairs"], PAIRS_SCORING, check_config=check_pair_config, zero_shot_head=ZERO_SHOT,
+        "pairs",
+        REPORTS["pairs"],
+        PAIRS_SCORING,
+        check_config=check_pair_config,
+        zero_shot_head=ZERO_SHOT,
         zero_shot=zero_shot_scores,
     ),
     TaskKind("classes", REPORTS["classes"], CLASSES_SCORING, fewest_rows=fewest_rows),
     TaskKind(
-        "numbers", REPORTS["numbers"],
+        "numbers",
+        REPORTS["numbers"],
         KindScoring(score_texts, lambda text, number: {"number": float(number), "text": text}),
         fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds),
     ),
     TaskKind(
-        "words", REPORTS["words"], WORDS_SCORING, reads_words=True,
+        "words",
+        REPORTS["words"],
+        WORDS_SCORING,
+        reads_words=True,
         row_texts=lambda task, split: [(text,) for text in task.joined(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
@@ -94,9 +102,13 @@ _KINDS = (
     ),
     TaskKind("pair-classification", REPORTS["pair-classification"], ALIKE_SCORING, needs_train=False),
     TaskKind(
-        "odd-one-out", REPORTS["odd-one-out"], no_scoring("odd-one-out"), needs_train=False, reads_words=True,
+        "odd-one-out",
+        REPORTS["odd-one-out"],
+        no_scoring("odd-one-out"),
+        needs_train=False,
+        reads_words=True,
         row_texts=lambda task, split: [tuple(question) for question in task.marked(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
-)  # fmt: skip
+)
 KINDS: dict[str, TaskKind] = {kind.name: kind for kind in _KINDS}

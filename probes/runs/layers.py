@@ -33,19 +33,51 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAYER_COLUMNS = (
-    "run", "task", "kind", "decoder", "plan", "head", "pooling", "split", "view", "name", "layer", "depth", "metric",
-    "value", "low", "high", "std", "in_set",
-)  # fmt: skip
+    "run",
+    "task",
+    "kind",
+    "decoder",
+    "plan",
+    "head",
+    "pooling",
+    "split",
+    "view",
+    "name",
+    "layer",
+    "depth",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "std",
+    "in_set",
+)
 GAP_COLUMNS = (
-    "one", "other", "head", "split", "layer", "depth", "metric", "value", "over", "difference", "low", "high",
-)  # fmt: skip
+    "one",
+    "other",
+    "head",
+    "split",
+    "layer",
+    "depth",
+    "metric",
+    "value",
+    "over",
+    "difference",
+    "low",
+    "high",
+)
 ALL = "all"
 
 
 def compare_layers(
-    runs: Iterable[str | Path] | str | Path, *, head: str = "", options: StudyOptions | None = None,
-    caches: str | Path = "", watcher: Watcher = SILENT, allow_code: str | Iterable[str] = (),
-) -> "pd.DataFrame":  # fmt: skip
+    runs: Iterable[str | Path] | str | Path,
+    *,
+    head: str = "",
+    options: StudyOptions | None = None,
+    caches: str | Path = "",
+    watcher: Watcher = SILENT,
+    allow_code: str | Iterable[str] = (),
+) -> "pd.DataFrame":
     """Find out which layers matter in finished runs, each by itself, together, and missing.
 
     Everything is computed from the caches and the heads that the runs kept; no decoder is run. What is found is written
@@ -99,11 +131,15 @@ def find_layers(
     names = run.heads if head == ALL else [head or run.best]
     found = [
         study_layers(
-            config.resolve_heads()[name], setting, run.scores.heads[name], options,
-            watch=partial(watcher.epochs, name), report=watcher.say,
+            config.resolve_heads()[name],
+            setting,
+            run.scores.heads[name],
+            options,
+            watch=partial(watcher.epochs, name),
+            report=watcher.say,
         )
         for name in names
-    ]  # fmt: skip
+    ]
     others = [each for each in load_findings(run.folder) if each.head not in names]
     values = {
         "schema": FINDINGS_SCHEMA,
@@ -115,9 +151,15 @@ def find_layers(
 
 
 def compare_at_layers(
-    one: str | Path, other: str | Path, *, head: str = "", split: str = "", n_resamples: int = 1000,
-    caches: str | Path = "", watcher: Watcher = SILENT,
-) -> "pd.DataFrame":  # fmt: skip
+    one: str | Path,
+    other: str | Path,
+    *,
+    head: str = "",
+    split: str = "",
+    n_resamples: int = 1000,
+    caches: str | Path = "",
+    watcher: Watcher = SILENT,
+) -> "pd.DataFrame":
     """Compare two finished runs of the same rows at every layer, for instance two mask plans of one decoder.
 
     Args:
@@ -160,10 +202,22 @@ def compare_at_layers(
     (value, drawn), (over, drawn_over) = (_score_alone(each, Resampling(n_resamples)) for each in parts)
     low, high = joint_intervals(value - over, drawn - drawn_over)
     depths = relative_depths([name.rpartition("/")[2] for name in layers], compared[0].values["decoder"]["n_layers"])
-    common = {"one": compared[0].label, "other": compared[1].label, "head": compared[0].result.name,
-              "split": rows.split, "metric": parts[0].scorer.metric}  # fmt: skip
-    columns = {"layer": layers, "depth": depths, "value": value, "over": over, "difference": value - over,
-               "low": low, "high": high}  # fmt: skip
+    common = {
+        "one": compared[0].label,
+        "other": compared[1].label,
+        "head": compared[0].result.name,
+        "split": rows.split,
+        "metric": parts[0].scorer.metric,
+    }
+    columns = {
+        "layer": layers,
+        "depth": depths,
+        "value": value,
+        "over": over,
+        "difference": value - over,
+        "low": low,
+        "high": high,
+    }
     return pd.DataFrame({**columns, **common})[list(GAP_COLUMNS)]
 
 
@@ -193,10 +247,15 @@ def frame_rows(run: FinishedRun, found: HeadFindings) -> list[dict[str, Any]]:
     """Give the rows of a frame of `LAYER_COLUMNS` for the findings of one head."""
     header: Mapping[str, Any] = run.scores.header.to_dict()
     common = {
-        "run": header["name"], "task": header["task"]["name"], "kind": header["kind"],
-        "decoder": header["decoder"]["name"], "plan": run.scores.cache["plan"], "head": found.head,
-        "pooling": found.pooling, "split": found.split,
-    }  # fmt: skip
+        "run": header["name"],
+        "task": header["task"]["name"],
+        "kind": header["kind"],
+        "decoder": header["decoder"]["name"],
+        "plan": run.scores.cache["plan"],
+        "head": found.head,
+        "pooling": found.pooling,
+        "split": found.split,
+    }
     bare = [name.rpartition("/")[2] for name in found.layers]
     depths = dict(zip(found.layers, relative_depths(bare, header["decoder"]["n_layers"]), strict=True))
     return [{**common, "depth": depths.get(row["layer"], float("nan")), **row} for row in found.rows()]

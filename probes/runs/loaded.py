@@ -39,9 +39,13 @@ class LoadedRun:
     """
 
     def __init__(
-        self, folder: str | Path, *, decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+        self,
+        folder: str | Path,
+        *,
+        decoder: Decoder | str | None = None,
+        trust_remote_code: bool = False,
         allow_code: str | Iterable[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._allows = (allow_code,) if isinstance(allow_code, str) else tuple(allow_code)
         with gate.allow_code(self._allows):
             self._found = read_finished(Path(folder))
@@ -133,9 +137,12 @@ class LoadedRun:
 
 
 def load_run(
-    folder: str | Path, *, decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+    folder: str | Path,
+    *,
+    decoder: Decoder | str | None = None,
+    trust_remote_code: bool = False,
     allow_code: str | Iterable[str] = (),
-) -> LoadedRun:  # fmt: skip
+) -> LoadedRun:
     """Load a finished run: its results, and its heads for new rows.
 
     A run folder may come from anybody: nothing in it is run, and no module that it names is imported unless

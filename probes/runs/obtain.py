@@ -107,9 +107,15 @@ def obtain_cache(config: RunConfig, task: Task | Corpus, *, watcher: Watcher = S
 
 
 def obtain_shards(
-    config: RunConfig, texts: Iterable[Any], *, name: str, folder: Path, window: int, n_on_ray: int | None = None,
+    config: RunConfig,
+    texts: Iterable[Any],
+    *,
+    name: str,
+    folder: Path,
+    window: int,
+    n_on_ray: int | None = None,
     watcher: Watcher = SILENT,
-) -> ShardedCache:  # fmt: skip
+) -> ShardedCache:
     """Extract texts into shards in a folder, or go on there.
 
     Processes that were launched together share the work; so do `n_on_ray` workers on a Ray cluster, where given.
@@ -117,15 +123,24 @@ def obtain_shards(
     title = f"extracting {name}"
     if n_on_ray is not None:
         return extract_shards_on_ray(
-            config.decoder, texts, folder=folder, workers=n_on_ray, spec=config.extraction, window=window,
+            config.decoder,
+            texts,
+            folder=folder,
+            workers=n_on_ray,
+            spec=config.extraction,
+            window=window,
             progress=watcher.extraction(title),
-        )  # fmt: skip
+        )
     _refuse_spread(config, "device_map", "tp_plan")
     worker = place_worker(config.decoder.device)
     return extract_shards(
-        load_decoder(replace(config.decoder, device=worker.device), report=watcher.say), texts, spec=config.extraction,
-        folder=folder, window=window, progress=watcher.extraction(title) if worker.rank == 0 else None,
-    )  # fmt: skip
+        load_decoder(replace(config.decoder, device=worker.device), report=watcher.say),
+        texts,
+        spec=config.extraction,
+        folder=folder,
+        window=window,
+        progress=watcher.extraction(title) if worker.rank == 0 else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -173,9 +188,17 @@ class EncoderShelf:
     def describe(self, corpus: Corpus | None) -> dict[str, Any]:
         """Describe them for scores.json."""
         keys = (
-            "layers", "codes", "seed", "best_epochs", "seconds", "history", "standardises_latents", "held_out_losses",
-            "held_out_squared_errors", "n_texts",
-        )  # fmt: skip
+            "layers",
+            "codes",
+            "seed",
+            "best_epochs",
+            "seconds",
+            "history",
+            "standardises_latents",
+            "held_out_losses",
+            "held_out_squared_errors",
+            "n_texts",
+        )
         return {
             "corpus": {"name": corpus.name, "source": corpus.source} if corpus else {},
             "cache": describe_cache(self.cache) if self.cache else {},

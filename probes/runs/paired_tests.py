@@ -76,9 +76,13 @@ class ComparedRows:
     def scores(self, resampling: Resampling) -> tuple[Float[np.ndarray, " S"], Float[np.ndarray, "S R"]]:
         """Score all rows, and resamples of whole units that all systems share; the mean over the fits of a system."""
         values, resampled = paired_scores(
-            self._fits, self.gold, metric=self.metric, units=self.units, sentences=self.sentences,
+            self._fits,
+            self.gold,
+            metric=self.metric,
+            units=self.units,
+            sentences=self.sentences,
             resampling=resampling,
-        )  # fmt: skip
+        )
         return (
             np.array([part.mean() for part in np.split(values, self._ends)]),
             np.stack([part.mean(axis=0) for part in np.split(resampled, self._ends)]),
@@ -101,9 +105,17 @@ class ComparedRows:
 
 
 def paired_tests(
-    source: "Iterable[str | Path] | str | Path | pd.DataFrame", *, by: str = "run", head: str = "", split: str = "",
-    metric: str = "", against: str = "", correction: str = "holm", n_resamples: int = 1000, n_permutations: int = 9999,
-) -> "pd.DataFrame":  # fmt: skip
+    source: "Iterable[str | Path] | str | Path | pd.DataFrame",
+    *,
+    by: str = "run",
+    head: str = "",
+    split: str = "",
+    metric: str = "",
+    against: str = "",
+    correction: str = "holm",
+    n_resamples: int = 1000,
+    n_permutations: int = 9999,
+) -> "pd.DataFrame":
     """Test every pair of systems on the same rows: runs, plans, decoders, heads, or the layers of a frame.
 
     Args:
@@ -150,12 +162,23 @@ def paired_tests(
         swapped = permutation_p_value(
             *_side_by_side(counts[one], counts[other], of_sums), n_permutations=n_permutations
         )
-        found.append({
-            "by": by, "one": names[one], "other": names[other], "metric": rows.metric, "split": rows.split,
-            "n_units": gap.n_units, "difference": gap.value, "low": gap.low, "high": gap.high,
-            "low_total": total.low, "high_total": total.high,
-            "bootstrap": bootstrap_p_value(gap.value, resampled[one] - resampled[other]), "permutation": swapped,
-        })  # fmt: skip
+        found.append(
+            {
+                "by": by,
+                "one": names[one],
+                "other": names[other],
+                "metric": rows.metric,
+                "split": rows.split,
+                "n_units": gap.n_units,
+                "difference": gap.value,
+                "low": gap.low,
+                "high": gap.high,
+                "low_total": total.low,
+                "high_total": total.high,
+                "bootstrap": bootstrap_p_value(gap.value, resampled[one] - resampled[other]),
+                "permutation": swapped,
+            }
+        )
     table = pd.DataFrame(found)
     for test in ("bootstrap", "permutation"):
         table[f"{test}_corrected"] = correct_p_values(table[test].to_list(), correction)

@@ -186,8 +186,11 @@ def _commit() -> str:
     try:
         found = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return found.stdout.strip()

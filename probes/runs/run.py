@@ -59,9 +59,13 @@ class RunResult:
 
 
 def run(
-    config: RunConfig, *, cache: LatentCache | None = None, corpus_cache: LatentCache | None = None,
-    watcher: Watcher = SILENT, command: str = "",
-) -> RunResult:  # fmt: skip
+    config: RunConfig,
+    *,
+    cache: LatentCache | None = None,
+    corpus_cache: LatentCache | None = None,
+    watcher: Watcher = SILENT,
+    command: str = "",
+) -> RunResult:
     """Run a configuration: extract what is missing, fit every head, report.
 
     Args:
@@ -114,28 +118,47 @@ def run(
     kind = KINDS[config.task.kind]
     scores = RunScores(
         make_header(
-            config, "run", folder, command=command, decoder=cache.manifest.provenance["decoder"],
+            config,
+            "run",
+            folder,
+            command=command,
+            decoder=cache.manifest.provenance["decoder"],
             task=kind.describe(task, cache),
         ),
         describe_cache(cache),
         heads,
         pretrained.describe(corpus),
         {"extraction": round(extracted - started, 2), "heads": round(time.monotonic() - extracted, 2)},
-    )  # fmt: skip
+    )
     write_run(folder, scores, task, kind.report, formats=config.figures)
     return RunResult(folder, scores)
 
 
 def make_setting(
-    config: RunConfig, task: Task, cache: LatentCache, folder: Path, *, autoencoders: EncoderShelf | None = None,
-    has_details: bool = True, documents: LatentCache | None = None,
-) -> Setting:  # fmt: skip
+    config: RunConfig,
+    task: Task,
+    cache: LatentCache,
+    folder: Path,
+    *,
+    autoencoders: EncoderShelf | None = None,
+    has_details: bool = True,
+    documents: LatentCache | None = None,
+) -> Setting:
     """Collect what all heads of a run share; `has_details` says whether to describe residuals and subsets of test."""
     return Setting(
-        cache, task, config.seeds, config.bootstrap, str(choose_device(config.decoder.device)), folder,
-        protocol=config.protocol, calibration=config.calibration, anchor_identical=config.anchor_identical,
-        autoencoders=autoencoders, has_details=has_details, documents=documents,
-    )  # fmt: skip
+        cache,
+        task,
+        config.seeds,
+        config.bootstrap,
+        str(choose_device(config.decoder.device)),
+        folder,
+        protocol=config.protocol,
+        calibration=config.calibration,
+        anchor_identical=config.anchor_identical,
+        autoencoders=autoencoders,
+        has_details=has_details,
+        documents=documents,
+    )
 
 
 def evaluate_heads(config: RunConfig, setting: Setting, *, watcher: Watcher = SILENT) -> dict[str, HeadResult]:
@@ -153,11 +176,19 @@ def make_header(
 ) -> Header:
     """Make what every scores.json begins with; the task of a pretraining is empty."""
     return Header(
-        what=what, kind=config.task.kind if task else "", protocol=config.protocol, name=folder.name, command=command,
-        device=str(choose_device(config.decoder.device)), n_resamples=config.bootstrap, decoder=decoder, task=task,
-        config_sha256=digest_bytes(read_file(folder / CONFIG)), own=describe_own(_own_names(config)),
+        what=what,
+        kind=config.task.kind if task else "",
+        protocol=config.protocol,
+        name=folder.name,
+        command=command,
+        device=str(choose_device(config.decoder.device)),
+        n_resamples=config.bootstrap,
+        decoder=decoder,
+        task=task,
+        config_sha256=digest_bytes(read_file(folder / CONFIG)),
+        own=describe_own(_own_names(config)),
         **describe_program(),
-    )  # fmt: skip
+    )
 
 
 def _warn_of_notebook_parts(config: RunConfig) -> None:

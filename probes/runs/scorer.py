@@ -108,9 +108,13 @@ class Scorer:
 
 
 def load_scorer(
-    run: str | Path, *, head: str | None = None, decoder: Decoder | str | None = None, trust_remote_code: bool = False,
+    run: str | Path,
+    *,
+    head: str | None = None,
+    decoder: Decoder | str | None = None,
+    trust_remote_code: bool = False,
     allow_code: str | Iterable[str] = (),
-) -> Scorer:  # fmt: skip
+) -> Scorer:
     """Load a saved run to score new rows.
 
     A run folder may come from anybody: nothing in it is run, no code that comes with its decoder unless

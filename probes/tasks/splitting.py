@@ -108,9 +108,12 @@ def rare_classes(labels: Sequence[int], copies: Sequence[str] | None = None) -> 
 
 
 def split_three_ways(
-    labels: Int[np.ndarray, " N"], *, seed: int, groups: Sequence[str] | None = None,
+    labels: Int[np.ndarray, " N"],
+    *,
+    seed: int,
+    groups: Sequence[str] | None = None,
     copies: Sequence[str] | None = None,
-) -> dict[str, NDArray[np.int64]]:  # fmt: skip
+) -> dict[str, NDArray[np.int64]]:
     """Draw 80/10/10: stratified by class, or with whole groups and classes as even as groups allow.
 
     Without groups, rows of one name in `copies` stay together, and count as one row of the class of the first.
@@ -134,9 +137,13 @@ def split_three_ways(
 
 
 def hold_out(
-    labels: Int[np.ndarray, " N"], *, share: float, seed: int, groups: Sequence[str] | None = None,
+    labels: Int[np.ndarray, " N"],
+    *,
+    share: float,
+    seed: int,
+    groups: Sequence[str] | None = None,
     copies: Sequence[str] | None = None,
-) -> Bool[np.ndarray, " N"]:  # fmt: skip
+) -> Bool[np.ndarray, " N"]:
     """Mark a validation part of training rows, stratified by class or in whole groups; copies as in `split_three_ways`.
 
     The share is above 0 and at most 0.5; a class with a single row stays in training.

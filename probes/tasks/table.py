@@ -48,95 +48,115 @@ class TaskEntry:
 _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "pairs": (
         (
-            "sts-sample", "probes.tasks.pairs.readers:load_sample",
+            "sts-sample",
+            "probes.tasks.pairs.readers:load_sample",
             "small sample written for this project, gold 0-5, no benchmark",
         ),
         (
-            "stsb", "probes.tasks.pairs.readers:load_stsb",
+            "stsb",
+            "probes.tasks.pairs.readers:load_stsb",
             "STS Benchmark: $ICECORE_DATA/stsb where it exists, else the hub",
         ),
         (
-            "stsb-local", "probes.tasks.pairs.readers:load_stsb_local",
+            "stsb-local",
+            "probes.tasks.pairs.readers:load_stsb_local",
             "STS Benchmark from its three CSV files, gold 0-5",
         ),
         ("stsb-hub", "probes.tasks.pairs.readers:load_stsb_hub", "STS Benchmark (or its like) from the hub, gold 0-1"),
         (
-            "sts-files", "probes.tasks.pairs.sts:read_sts_files",
+            "sts-files",
+            "probes.tasks.pairs.sts:read_sts_files",
             "STS12 to STS17 and SICK-R in their published files, scored by subset",
         ),
         ("pair-files", "probes.tasks.pairs.readers:read_pair_files", "your own CSV, TSV, JSON Lines or Parquet files"),
     ),
     "classes": (
         (
-            "class-sample", "probes.tasks.classes.readers:load_class_sample",
+            "class-sample",
+            "probes.tasks.classes.readers:load_class_sample",
             "sentences of six topics written for this project, no benchmark",
         ),
         (
-            "banking77", "probes.tasks.classes.finance:load_banking77",
+            "banking77",
+            "probes.tasks.classes.finance:load_banking77",
             "Banking77 from its CSV files, 77 intents, accuracy",
         ),
         (
-            "pubmedqa", "probes.tasks.classes.medicine:load_pubmedqa",
+            "pubmedqa",
+            "probes.tasks.classes.medicine:load_pubmedqa",
             "PubMedQA labelled set from its JSON files, yes/no/maybe, weighted F1",
         ),
         (
-            "chemprot", "probes.tasks.classes.medicine:load_chemprot",
+            "chemprot",
+            "probes.tasks.classes.medicine:load_chemprot",
             "ChemProt from its JSON Lines files, else the hub, 13 relations, weighted F1",
         ),
         (
-            "mqp", "probes.tasks.classes.medicine:load_mqp",
+            "mqp",
+            "probes.tasks.classes.medicine:load_mqp",
             "medical question pairs from mqp.csv, similar or different, accuracy",
         ),
         (
-            "rct", "probes.tasks.classes.medicine:load_rct",
+            "rct",
+            "probes.tasks.classes.medicine:load_rct",
             "PubMed 20k RCT from its text files, 5 parts of an abstract, weighted F1",
         ),
         (
-            "financial-phrasebank", "probes.tasks.classes.finance:load_phrasebank",
+            "financial-phrasebank",
+            "probes.tasks.classes.finance:load_phrasebank",
             "Financial PhraseBank from its text files, 3 sentiments, weighted F1",
         ),
         (
-            "fiqa-sa", "probes.tasks.classes.finance:load_fiqa",
+            "fiqa-sa",
+            "probes.tasks.classes.finance:load_fiqa",
             "FiQA sentiment from its JSON files, else the hub, 3 sentiments, weighted F1",
         ),
         ("scotus", "probes.tasks.classes.law:load_scotus", "LexGLUE SCOTUS, 13 issue areas, micro and macro F1"),
         (
-            "unfair-tos", "probes.tasks.classes.law:load_unfair_tos",
+            "unfair-tos",
+            "probes.tasks.classes.law:load_unfair_tos",
             "LexGLUE UNFAIR-ToS, 8 unfair terms or none, weighted F1",
         ),
         (
-            "class-files", "probes.tasks.classes.readers:read_class_files",
+            "class-files",
+            "probes.tasks.classes.readers:read_class_files",
             "your own CSV, TSV, JSON Lines or Parquet files, by column names",
         ),
         (
-            "class-hub", "probes.tasks.classes.readers:load_class_hub",
+            "class-hub",
+            "probes.tasks.classes.readers:load_class_hub",
             "a classification dataset of the hub, by column names",
         ),
     ),
     "numbers": (
         (
-            "number-sample", "probes.tasks.numbers.readers:load_number_sample",
+            "number-sample",
+            "probes.tasks.numbers.readers:load_number_sample",
             "review sentences rated 1 to 5, written for this project, no benchmark",
         ),
         (
-            "number-files", "probes.tasks.numbers.readers:read_number_files",
+            "number-files",
+            "probes.tasks.numbers.readers:read_number_files",
             "your own texts with numbers: CSV, TSV, JSON Lines or Parquet files",
         ),
     ),
     "words": (
         (
-            "words-sample", "probes.tasks.words.known:load_words_sample",
+            "words-sample",
+            "probes.tasks.words.known:load_words_sample",
             "small sample written for this project: ner, chunk or pos",
         ),
         (
-            "conll2003", "probes.tasks.words.known:load_conll2003",
+            "conll2003",
+            "probes.tasks.words.known:load_conll2003",
             "CoNLL-2003 English: ner, chunk or pos; local files, else the hub",
         ),
         ("conll2000", "probes.tasks.words.known:load_conll2000", "CoNLL-2000: chunk or pos; local files, else the hub"),
         ("wnut17", "probes.tasks.words.known:load_wnut17", "WNUT-17 emerging entities from $ICECORE_DATA/wnut17"),
         ("ud-ewt", "probes.tasks.words.known:load_ud_ewt", "UD English EWT: upos or xpos from $ICECORE_DATA/ud-ewt"),
         (
-            "financial-ner", "probes.tasks.words.known:load_financial_ner",
+            "financial-ner",
+            "probes.tasks.words.known:load_financial_ner",
             "financial agreements from $ICECORE_DATA/financial-ner",
         ),
         ("word-files", "probes.tasks.words.files:load_word_files", "your own CoNLL columns, CoNLL-U or JSON Lines"),
@@ -144,63 +164,74 @@ _ENTRIES: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "retrieval": (
         (
-            "retrieval-sample", "probes.tasks.zero_shot.search:load_retrieval_sample",
+            "retrieval-sample",
+            "probes.tasks.zero_shot.search:load_retrieval_sample",
             "questions about 60 notes written for this project, no benchmark",
         ),
         (
-            "retrieval-files", "probes.tasks.zero_shot.search:read_retrieval_files",
+            "retrieval-files",
+            "probes.tasks.zero_shot.search:read_retrieval_files",
             "a folder in BEIR's layout: corpus, queries and qrels",
         ),
     ),
     "reranking": (
         (
-            "reranking-sample", "probes.tasks.zero_shot.search:load_reranking_sample",
+            "reranking-sample",
+            "probes.tasks.zero_shot.search:load_reranking_sample",
             "questions with candidates written for this project, no benchmark",
         ),
         (
-            "reranking-files", "probes.tasks.zero_shot.search:read_reranking_files",
+            "reranking-files",
+            "probes.tasks.zero_shot.search:read_reranking_files",
             "your own files with a row per query and candidate",
         ),
     ),
     "clustering": (
         (
-            "clustering-sample", "probes.tasks.zero_shot.rows:load_clustering_sample",
+            "clustering-sample",
+            "probes.tasks.zero_shot.rows:load_clustering_sample",
             "the sentences of class-sample, without its training, no benchmark",
         ),
         (
-            "banking77-clusters", "probes.tasks.zero_shot.rows:load_banking77_clusters",
+            "banking77-clusters",
+            "probes.tasks.zero_shot.rows:load_banking77_clusters",
             "Banking77 from its CSV files, 77 intents to find as clusters",
         ),
         ("clustering-files", "probes.tasks.zero_shot.rows:read_clustering_files", "your own texts with labels"),
     ),
     "pair-classification": (
         (
-            "pair-class-sample", "probes.tasks.zero_shot.rows:load_pair_class_sample",
+            "pair-class-sample",
+            "probes.tasks.zero_shot.rows:load_pair_class_sample",
             "the pairs of sts-sample, alike from a gold of 3.5 on, no benchmark",
         ),
         (
-            "pair-class-files", "probes.tasks.zero_shot.rows:read_pair_class_files",
+            "pair-class-files",
+            "probes.tasks.zero_shot.rows:read_pair_class_files",
             "your own pairs that are alike or not",
         ),
     ),
     "bitext": (
         (
-            "bitext-sample", "probes.tasks.zero_shot.rows:load_bitext_sample",
+            "bitext-sample",
+            "probes.tasks.zero_shot.rows:load_bitext_sample",
             "80 English sentences with German translations written for this project, no benchmark",
         ),
         ("bitext-files", "probes.tasks.zero_shot.rows:read_bitext_files", "your own texts with their translations"),
     ),
     "odd-one-out": (
         (
-            "odd-sample", "probes.tasks.zero_shot.rows:load_odd_sample",
+            "odd-sample",
+            "probes.tasks.zero_shot.rows:load_odd_sample",
             "60 questions of word sense written for this project, no benchmark",
         ),
         (
-            "odd-files", "probes.tasks.zero_shot.rows:read_odd_files",
+            "odd-files",
+            "probes.tasks.zero_shot.rows:read_odd_files",
             "your own questions: sentences with a marked word, one in another sense",
         ),
     ),
-}  # fmt: skip
+}
 """Kind to its tasks: name, loader, and a line about it."""
 TASKS: dict[str, TaskEntry] = {
     name: TaskEntry(name, kind, description, later(place))

@@ -30,9 +30,12 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     mark = tmp_path / "mark"
     source = SOURCE.format(mark=str(mark))
     files = (
-        "gated.py", "gated_package/__init__.py", "gated_package/inner/__init__.py", "gated_package/inner/part.py",
+        "gated.py",
+        "gated_package/__init__.py",
+        "gated_package/inner/__init__.py",
+        "gated_package/inner/part.py",
         "gated_spaced/inner/part.py",
-    )  # fmt: skip
+    )
     for file in files:
         path = tmp_path / "modules" / file
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -51,9 +51,13 @@ def digest_with(module: ModuleType, names: dict[str, str]) -> str:
     """Digest code of a user that takes names of a module in every way."""
     pool, base, row = (getattr(module, names.get(name, name)) for name in ("pool", "Base", "Row"))
     space: dict[str, Any] = {
-        "__name__": "__main__", "pool": pool, "Base": base, "ROW": row(), "PARTIAL": partial(pool),
+        "__name__": "__main__",
+        "pool": pool,
+        "Base": base,
+        "ROW": row(),
+        "PARTIAL": partial(pool),
         "LATER": later(f"{module.__name__}:{pool.__name__}", row),
-    }  # fmt: skip
+    }
     exec(textwrap.dedent(MINE), space)
     return digest_code(space["use"])
 

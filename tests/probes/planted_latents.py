@@ -28,10 +28,17 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
     """Write a whole cache of given latents, pooling to `(L, N, D)`."""
     first = next(iter(latents.values()))
     decoder: dict[str, Any] = {
-        "name": "planted", "revision": "", "adapter": "", "family": "none", "n_layers": first.shape[0] - 2,
-        "width": first.shape[2], "dtype": "float32", "attention": "none", "weight_digest": "w" * 64,
+        "name": "planted",
+        "revision": "",
+        "adapter": "",
+        "family": "none",
+        "n_layers": first.shape[0] - 2,
+        "width": first.shape[2],
+        "dtype": "float32",
+        "attention": "none",
+        "weight_digest": "w" * 64,
         "tokenizer_digest": "t" * 64,
-    }  # fmt: skip
+    }
     layers = list(layer_names(first.shape[0] - 2))
     identity = build_identity(
         decoder=decoder,
@@ -39,11 +46,14 @@ def write_latents(path: Path, texts: Sequence[str], latents: Mapping[str, NDArra
         architecture="inplace",
         template={"bos": "auto", "instruction": "", "max_tokens": None, "on_long": "truncate", "window": 64},
         contents={
-            "poolings": list(latents), "layers": layers, "storage_dtype": "float32", "n_rows": len(texts),
+            "poolings": list(latents),
+            "layers": layers,
+            "storage_dtype": "float32",
+            "n_rows": len(texts),
             "text_digest": digest_rows(digest_texts(texts)),
         },
         versions={"icecore": "0"},
-    )  # fmt: skip
+    )
     create_store(path, Manifest(identity, {"decoder": decoder}))
     rows: dict[str, NDArray[Any]] = {
         "digest": digest_texts(texts),

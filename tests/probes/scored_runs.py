@@ -17,9 +17,13 @@ QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 20, "learning_rate": 3e
 
 def _run(base: Path, decoder: Path, **fields: Any) -> Path:
     values = {
-        "name": "r", "decoder": DecoderSpec(str(decoder), device="cpu"), "bootstrap": 100,
-        "caches": str(base / "caches"), "runs": str(base / "runs"), **fields,
-    }  # fmt: skip
+        "name": "r",
+        "decoder": DecoderSpec(str(decoder), device="cpu"),
+        "bootstrap": 100,
+        "caches": str(base / "caches"),
+        "runs": str(base / "runs"),
+        **fields,
+    }
     return run(RunConfig(**values)).folder
 
 
@@ -27,9 +31,10 @@ def run_words(base: Path, decoder: Path, **fields: Any) -> Path:
     """Run the word sample, long sentences cut so that some words have no latent."""
     how = {
         "extraction": ExtractionSpec(words=WordSpec(("mean", "last")), template=InputTemplate(max_tokens=40)),
-        "task": TaskSpec("words-sample", {"tags": "pos"}, pairs=24), "seeds": (0, 3),
+        "task": TaskSpec("words-sample", {"tags": "pos"}, pairs=24),
+        "seeds": (0, 3),
         "heads": {"token-classifier": {**QUICK, "pooling": "mean+last"}, "token-mix": {**QUICK, "pooling": "last"}},
-    }  # fmt: skip
+    }
     return _run(base, decoder, **{**how, **fields})
 
 

@@ -31,11 +31,16 @@ GRACE = 5.0  # seconds that workers have to end, by themselves once all is liste
 
 
 def extract_shards_on_ray(
-    decoder: DecoderSpec | str | Callable[[], Decoder], texts: Iterable[str | JoinedText] | Path, *,
-    folder: str | Path, workers: RayWorkers | int,
+    decoder: DecoderSpec | str | Callable[[], Decoder],
+    texts: Iterable[str | JoinedText] | Path,
+    *,
+    folder: str | Path,
+    workers: RayWorkers | int,
     spec: ExtractionSpec = ExtractionSpec(),  # noqa: B008 - frozen
-    window: int = WINDOW_TEXTS, progress: ExtractionProgress | None = None, patience: float = PATIENCE,
-) -> ShardedCache:  # fmt: skip
+    window: int = WINDOW_TEXTS,
+    progress: ExtractionProgress | None = None,
+    patience: float = PATIENCE,
+) -> ShardedCache:
     """Extract texts into shards by workers on a Ray cluster; the shards are those of `extract_shards`.
 
     Each worker calls `extract_shards` on the same texts and folder, with CPUs and GPUs that are its own. One that dies
@@ -112,10 +117,12 @@ def _gpus_of_each(ray: Any, make: Maker, workers: RayWorkers) -> int | float:
 def _filling(ray: Any, worker: ShardWorker, texts: Any, workers: RayWorkers) -> Iterator[list[Any]]:
     """Let actors fill the folder, and end them with the `with` block; yields their calls."""
     actor = ray.remote(
-        num_cpus=workers.cpus, num_gpus=workers.gpus, max_restarts=workers.restarts,
+        num_cpus=workers.cpus,
+        num_gpus=workers.gpus,
+        max_restarts=workers.restarts,
         max_task_retries=-1,  # as often as the actor is restarted
         scheduling_strategy="SPREAD",
-    )(ShardWorker)  # fmt: skip
+    )(ShardWorker)
     actors, calls = list[Any](), list[Any]()
     try:
         try:

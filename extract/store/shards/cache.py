@@ -99,11 +99,17 @@ def describe_shard(path: Path, *, window: int, expected: dict[str, Any] | None =
     """Describe a whole cache as the shard of a window, for the index; raises as `LatentCache`."""
     cache = LatentCache(path, expected=expected)
     return Shard(
-        window=window, file=shard_file(window), n_rows=len(cache), n_words=cache.n_words,
-        n_bytes=path.stat().st_size, sha256=digest_file(LocalFiles(path.parent), path.name),
-        text_digest=str(cache.identity["text_digest"]), n_tokens=int(cache.n_tokens.sum()),
-        n_truncated=int(cache.is_truncated.sum()), layout=read_layout(path)[1],
-    )  # fmt: skip
+        window=window,
+        file=shard_file(window),
+        n_rows=len(cache),
+        n_words=cache.n_words,
+        n_bytes=path.stat().st_size,
+        sha256=digest_file(LocalFiles(path.parent), path.name),
+        text_digest=str(cache.identity["text_digest"]),
+        n_tokens=int(cache.n_tokens.sum()),
+        n_truncated=int(cache.is_truncated.sum()),
+        layout=read_layout(path)[1],
+    )
 
 
 def open_cache(source: LatentCache | str | Path, *, allow_partial: bool = False) -> LatentCache:

@@ -105,14 +105,18 @@ class ShardIndex:
             shards.append({**vars(shard), "first_row": first_row, "layout": layouts.index(shard.layout)})
             first_row += shard.n_rows
         value = {
-            "icecore_index": INDEX_SCHEMA, "is_complete": self.is_complete, "n_rows": self.n_rows,
-            "window_texts": self.window_texts, "identity": self.identity, "provenance": self.provenance,
+            "icecore_index": INDEX_SCHEMA,
+            "is_complete": self.is_complete,
+            "n_rows": self.n_rows,
+            "window_texts": self.window_texts,
+            "identity": self.identity,
+            "provenance": self.provenance,
             "layouts": [
                 {name: [place.offset, place.dtype.str, list(place.shape)] for name, place in layout.items()}
                 for layout in layouts
             ],
             "shards": shards,
-        }  # fmt: skip
+        }
         text = canonical_json(value)  # written once for both: it is long, and there is one for every shard
         return f'{text[:-1]},"digest":"{digest_text(text)}"}}'
 

@@ -108,27 +108,36 @@ def evaluate_threshold(resolved: HeadOptions, setting: Setting, watch: Watch) ->
         setting.folder / resolved.name,
         setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), reads_test=reads_test),
         lambda: _choose(features, cosines, options, standardiser, resolved.name),
-        lambda record: CosineThreshold(**record["arguments"]), cache=cache,
-    )  # fmt: skip
+        lambda record: CosineThreshold(**record["arguments"]),
+        cache=cache,
+    )
     head, (kind, layer) = kept.head, kept.record["place"]
     predictions = {
         split: task.training_classes[np.where(rows[kind, layer] > head.threshold, head.above, 1 - head.above)]
         for split, rows in cosines.items()
     }
     choice = describe_choice(
-        channels, list(zip(*kept.record["curve"], strict=True)), (layer, kind), metric=task.metric,
-        selection="all rows" if choose_on == EVERYWHERE else choose_on, option="kind", values=options.kinds,
+        channels,
+        list(zip(*kept.record["curve"], strict=True)),
+        (layer, kind),
+        metric=task.metric,
+        selection="all rows" if choose_on == EVERYWHERE else choose_on,
+        option="kind",
+        values=options.kinds,
         threshold=head.threshold,
-    )  # fmt: skip
+    )
     where = "all rows, test among them" if choose_on == EVERYWHERE else "test"
     reason = f"layer, kind and threshold are chosen on {where}" if reads_test else ""
     return class_result(resolved, setting, predictions, reason=reason, **choice)
 
 
 def _choose(
-    features: ClassFeatures, cosines: dict[str, Float[np.ndarray, "Y L N"]], options: ThresholdOptions,
-    standardiser: Standardiser, name: str,
-) -> tuple[CosineThreshold, dict[str, Any]]:  # fmt: skip
+    features: ClassFeatures,
+    cosines: dict[str, Float[np.ndarray, "Y L N"]],
+    options: ThresholdOptions,
+    standardiser: Standardiser,
+    name: str,
+) -> tuple[CosineThreshold, dict[str, Any]]:
     """Choose layer, kind and threshold on a split, or on all rows; gives the head and its record."""
     task, classes = features.task, features.task.training_classes
     splits = list(task.splits) if options.choose_on == EVERYWHERE else [options.choose_on]
@@ -191,9 +200,13 @@ def _cosines(features: ClassFeatures, split: str, standardiser: Standardiser) ->
 
 
 def _best_threshold(
-    values: Float[np.ndarray, " N"], gold: Int[np.ndarray, " N"], *, metric: str, classes: Int[np.ndarray, " 2"],
+    values: Float[np.ndarray, " N"],
+    gold: Int[np.ndarray, " N"],
+    *,
+    metric: str,
+    classes: Int[np.ndarray, " 2"],
     thresholds: str = "gaps",
-) -> tuple[float, float, int]:  # fmt: skip
+) -> tuple[float, float, int]:
     """Try the thresholds of `THRESHOLDS`, with either class above them; the first of the best is kept.
 
     Returns:

@@ -114,26 +114,35 @@ def evaluate_few_shot(resolved: HeadOptions, setting: Setting, watch: Watch) -> 
     kept = fit_or_load(
         setting.folder / NAME,
         setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
-        lambda: _fit(features, options, setting.device), lambda record: FewShotProbe(**record["arguments"]),
+        lambda: _fit(features, options, setting.device),
+        lambda record: FewShotProbe(**record["arguments"]),
         cache=setting.cache,
-    )  # fmt: skip
+    )
     place = kept.record["place"]
     by_draw = {split: predict_split(features, kept.head.each, layer=place[0], split=split) for split in task.splits}
     choice = describe_choice(
-        channels, kept.record["surface"], place, metric=task.metric, option="C", values=[options.C],
+        channels,
+        kept.record["surface"],
+        place,
+        metric=task.metric,
+        option="C",
+        values=[options.C],
         selection="validation" if len(channels.names) > 1 else "nothing to choose",
-    )  # fmt: skip
+    )
     result = class_result(resolved, setting, {split: found[0] for split, found in by_draw.items()}, **choice)
     summary = {
         split: {
             metric: summarise_class_seeds(
-                found, task.labels(split), metric=metric, groups=task.units(split),
+                found,
+                task.labels(split),
+                metric=metric,
+                groups=task.units(split),
                 resampling=Resampling(setting.n_resamples),
             )
             for metric in task.metrics
         }
         for split, found in by_draw.items()
-    }  # fmt: skip
+    }
     return replace(result, summary=summary, scored=by_draw)
 
 
@@ -164,11 +173,14 @@ def _fit(features: ClassFeatures, options: FewShotOptions, device: str) -> tuple
             check_features(rows, split=split, first_layer=len(probes))
         fits = [
             fit_logistic(
-                chunk["train"][:, rows], codes[rows], Cs=[options.C], n_classes=len(task.training_classes),
+                chunk["train"][:, rows],
+                codes[rows],
+                Cs=[options.C],
+                n_classes=len(task.training_classes),
                 options=options.solver(device),
             )
             for rows in draws
-        ]  # fmt: skip
+        ]
         probes += [[fit.raw(layer, 0) for fit in fits] for layer in range(len(chunk["train"]))]
         if "validation" in chunk:
             predicted = [task.training_classes[fit.logits(chunk["validation"]).argmax(-1).numpy()] for fit in fits]
@@ -180,6 +192,11 @@ def _fit(features: ClassFeatures, options: FewShotOptions, device: str) -> tuple
     head.weight.copy_(torch.stack([weight for weight, _ in probes[layer]]))
     head.bias.copy_(torch.stack([bias for _, bias in probes[layer]]))
     return head.eval(), record_layer(
-        NAME, features.channels, task, layer=layer, is_pairs=task.is_pairs, place=[layer, column],
+        NAME,
+        features.channels,
+        task,
+        layer=layer,
+        is_pairs=task.is_pairs,
+        place=[layer, column],
         surface=record_surface(surface),
-    )  # fmt: skip
+    )

@@ -99,22 +99,30 @@ def evaluate_probe(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     kept = fit_or_load(
         setting.folder / NAME,
         setting.identify(NAME, asdict(options), channels.pooling, list(channels.names), more=[setting.device]),
-        fit.run, lambda record: LinearProbe(**record["arguments"]), cache=setting.cache,
-    )  # fmt: skip
+        fit.run,
+        lambda record: LinearProbe(**record["arguments"]),
+        cache=setting.cache,
+    )
     record, default = kept.record, fit.default
     extras = {
         "Cs": list(options.Cs),
         "default": {
-            "layer": channels.names[default[0]], "C": options.Cs[default[1]],
+            "layer": channels.names[default[0]],
+            "C": options.Cs[default[1]],
             "scores": _score_splits(features, kept.head.default, layer=default[0]),
         },
         **_describe_growth(task, options),
         "convergence": record["convergence"],
-    }  # fmt: skip
+    }
     choice = describe_choice(
-        channels, record["surface"], record["place"], metric=task.metric, selection=selection, option="C",
+        channels,
+        record["surface"],
+        record["place"],
+        metric=task.metric,
+        selection=selection,
+        option="C",
         values=options.Cs,
-    )  # fmt: skip
+    )
     layer = record["place"][0]
     predictions = {split: predict_split(features, kept.head, layer=layer, split=split) for split in task.splits}
     return class_result(resolved, setting, predictions, extras=extras, **choice)
@@ -142,10 +150,16 @@ class _ProbeFit:
         chosen = pick_probe(fits, place)
         report = {key: value[0][0][0] for key, value in chosen.report.to_dict().items()}
         return LinearProbe.of(chosen, training_names(task), default=pick_probe(fits, self.default)), record_layer(
-            NAME, self.features.channels, task, layer=place[0], C=chosen.Cs[0], is_pairs=task.is_pairs,
-            place=list(place), surface=record_surface(surface),
+            NAME,
+            self.features.channels,
+            task,
+            layer=place[0],
+            C=chosen.Cs[0],
+            is_pairs=task.is_pairs,
+            place=list(place),
+            surface=record_surface(surface),
             convergence={**describe_convergence(fits), "chosen": report},
-        )  # fmt: skip
+        )
 
     def solve(self) -> list[Part]:
         """Fit and score every layer and C, chunk of layers by chunk of layers."""

@@ -71,18 +71,27 @@ def evaluate_centroids(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     channels = channels_read(resolved, setting)
     features = ClassFeatures(setting.cache, task, channels)
     kept = fit_or_load(
-        setting.folder / NAME, setting.identify(NAME, channels.pooling, list(channels.names)),
-        lambda: _fit(features), lambda record: NearestCentroid(**record["arguments"]), cache=setting.cache,
-    )  # fmt: skip
+        setting.folder / NAME,
+        setting.identify(NAME, channels.pooling, list(channels.names)),
+        lambda: _fit(features),
+        lambda record: NearestCentroid(**record["arguments"]),
+        cache=setting.cache,
+    )
     place = kept.record["place"]
     return class_result(
-        resolved, setting,
+        resolved,
+        setting,
         {split: predict_split(features, kept.head, layer=place[0], split=split) for split in task.splits},
         **describe_choice(
-            channels, kept.record["surface"], place, metric=task.metric, selection="validation", option="kind",
+            channels,
+            kept.record["surface"],
+            place,
+            metric=task.metric,
+            selection="validation",
+            option="kind",
             values=KINDS,
         ),
-    )  # fmt: skip
+    )
 
 
 def check_centroids(task: ClassTask, resolved: HeadOptions, purpose: Purpose) -> None:
@@ -113,6 +122,11 @@ def _fit(features: ClassFeatures) -> tuple[NearestCentroid, dict[str, Any]]:
     surface = np.stack(scores)
     layer, kind = best_place(surface)
     return heads[layer][kind], record_layer(
-        NAME, features.channels, task, layer=layer, is_pairs=task.is_pairs, place=[layer, kind],
+        NAME,
+        features.channels,
+        task,
+        layer=layer,
+        is_pairs=task.is_pairs,
+        place=[layer, kind],
         surface=record_surface(surface),
-    )  # fmt: skip
+    )

@@ -23,10 +23,16 @@ def class_result(
     """Score predicted classes of every split, as the task numbers them; `facts` are those of `layer_result`."""
     task = setting.task
     return layer_result(
-        resolved, setting, predictions, gold=task.labels, summarise=summarise_class_seeds,
+        resolved,
+        setting,
+        predictions,
+        gold=task.labels,
+        summarise=summarise_class_seeds,
         compare=lambda found, gold: (found == gold).astype(np.float64),
-        baselines={"majority": majority_scores(task)}, names=dict.fromkeys(predictions, task.class_names), **facts,
-    )  # fmt: skip
+        baselines={"majority": majority_scores(task)},
+        names=dict.fromkeys(predictions, task.class_names),
+        **facts,
+    )
 
 
 def majority_scores(task: ClassTask) -> dict[str, float]:

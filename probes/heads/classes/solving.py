@@ -56,9 +56,12 @@ class ProbeOptions:
     def solver(self, *, device: str = "cpu") -> SolverOptions:
         """Return the options of the solver."""
         return SolverOptions(
-            tol=self.tol, max_iterations=self.max_iterations, precision=self.precision,
-            is_standardised=self.is_standardised, device=device,
-        )  # fmt: skip
+            tol=self.tol,
+            max_iterations=self.max_iterations,
+            precision=self.precision,
+            is_standardised=self.is_standardised,
+            device=device,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +117,14 @@ class ChunkSolver:
         if options.oversampling == NO_OVERSAMPLING:
             return fit_logistic(latents, codes, Cs=options.Cs, n_classes=n_classes, options=settings)
         return fit_oversampled(
-            latents, codes, Cs=options.Cs, mode=options.oversampling, seed=options.seed, n_classes=n_classes,
+            latents,
+            codes,
+            Cs=options.Cs,
+            mode=options.oversampling,
+            seed=options.seed,
+            n_classes=n_classes,
             options=settings,
-        )  # fmt: skip
+        )
 
 
 def describe_convergence(fits: Sequence[LogisticFit]) -> dict[str, Any]:
@@ -139,6 +147,11 @@ def pick_probe(fits: Sequence[LogisticFit], place: tuple[int, int]) -> LogisticF
     one = slice(k, k + 1), slice(c, c + 1)
     report = ConvergenceReport(*(getattr(fit.report, key)[one] for key in ConvergenceReport.__dataclass_fields__))
     return replace(
-        fit, weight=fit.weight[one], bias=fit.bias[one], mean=fit.mean[one[0]], scale=fit.scale[one[0]],
-        Cs=(fit.Cs[c],), report=report,
-    )  # fmt: skip
+        fit,
+        weight=fit.weight[one],
+        bias=fit.bias[one],
+        mean=fit.mean[one[0]],
+        scale=fit.scale[one[0]],
+        Cs=(fit.Cs[c],),
+        report=report,
+    )

@@ -142,9 +142,12 @@ def evaluate_ridge(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     task, options, channels = setting.task, resolved.own[0], channels_read(resolved, setting)
     fit = _RidgeFit(setting.cache, task, channels, options)
     kept = fit_or_load(
-        setting.folder / NAME, setting.identify(NAME, asdict(options), channels.pooling, list(channels.names)),
-        fit.run, lambda record: RidgeProbe(**record["arguments"]), cache=setting.cache,
-    )  # fmt: skip
+        setting.folder / NAME,
+        setting.identify(NAME, asdict(options), channels.pooling, list(channels.names)),
+        fit.run,
+        lambda record: RidgeProbe(**record["arguments"]),
+        cache=setting.cache,
+    )
     place = kept.record["place"]
     found = {split: kept.head(fit.read(place[0], split)).numpy() for split in task.splits}
     mean = task.numbers("train").mean()
@@ -154,13 +157,24 @@ def evaluate_ridge(resolved: HeadOptions, setting: Setting, watch: Watch) -> Hea
     }
     selection = "validation" if "validation" in task.splits else f"{options.folds}-fold cross-validation on train"
     choice = describe_choice(
-        channels, kept.record["surface"], place, metric=task.metrics[0], selection=selection, option="alpha",
+        channels,
+        kept.record["surface"],
+        place,
+        metric=task.metrics[0],
+        selection=selection,
+        option="alpha",
         values=options.alphas,
-    )  # fmt: skip
+    )
     return layer_result(
-        resolved, setting, found, gold=task.numbers, summarise=summarise_seeds,
-        compare=lambda rows, gold: -np.abs(rows - gold), extras={"rmse": rmse}, **choice,
-    )  # fmt: skip
+        resolved,
+        setting,
+        found,
+        gold=task.numbers,
+        summarise=summarise_seeds,
+        compare=lambda rows, gold: -np.abs(rows - gold),
+        extras={"rmse": rmse},
+        **choice,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +198,14 @@ class _RidgeFit:
             raise HeadError("every ridge probe predicts the same number for every row; check the latents and the rows.")
         layer, a = best_place(surface, self.options.alphas)
         return self.fit(self.read(layer, "train")).probe(a), record_layer(
-            NAME, self.channels, self.task, layer=layer, alpha=self.options.alphas[a], place=[layer, a],
+            NAME,
+            self.channels,
+            self.task,
+            layer=layer,
+            alpha=self.options.alphas[a],
+            place=[layer, a],
             surface=record_surface(surface),
-        )  # fmt: skip
+        )
 
     def fit(self, latents: Float[Tensor, "N D"], rows: slice | np.ndarray = slice(None)) -> RidgeFit:
         """Fit every alpha on some rows of train, all by default."""

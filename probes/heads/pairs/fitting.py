@@ -72,13 +72,21 @@ class SeedFit:
         """Digest everything the fitted weights depend on."""
         setting, data = self.setting, self.data
         return setting.identify(
-            self.resolved.name, self.arguments, vars(self.options), data.pooling, list(data.layers), self.seed,
+            self.resolved.name,
+            self.arguments,
+            vars(self.options),
+            data.pooling,
+            list(data.layers),
+            self.seed,
             more=[
-                setting.device, setting.protocol, setting.calibration, setting.anchor_identical,
+                setting.device,
+                setting.protocol,
+                setting.calibration,
+                setting.anchor_identical,
                 self.encoders.record["fit_id"] if self.encoders else "",
             ],
             reads_test=data.selection == "test",
-        )  # fmt: skip
+        )
 
     def build(self) -> PairHead:
         """Build the network with its initial weights."""
@@ -89,9 +97,10 @@ class SeedFit:
             picks = [known.index(layer) for layer in self.data.layers]
             codes = [self.encoders.head.codes[k] for k in picks]
             arguments |= {
-                "encoder": self.encoders.head.kind, "bottleneck": codes,
+                "encoder": self.encoders.head.kind,
+                "bottleneck": codes,
                 "standardises_latents": self.encoders.head.standardises_latents,
-            }  # fmt: skip
+            }
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             head = self.network(len(self.data.layers), self.data.cache.width_of(self.data.channels.layers), **arguments)
@@ -108,19 +117,26 @@ class SeedFit:
                 "with itself; set it to false, or pair_features to 0."
             )
         result = fit_head(
-            head, self.data, options=self.options, seed=self.seed, device=self.setting.device, report=watch(self.seed),
+            head,
+            self.data,
+            options=self.options,
+            seed=self.seed,
+            device=self.setting.device,
+            report=watch(self.seed),
             unfinished=unfinished,
-        )  # fmt: skip
+        )
         return head, self.describe(head, result)
 
     def describe(self, head: PairHead, result: FitResult) -> dict[str, Any]:
         """Return the record that is kept with the fitted head."""
         data, setting = self.data, self.setting
         calibration = fit_calibration(
-            setting.calibration, predict_pairs(head, data, "validation"),
-            np.asarray(data.task.splits["validation"]["score"], np.float64), score_range=data.task.score_range,
+            setting.calibration,
+            predict_pairs(head, data, "validation"),
+            np.asarray(data.task.splits["validation"]["score"], np.float64),
+            score_range=data.task.score_range,
             identical=head.identical_similarity() if setting.anchor_identical else None,
-        )  # fmt: skip
+        )
         return {
             "name": self.resolved.name,
             "pooling": data.pooling,
@@ -146,17 +162,24 @@ def fit_seed(
     n_train = len(task.splits["train"]) if "train" in task.splits else 1
     options = fit_options(resolved)
     data = PairLatents(
-        setting.cache, task, pooling=resolved.pooling_of(setting.cache.poolings), layers=resolved.layers,
-        batch_size=min(options.batch_size, n_train), seed=seed,
+        setting.cache,
+        task,
+        pooling=resolved.pooling_of(setting.cache.poolings),
+        layers=resolved.layers,
+        batch_size=min(options.batch_size, n_train),
+        seed=seed,
         selection=setting.rules.selection if options.keep == "best" else "validation",
-    )  # fmt: skip
+    )
     fit = SeedFit(network, resolved, setting, seed, data, _find_encoders(resolved, setting, data))
     folder = setting.folder / resolved.name / f"seed_{seed}"
     fit_id = fit.identify()
     saved = fit_or_load(
-        folder, fit_id, lambda: fit.fit(watch, Unfinished(folder, fit_id)),
-        lambda record: network(**record["arguments"]), cache=setting.cache,
-    )  # fmt: skip
+        folder,
+        fit_id,
+        lambda: fit.fit(watch, Unfinished(folder, fit_id)),
+        lambda record: network(**record["arguments"]),
+        cache=setting.cache,
+    )
     predictions = {split: predict_pairs(saved.head, data, split) for split in task.splits}
     return FittedHead(saved.head, saved.record, data, predictions)
 

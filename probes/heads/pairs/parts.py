@@ -26,11 +26,13 @@ def pair_parts(
     muted = [Muted.of(each, split) for each in fitted]
     data, is_joint = fitted[0].data, not isinstance(fitted[0].head, LayerCosine)
     return HeadParts(
-        data.pooling, data.layers, split_scorer(setting.task, split, result.metric),
+        data.pooling,
+        data.layers,
+        split_scorer(setting.task, split, result.metric),
         np.stack([each.cosines for each in muted]),
         (lambda masks: np.stack([each.predict(masks) for each in muted])) if is_joint else None,
         "the similarity that the fitted head makes of the layer",
-    )  # fmt: skip
+    )
 
 
 class Muted:

@@ -72,9 +72,16 @@ def obtain_autoencoder(
     arguments, options = check_autoencoder_options(what.options)
     data = TextLatents(what.cache, pooling=pooling, batch_size=options.batch_size, seed=what.seed)
     identity = [
-        AUTOENCODER, arguments, vars(options), pooling, list(data.channels.names), what.seed, what.cache.manifest.id,
-        what.cache.identity["versions"], what.device,
-    ]  # fmt: skip
+        AUTOENCODER,
+        arguments,
+        vars(options),
+        pooling,
+        list(data.channels.names),
+        what.seed,
+        what.cache.manifest.id,
+        what.cache.identity["versions"],
+        what.device,
+    ]
     fit_id = digest_json(identity)
     folder = what.folder / FOLDER / fit_id[:16]
     names = data.channels.names
@@ -84,9 +91,14 @@ def obtain_autoencoder(
             torch.manual_seed(what.seed)
             module = LayerAutoencoder(len(names), what.cache.width_of(data.channels.layers), **arguments)
         found = fit_layers(
-            module, data, options=options, seed=what.seed, device=what.device, report=report,
+            module,
+            data,
+            options=options,
+            seed=what.seed,
+            device=what.device,
+            report=report,
             unfinished=Unfinished(folder, fit_id),
-        )  # fmt: skip
+        )
         return module, {
             "name": AUTOENCODER,
             "pooling": pooling,

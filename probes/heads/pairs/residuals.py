@@ -44,11 +44,14 @@ class Residuals:
         order = np.argsort(-np.abs(self.values), kind="stable")[:n]
         return [
             {
-                "row": int(i), "gold": float(self.gold[i]), "predicted": float(self.predicted[i]),
-                "sentence1": self.texts[i][0], "sentence2": self.texts[i][1],
+                "row": int(i),
+                "gold": float(self.gold[i]),
+                "predicted": float(self.predicted[i]),
+                "sentence1": self.texts[i][0],
+                "sentence2": self.texts[i][1],
             }
             for i in order
-        ]  # fmt: skip
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of a report: error measures, what makes a row hard, and scores of quarters, without texts.
@@ -79,12 +82,14 @@ class Residuals:
         parts = [np.flatnonzero(group == k) for k in np.unique(group)]
         return [
             {
-                "low": float(side[rows].min()), "high": float(side[rows].max()), "n": len(rows),
+                "low": float(side[rows].min()),
+                "high": float(side[rows].max()),
+                "n": len(rows),
                 "pearson": float(pearson(self.predicted[rows], self.gold[rows])),
                 "mean_absolute": float(np.abs(self.values[rows]).mean()),
             }
             for rows in parts
-        ]  # fmt: skip
+        ]
 
 
 def residuals_of(task: PairTask, split: str, predicted: Float[np.ndarray, " N"]) -> Residuals:

@@ -28,6 +28,7 @@ def score_pairs(
 
 
 PAIRS_SCORING = KindScoring(
-    score_pairs, fields=lambda pair, score: {"score": float(score), "text1": pair[0], "text2": pair[1]},
+    score_pairs,
+    fields=lambda pair, score: {"score": float(score), "text1": pair[0], "text2": pair[1]},
     n_texts=lambda _: 2,
-)  # fmt: skip
+)

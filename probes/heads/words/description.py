@@ -95,9 +95,12 @@ def describe_mix(heads: Sequence[TokenMix], data: WordLatents, judge: Judge | No
     scores = np.mean([_score_layers(head, data, judge) for head in heads], axis=0)
     whole, alone, without = scores[0], scores[1 : 1 + len(weights)], scores[1 + len(weights) :]
     return {
-        **found, "split": "validation", "whole": float(whole), "alone": alone.tolist(),
+        **found,
+        "split": "validation",
+        "whole": float(whole),
+        "alone": alone.tolist(),
         "without": (whole - without).tolist(),
-    }  # fmt: skip
+    }
 
 
 def _score_layers(head: TokenMix, data: WordLatents, judge: Judge) -> list[float]:

@@ -113,7 +113,7 @@ def fit_seeds(
     options = token_options(resolved)
     data = WordLatents(
         setting.cache, setting.task, pooling=resolved.pooling, layers=resolved.layers, streaming=options.streaming()
-    )  # fmt: skip
+    )
     return data, [
         _fit_seed(network, fit, resolved, setting, data=data, seed=seed, watch=watch)
         for seed in options.seeds(setting.seeds)
@@ -140,9 +140,16 @@ class _Judged:
 
 
 def _judge(
-    heads: list[TokenHead], data: WordLatents, split: str, options: ReadingOptions, *, channel: int | None,
-    decoding: str, n_resamples: int, with_accuracy: bool,
-) -> _Judged:  # fmt: skip
+    heads: list[TokenHead],
+    data: WordLatents,
+    split: str,
+    options: ReadingOptions,
+    *,
+    channel: int | None,
+    decoding: str,
+    n_resamples: int,
+    with_accuracy: bool,
+) -> _Judged:
     """Predict a split by the chosen probe of every seed, decoded as chosen, and only then look at its tags."""
     logits = [predict_logits(head, data, split, channel=channel) for head in heads]
     judge = judge_of(data, split, **options.judging())
@@ -160,9 +167,15 @@ def _judge(
 
 
 def _fit_seed(
-    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting, *,
-    data: WordLatents, seed: int, watch: Watch,
-) -> SavedHead[TokenHead]:  # fmt: skip
+    network: type[TokenHead],
+    fit: Callable[..., TokenFit] | None,
+    resolved: HeadOptions,
+    setting: Setting,
+    *,
+    data: WordLatents,
+    seed: int,
+    watch: Watch,
+) -> SavedHead[TokenHead]:
     """Fit a head with one seed, or load it."""
     name, options = resolved.name, token_options(resolved)
     folder = setting.folder / name / f"seed_{seed}"

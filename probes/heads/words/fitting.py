@@ -93,9 +93,14 @@ class _Tell(Callback):
 
 
 def fit_token_head(
-    head: TokenHead, data: WordLatents, options: TokenOptions, *, device: str = "cpu",
-    report: EpochReport = ignore_epoch, unfinished: Unfinished | None = None,
-) -> TokenFit:  # fmt: skip
+    head: TokenHead,
+    data: WordLatents,
+    options: TokenOptions,
+    *,
+    device: str = "cpu",
+    report: EpochReport = ignore_epoch,
+    unfinished: Unfinished | None = None,
+) -> TokenFit:
     """Fit a head on the training split; what is chosen is chosen on validation.
 
     Args:
@@ -130,9 +135,15 @@ def fit_token_head(
     keeper = _keep_best(head, data, judge, options, report) if is_chosen and judge else _Tell(report)
     length = {"max_steps": options.steps, "max_epochs": -1} if options.steps else {"max_epochs": options.max_epochs}
     run_trainer(
-        head, data, seed=head.seed, device=device, callbacks=[keeper], unfinished=unfinished, limit_val_batches=0,
+        head,
+        data,
+        seed=head.seed,
+        device=device,
+        callbacks=[keeper],
+        unfinished=unfinished,
+        limit_val_batches=0,
         **length,
-    )  # fmt: skip
+    )
     head.cpu().eval()
     if isinstance(keeper, KeepBest):
         keeper.restore(head)
@@ -151,9 +162,14 @@ def fit_token_head(
     decoded = score_decodings(head, data, judge, options, plain=scores) if judge else {}
     seconds = time.monotonic() - started + (unfinished.seconds_before if unfinished else 0)
     return TokenFit(
-        head.seed, tuple(epochs), tuple(scores.tolist()), tuple(keeper.history), seconds, tuple(offsets.tolist()),
+        head.seed,
+        tuple(epochs),
+        tuple(scores.tolist()),
+        tuple(keeper.history),
+        seconds,
+        tuple(offsets.tolist()),
         decoded,
-    )  # fmt: skip
+    )
 
 
 def score_decodings(

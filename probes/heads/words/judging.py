@@ -114,11 +114,13 @@ class Judge:
             shown.setdefault(pair, Counter())[self.words[k]] += 1
         return [
             {
-                "gold": pair[0], "predicted": pair[1], "n": n,
+                "gold": pair[0],
+                "predicted": pair[1],
+                "n": n,
                 "words": [word for word, _ in shown[pair].most_common(EXAMPLES)],
             }
             for pair, n in Counter(pairs).most_common(most)
-        ]  # fmt: skip
+        ]
 
     def sentence_scores(self, ids: Int[np.ndarray, " W"]) -> Float[np.ndarray, " N"]:
         """Score every sentence by itself, for paired tests: its share of right words; NaN where it has none."""
@@ -135,9 +137,10 @@ class Judge:
         if self.metric == "accuracy":
             right = right_scorer(self._gold, np.repeat(units, sizes), unit=unit)
             return replace(
-                right, count=lambda ids: right.count(_rows(ids)[:, self._kept]),
+                right,
+                count=lambda ids: right.count(_rows(ids)[:, self._kept]),
                 quick=lambda ids: np.asarray((_rows(ids)[:, self._kept] == self._gold).mean(-1)),
-            )  # fmt: skip
+            )
 
         def count(ids: NDArray[np.generic]) -> Float[np.ndarray, "M U 3"]:
             counts = np.stack([self.count(row).by_sentence() for row in _rows(ids)]).astype(np.float64)
@@ -179,10 +182,15 @@ def judge_of(data: WordLatents, split: str, *, is_strict: bool = False, leaves_o
     """
     rows, part, units = data.split(split), data.task.splits[split], data.task.units(split)
     return Judge(
-        data.gold(split), rows.offsets, [word for words in part["words"] for word in words],
-        None if units is None else list(units), data.task.metric, is_strict,
-        np.flatnonzero(rows.has_latent) if leaves_out_cut else None, data.task.resampled(split),
-    )  # fmt: skip
+        data.gold(split),
+        rows.offsets,
+        [word for words in part["words"] for word in words],
+        None if units is None else list(units),
+        data.task.metric,
+        is_strict,
+        np.flatnonzero(rows.has_latent) if leaves_out_cut else None,
+        data.task.resampled(split),
+    )
 
 
 def majority_ids(data: WordLatents, split: str) -> Int[np.ndarray, " W"]:

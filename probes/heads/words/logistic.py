@@ -35,6 +35,10 @@ def fit_token_logistic(
     judge = judge_of(data, "validation", **options.judging()) if "validation" in data.rows else None
     scores = score_probes(head, data, judge, split="validation") if judge else np.zeros(0)
     return TokenFit(
-        head.seed, (0,) * head.n_probes, tuple(scores.tolist()), (), time.monotonic() - started,
+        head.seed,
+        (0,) * head.n_probes,
+        tuple(scores.tolist()),
+        (),
+        time.monotonic() - started,
         decoded=score_decodings(head, data, judge, options, plain=scores) if judge else {},
-    )  # fmt: skip
+    )

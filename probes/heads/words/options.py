@@ -124,9 +124,12 @@ class TokenOptions(ReadingOptions):
         """Refuse values outside their ranges and tables."""
         super().__post_init__()
         tables = {
-            "start": STARTS, "offset": OFFSETS_FROM, "keep": KEPT, "schedule": SCHEDULES,
+            "start": STARTS,
+            "offset": OFFSETS_FROM,
+            "keep": KEPT,
+            "schedule": SCHEDULES,
             "class_weights": CLASS_WEIGHTS,
-        }  # fmt: skip
+        }
         for name, table in tables.items():
             if getattr(self, name) not in table:
                 raise unknown_name(name, getattr(self, name), table)

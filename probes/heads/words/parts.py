@@ -19,9 +19,14 @@ from probes.networks.token_heads import TokenHead, TokenMix
 
 
 def token_parts(
-    network: type[TokenHead], fit: Callable[..., TokenFit] | None, resolved: HeadOptions, setting: Setting,
-    result: HeadResult, split: str, watch: Watch,
-) -> HeadParts:  # fmt: skip
+    network: type[TokenHead],
+    fit: Callable[..., TokenFit] | None,
+    resolved: HeadOptions,
+    setting: Setting,
+    result: HeadResult,
+    split: str,
+    watch: Watch,
+) -> HeadParts:
     """Take a token head apart; further arguments are those of `probes.heads.apart.take_apart`.
 
     Tags are decoded as the run chose to.

@@ -125,9 +125,12 @@ class ZeroShotHead(nn.Module):
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as plain values."""
         return {
-            "width": self.width, "transform": self.name, "measure": self.measure, "n_basis": self.basis.shape[2],
+            "width": self.width,
+            "transform": self.name,
+            "measure": self.measure,
+            "n_basis": self.basis.shape[2],
             "threshold": self.threshold,
-        }  # fmt: skip
+        }
 
 
 def check_zero_shot(task: Any, resolved: HeadOptions, purpose: Purpose) -> None:
@@ -158,8 +161,10 @@ def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) ->
     kept = fit_or_load(
         setting.folder / resolved.name,
         setting.identify(resolved.name, asdict(options), channels.pooling, list(channels.names), more=seeds),
-        lambda: trial.choose(resolved.name), lambda record: ZeroShotHead(**record["arguments"]), cache=setting.cache,
-    )  # fmt: skip
+        lambda: trial.choose(resolved.name),
+        lambda record: ZeroShotHead(**record["arguments"]),
+        cache=setting.cache,
+    )
     head, place = kept.head, kept.record["place"]
     found = {split: trial.judge_chosen(head, split, place[0]) for split in task.splits}
     metric, how = task.metrics[0], Resampling(setting.n_resamples)
@@ -179,10 +184,16 @@ def evaluate_zero_shot(resolved: HeadOptions, setting: Setting, watch: Watch) ->
         row_scores={split: judge.row_scores(task, split, rows) for split, rows in predictions.items()},
         selection_score=float(kept.record["score"]),
         **describe_choice(
-            channels, kept.record["surface"], place, metric=metric, selection="validation", option="kind",
-            values=options.names, **extra,
+            channels,
+            kept.record["surface"],
+            place,
+            metric=metric,
+            selection="validation",
+            option="kind",
+            values=options.names,
+            **extra,
         ),
-    )  # fmt: skip
+    )
 
 
 def _summarise(task: Any, split: str, metric: str, rows: NDArray[Any], how: Resampling) -> SeedSummary:
@@ -261,9 +272,15 @@ class _Trial:
             [[similarities]] = self.judge("validation", one, transform, measure)[metric]
             threshold = best_threshold(similarities, task.alike("validation") == 1)
         return ZeroShotHead.of(transform, measure, threshold), record_layer(
-            name, self.channels, task, layer=layer, is_pairs=JUDGES[task.kind].has_threshold, place=[layer, column],
-            surface=record_surface(surface), score=float(surface[layer, column]),
-        )  # fmt: skip
+            name,
+            self.channels,
+            task,
+            layer=layer,
+            is_pairs=JUDGES[task.kind].has_threshold,
+            place=[layer, column],
+            surface=record_surface(surface),
+            score=float(surface[layer, column]),
+        )
 
 
 def zero_shot_parts(resolved: HeadOptions, setting: Setting, result: HeadResult, split: str, watch: Watch) -> HeadParts:
@@ -272,6 +289,10 @@ def zero_shot_parts(resolved: HeadOptions, setting: Setting, result: HeadResult,
     trial = _Trial(setting, channels_read(resolved, setting), resolved.own[0])
     variant = trial.options.variants[trial.options.names.index(str(result.chosen["kind"]))]
     return HeadParts(
-        trial.channels.pooling, trial.channels.names, zero_shot_scorer(setting.task, split, result.metric),
-        trial.curve(split, variant), None, "the layer's latents compared as in the run",
-    )  # fmt: skip
+        trial.channels.pooling,
+        trial.channels.names,
+        zero_shot_scorer(setting.task, split, result.metric),
+        trial.curve(split, variant),
+        None,
+        "the layer's latents compared as in the run",
+    )

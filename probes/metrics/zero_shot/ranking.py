@@ -16,9 +16,7 @@ def discounted_gain(ranked: NDArray[np.floating], depth: int) -> Float[np.ndarra
     return np.asarray((gains / np.log2(np.arange(2, gains.shape[-1] + 2))).sum(-1))
 
 
-def ndcg(
-    ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int
-) -> Float[np.ndarray, "*Q"]:  # fmt: skip
+def ndcg(ranked: NDArray[np.floating], ideal: NDArray[np.floating], depth: int) -> Float[np.ndarray, "*Q"]:
     """Divide the discounted gain by that of the best ranking there is.
 
     Args:
@@ -29,9 +27,7 @@ def ndcg(
     return np.asarray(discounted_gain(ranked, depth) / discounted_gain(ideal, depth))
 
 
-def recall(
-    ranked: NDArray[np.floating], n_relevant: Int[np.ndarray, " Q"], depth: int
-) -> Float[np.ndarray, "*Q"]:  # fmt: skip
+def recall(ranked: NDArray[np.floating], n_relevant: Int[np.ndarray, " Q"], depth: int) -> Float[np.ndarray, "*Q"]:
     """Give the share of the relevant documents that is among the first."""
     return np.asarray((ranked[..., :depth] > 0).sum(-1) / n_relevant)
 

@@ -88,7 +88,7 @@ def cluster_scorer(
 
     return UnitScorer(
         "v-measure", "rows" if groups is None else "groups", n_units, n_cells, count, of_sums, quick, is_lifted=True
-    )  # fmt: skip
+    )
 
 
 def v_measure(counts: Float[np.ndarray, "*S K C"]) -> Float[np.ndarray, "*S"]:

@@ -29,9 +29,12 @@ WITH_COPIES = ", equal texts together"
 
 
 def class_fields(
-    text: str = "text", label: str = "label", text2: str | None = None, group: str | None = None,
+    text: str = "text",
+    label: str = "label",
+    text2: str | None = None,
+    group: str | None = None,
     missing_labels: Sequence[str] = MISSING_LABELS,
-) -> Fields:  # fmt: skip
+) -> Fields:
     """Name the columns of one text, or of two, of the class and of a group of rows that are never torn apart."""
     texts = {"text": text} if text2 is None else {"text1": text, "text2": text2}
     return {
@@ -42,10 +45,17 @@ def class_fields(
 
 
 def assemble_task(
-    rows: Sequence[CheckedRow], *, name: str, source: str, metrics: tuple[str, ...] = ("f1-weighted",),
-    licence: str = "unknown", class_names: Sequence[str] | None = None, look_both_ways_rows: int | None = None,
-    rule: SplitRule | None = None, notes: Sequence[str] = (),
-) -> ClassTask:  # fmt: skip
+    rows: Sequence[CheckedRow],
+    *,
+    name: str,
+    source: str,
+    metrics: tuple[str, ...] = ("f1-weighted",),
+    licence: str = "unknown",
+    class_names: Sequence[str] | None = None,
+    look_both_ways_rows: int | None = None,
+    rule: SplitRule | None = None,
+    notes: Sequence[str] = (),
+) -> ClassTask:
     """Build a task: official splits are kept, missing ones are drawn by the rule.
 
     Rows without a split, or in train alone, are drawn 80/10/10; with train and test, validation is drawn from train.
@@ -95,9 +105,15 @@ def assemble_task(
     _require_seen(columns, names, task=name)
     said += [note, *class_notes(columns, names)]
     return ClassTask(
-        name, build_class_splits(columns), names, metrics, source, licence,
-        notes=(*notes, *filter(None, said)), look_both_ways_rows=look_both_ways_rows,
-    )  # fmt: skip
+        name,
+        build_class_splits(columns),
+        names,
+        metrics,
+        source,
+        licence,
+        notes=(*notes, *filter(None, said)),
+        look_both_ways_rows=look_both_ways_rows,
+    )
 
 
 def _require_seen(columns: Mapping[str, Mapping[str, Sequence[Any]]], names: Sequence[str], *, task: str) -> None:

@@ -37,9 +37,14 @@ def load_phrasebank(
     local = need_local("financial-phrasebank", folder, example=file)
     rows, notes = check_rows({None: phrasebank_table(local.find(file))}, class_fields(), bad_rows=bad_rows)
     return assemble_task(
-        rows, name="financial-phrasebank", source=local.source(file), licence="CC BY-NC-SA 3.0",
-        class_names=SENTIMENTS, rule=SplitRule(seed), notes=notes,
-    )  # fmt: skip
+        rows,
+        name="financial-phrasebank",
+        source=local.source(file),
+        licence="CC BY-NC-SA 3.0",
+        class_names=SENTIMENTS,
+        rule=SplitRule(seed),
+        notes=notes,
+    )
 
 
 def load_fiqa(
@@ -85,9 +90,14 @@ def load_fiqa(
             rows, notes = [*rows, *found_here], (*notes, *dropped)
         source = f"{local.source(*paths)}, neutral within {neutral:g}"
     return assemble_task(
-        rows, name="fiqa-sa", source=source, licence="not stated by its authors", class_names=SENTIMENTS,
-        rule=SplitRule(seed), notes=notes,
-    )  # fmt: skip
+        rows,
+        name="fiqa-sa",
+        source=source,
+        licence="not stated by its authors",
+        class_names=SENTIMENTS,
+        rule=SplitRule(seed),
+        notes=notes,
+    )
 
 
 def _fiqa_files(local: LocalFolder) -> list[Path]:
@@ -111,6 +121,11 @@ def load_banking77(
     tables, source = local.read(BANKING77_FILES, read_raw)
     rows, notes = check_rows(tables, class_fields(label="category"), bad_rows=bad_rows)
     return assemble_task(
-        rows, name="banking77", source=source, metrics=("accuracy",), licence="CC BY 4.0",
-        rule=SplitRule(seed, validation_fraction), notes=notes,
-    )  # fmt: skip
+        rows,
+        name="banking77",
+        source=source,
+        metrics=("accuracy",),
+        licence="CC BY 4.0",
+        rule=SplitRule(seed, validation_fraction),
+        notes=notes,
+    )

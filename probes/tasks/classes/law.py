@@ -16,13 +16,30 @@ from probes.tasks.classes.task import ClassTask
 LEXGLUE_HUB_ID = "coastalcph/lex_glue"
 LEXGLUE_LICENCE = "CC BY 4.0"
 SCOTUS_AREAS = (
-    "Criminal Procedure", "Civil Rights", "First Amendment", "Due Process", "Privacy", "Attorneys", "Unions",
-    "Economic Activity", "Judicial Power", "Federalism", "Interstate Relations", "Federal Taxation", "Miscellaneous",
-)  # fmt: skip
+    "Criminal Procedure",
+    "Civil Rights",
+    "First Amendment",
+    "Due Process",
+    "Privacy",
+    "Attorneys",
+    "Unions",
+    "Economic Activity",
+    "Judicial Power",
+    "Federalism",
+    "Interstate Relations",
+    "Federal Taxation",
+    "Miscellaneous",
+)
 UNFAIR_TERMS = (
-    "Limitation of liability", "Unilateral termination", "Unilateral change", "Content removal", "Contract by using",
-    "Choice of law", "Jurisdiction", "Arbitration",
-)  # fmt: skip
+    "Limitation of liability",
+    "Unilateral termination",
+    "Unilateral change",
+    "Content removal",
+    "Contract by using",
+    "Choice of law",
+    "Jurisdiction",
+    "Arbitration",
+)
 FAIR = "no unfair term"
 UNFAIR = "unfair term"
 _HELP = "set ICECORE_DATA to a folder that holds lex_glue/, or give a local copy of it as `hub_id`"
@@ -38,9 +55,14 @@ def load_scotus(hub_id: str = LEXGLUE_HUB_ID, *, revision: str | None = None, ba
     tables, source = _read_lexglue(hub_id, "scotus", revision)
     rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
     return assemble_task(
-        rows, name="scotus", source=source, metrics=("f1-micro", "f1-macro"), licence=LEXGLUE_LICENCE,
-        class_names=SCOTUS_AREAS, notes=notes,
-    )  # fmt: skip
+        rows,
+        name="scotus",
+        source=source,
+        metrics=("f1-micro", "f1-macro"),
+        licence=LEXGLUE_LICENCE,
+        class_names=SCOTUS_AREAS,
+        notes=notes,
+    )
 
 
 def load_unfair_tos(
@@ -69,9 +91,14 @@ def load_unfair_tos(
         notes = (*notes, f"{n_several} rows are of several unfair terms; each counts as the first of them")
     names = {"type": (FAIR, *UNFAIR_TERMS), "any": (FAIR, UNFAIR)}.get(target, (f"no {target}", target))
     return assemble_task(
-        rows, name="unfair-tos", source=source, licence=LEXGLUE_LICENCE, class_names=names, look_both_ways_rows=3000,
+        rows,
+        name="unfair-tos",
+        source=source,
+        licence=LEXGLUE_LICENCE,
+        class_names=names,
+        look_both_ways_rows=3000,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _read_lexglue(hub_id: str, config: str, revision: str | None) -> tuple[dict[str, RawTable], str]:

@@ -18,9 +18,20 @@ PUBMEDQA_CLASSES = ("yes", "no", "maybe")
 CHEMPROT_HUB_ID = "AdaptLLM/ChemProt"
 CHEMPROT_FILES = {"train": ("train.jsonl",), "validation": ("dev.jsonl",), "test": ("test.jsonl",)}
 CHEMPROT_CLASSES = (
-    "INHIBITOR", "INDIRECT-DOWNREGULATOR", "SUBSTRATE", "INDIRECT-UPREGULATOR", "ACTIVATOR", "ANTAGONIST", "PRODUCT-OF",
-    "AGONIST", "DOWNREGULATOR", "UPREGULATOR", "SUBSTRATE_PRODUCT-OF", "AGONIST-ACTIVATOR", "AGONIST-INHIBITOR",
-)  # fmt: skip
+    "INHIBITOR",
+    "INDIRECT-DOWNREGULATOR",
+    "SUBSTRATE",
+    "INDIRECT-UPREGULATOR",
+    "ACTIVATOR",
+    "ANTAGONIST",
+    "PRODUCT-OF",
+    "AGONIST",
+    "DOWNREGULATOR",
+    "UPREGULATOR",
+    "SUBSTRATE_PRODUCT-OF",
+    "AGONIST-ACTIVATOR",
+    "AGONIST-INHIBITOR",
+)
 MQP_COLUMNS = ("dr_id", "question_1", "question_2", "label")
 MQP_CLASSES = ("different", "similar")
 MQP_REPOSITORY = "github.com/curai/medical-question-pair-dataset"
@@ -55,9 +66,14 @@ def load_pubmedqa(
     table = pubmedqa_table(records, test_ids, text_form=text_form)
     rows, notes = check_rows({None: table}, class_fields(), split_column="split", bad_rows=bad_rows)
     return assemble_task(
-        rows, name="pubmedqa", source=local.source(*PUBMEDQA_FILES), licence="MIT", class_names=PUBMEDQA_CLASSES,
-        rule=SplitRule(seed, validation_fraction), notes=notes,
-    )  # fmt: skip
+        rows,
+        name="pubmedqa",
+        source=local.source(*PUBMEDQA_FILES),
+        licence="MIT",
+        class_names=PUBMEDQA_CLASSES,
+        rule=SplitRule(seed, validation_fraction),
+        notes=notes,
+    )
 
 
 def load_chemprot(
@@ -86,9 +102,13 @@ def load_chemprot(
         tables, source = local.read(CHEMPROT_FILES, read_raw)
     rows, notes = check_rows(tables, class_fields(), bad_rows=bad_rows)
     return assemble_task(
-        rows, name="chemprot", source=source, licence="see BioCreative VI, track 5", class_names=CHEMPROT_CLASSES,
+        rows,
+        name="chemprot",
+        source=source,
+        licence="see BioCreative VI, track 5",
+        class_names=CHEMPROT_CLASSES,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str = "error") -> ClassTask:
@@ -104,9 +124,15 @@ def load_mqp(folder: str | Path | None = None, *, seed: int = 0, bad_rows: str =
     fields = class_fields("question_1", text2="question_2", group="question_1")
     rows, notes = check_rows({None: named}, fields, bad_rows=bad_rows)
     return assemble_task(
-        rows, name="mqp", source=local.source("mqp.csv"), metrics=("accuracy",), licence=f"see {MQP_REPOSITORY}",
-        class_names=MQP_CLASSES, rule=SplitRule(seed), notes=notes,
-    )  # fmt: skip
+        rows,
+        name="mqp",
+        source=local.source("mqp.csv"),
+        metrics=("accuracy",),
+        licence=f"see {MQP_REPOSITORY}",
+        class_names=MQP_CLASSES,
+        rule=SplitRule(seed),
+        notes=notes,
+    )
 
 
 def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> ClassTask:
@@ -118,6 +144,11 @@ def load_rct(folder: str | Path | None = None, *, bad_rows: str = "error") -> Cl
     tables, source = need_local("rct", folder, example="train.txt").read(RCT_FILES, rct_table)
     rows, notes = check_rows(tables, class_fields(group="abstract"), bad_rows=bad_rows)
     return assemble_task(
-        rows, name="rct", source=source, licence="PubMed abstracts, see NLM's copyright page", class_names=RCT_CLASSES,
-        look_both_ways_rows=1000, notes=notes,
-    )  # fmt: skip
+        rows,
+        name="rct",
+        source=source,
+        licence="PubMed abstracts, see NLM's copyright page",
+        class_names=RCT_CLASSES,
+        look_both_ways_rows=1000,
+        notes=notes,
+    )

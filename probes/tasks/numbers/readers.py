@@ -13,11 +13,22 @@ from probes.tasks.splitting import SplitRule
 
 
 def read_number_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path, *, name: str = "number-files", text: str = "text",
-    number: str = "number", group: str | None = None, split_column: str | None = None, split: str | None = None,
-    seed: int = 0, validation_fraction: float = 0.1, header: bool = True, columns: Sequence[str] | None = None,
-    delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error",
-) -> NumberTask:  # fmt: skip
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "number-files",
+    text: str = "text",
+    number: str = "number",
+    group: str | None = None,
+    split_column: str | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+) -> NumberTask:
     """Read texts with numbers; options as for `read_class_files` and, of splits, `read_pair_files`.
 
     Raises:

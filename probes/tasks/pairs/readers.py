@@ -98,15 +98,22 @@ def read_pair_files(  # noqa: PLR0913  (flat, because these are the keys of a ta
         f"score_range is {observed[0]:g} to {observed[1]:g}, the scores of {where}; set score_range for another scale"
     )
     return PairTask(
-        name, splits, limits or observed, source, has_inferred_range=limits is None,
+        name,
+        splits,
+        limits or observed,
+        source,
+        has_inferred_range=limits is None,
         notes=(*notes, *[told] * (limits is None), *filter(None, [drawn]), *audit_notes(splits)),
-    )  # fmt: skip
+    )
 
 
 def _fields(
-    sentence1: str = "sentence1", sentence2: str = "sentence2", score: str = "score", *,
+    sentence1: str = "sentence1",
+    sentence2: str = "sentence2",
+    score: str = "score",
+    *,
     limits: tuple[float, float] | None,
-) -> Fields:  # fmt: skip
+) -> Fields:
     gold = partial(check_gold, limits=limits) if limits else check_gold
     return {"sentence1": (sentence1, check_text), "sentence2": (sentence2, check_text), "score": (score, gold)}
 
@@ -135,9 +142,12 @@ def load_stsb_local(folder: str | Path | None = None, *, bad_rows: str = "error"
     local = need_local("stsb", folder, example=STSB_FILES["train"])
     task = read_pair_files(
         {split: local.find(file) for split, file in STSB_FILES.items()},
-        name="stsb", header=False, columns=("sentence1", "sentence2", "score"), score_range=(0.0, 5.0),
+        name="stsb",
+        header=False,
+        columns=("sentence1", "sentence2", "score"),
+        score_range=(0.0, 5.0),
         bad_rows=bad_rows,
-    )  # fmt: skip
+    )
     return replace(task, source=local.source(*STSB_FILES.values()))
 
 

@@ -68,6 +68,11 @@ def build_splits(columns: Mapping[str, Mapping[str, Sequence[Any]]]) -> "dataset
     from datasets import Value
 
     return hold_columns(
-        columns, {"sentence1": Value("string"), "sentence2": Value("string"), "score": Value("float64"),
-                  "subset": Value("string")},
-    )  # fmt: skip
+        columns,
+        {
+            "sentence1": Value("string"),
+            "sentence2": Value("string"),
+            "score": Value("float64"),
+            "subset": Value("string"),
+        },
+    )

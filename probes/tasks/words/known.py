@@ -47,9 +47,13 @@ published files stay as they are, and are counted in the notes."""
 
 
 def load_conll2003(
-    tags: str = "ner", *, folder: str | Path | None = None, hub_id: str = CONLL2003_HUB_ID,
-    revision: str | None = PARQUET_BRANCH, scheme: str = "auto",
-) -> WordTask:  # fmt: skip
+    tags: str = "ner",
+    *,
+    folder: str | Path | None = None,
+    hub_id: str = CONLL2003_HUB_ID,
+    revision: str | None = PARQUET_BRANCH,
+    scheme: str = "auto",
+) -> WordTask:
     """Load CoNLL-2003 English: entities, chunks or parts of speech of Reuters news.
 
     The published files have 14,041 training, 3,250 validation and 3,453 test sentences.
@@ -71,9 +75,15 @@ def load_conll2003(
 
 
 def load_conll2000(
-    tags: str = "chunk", *, folder: str | Path | None = None, hub_id: str = CONLL2000_HUB_ID,
-    revision: str | None = PARQUET_BRANCH, validation_fraction: float = 0.1, seed: int = 0, scheme: str = "auto",
-) -> WordTask:  # fmt: skip
+    tags: str = "chunk",
+    *,
+    folder: str | Path | None = None,
+    hub_id: str = CONLL2000_HUB_ID,
+    revision: str | None = PARQUET_BRANCH,
+    validation_fraction: float = 0.1,
+    seed: int = 0,
+    scheme: str = "auto",
+) -> WordTask:
     """Load CoNLL-2000: chunks or parts of speech of the Wall Street Journal, with a validation split held out of train.
 
     The published files have 8,936 training and 2,012 test sentences.
@@ -95,9 +105,14 @@ def load_conll2000(
     if "validation" not in tables:
         tables, notes = hold_out(tables, fraction=validation_fraction, seed=seed)
     return build_task(
-        tables, name=f"conll2000-{tags}", source=source, metric=_metric(tags), scheme=scheme, tolerance=TOLERANCE,
+        tables,
+        name=f"conll2000-{tags}",
+        source=source,
+        metric=_metric(tags),
+        scheme=scheme,
+        tolerance=TOLERANCE,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def load_financial_ner(
@@ -183,9 +198,15 @@ def _column_reader(columns: tuple[str, ...], tags: str, *, separator: str = "aut
 
 
 def _read_conll(
-    name: str, columns: tuple[str, ...], files: Files, *, tags: str, folder: str | Path | None, hub_id: str,
+    name: str,
+    columns: tuple[str, ...],
+    files: Files,
+    *,
+    tags: str,
+    folder: str | Path | None,
+    hub_id: str,
     revision: str | None,
-) -> tuple[dict[str, SentenceTable], str]:  # fmt: skip
+) -> tuple[dict[str, SentenceTable], str]:
     """Read a CoNLL task from its files where there are some, else from the hub."""
     _check_tags(tags, columns[1:])
     if local := find_local(name, folder):

@@ -105,9 +105,11 @@ class BitextTask(ZeroShotTask):
         """Refuse a text that is on one side twice, which has two translations."""
         for column in self.text_columns:
             texts = list(self.rows(split)[column])
-            again = next((text for k, text in enumerate(texts) if text in texts[:k]), None) if (
-                len(set(texts)) < len(texts)
-            ) else None  # fmt: skip
+            again = (
+                next((text for k, text in enumerate(texts) if text in texts[:k]), None)
+                if (len(set(texts)) < len(texts))
+                else None
+            )
             if again is not None:
                 raise TaskError(
                     f"split {split!r} of task {self.name!r} has {again[:60]!r} twice in {column}; leave one of the "
@@ -124,8 +126,12 @@ class OddOneOutTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "questions"
     text_columns: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Mapping[str, str]] = {
-        "id": "text", "sentences": "texts", "starts": "places", "ends": "places", "answer": "place",
-    }  # fmt: skip
+        "id": "text",
+        "sentences": "texts",
+        "starts": "places",
+        "ends": "places",
+        "answer": "place",
+    }
 
     def cells(self, split: str) -> list[Sequence[Hashable]]:
         """List the sentences of each question, together."""
@@ -198,9 +204,13 @@ def answer_names(n_sentences: int) -> list[str]:
 
 
 def _load(
-    kind: type[Z], files: Files, fields: Fields, options: Mapping[str, Any], *,
+    kind: type[Z],
+    files: Files,
+    fields: Fields,
+    options: Mapping[str, Any],
+    *,
     gather: Callable[[list[CheckedRow]], list[CheckedRow]] = list,
-) -> Z:  # fmt: skip
+) -> Z:
     """Read a task from files, by the options that all readers share; `gather` joins rows of the file to rows."""
     layout = {key: options[key] for key in ("header", "columns", "delimiter", "quoting")}
     tables, source = read_tables(files, **layout)
@@ -211,11 +221,20 @@ def _load(
 
 
 def read_clustering_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Files, *, name: str = "clustering-files", text: str = "text", label: str = "label",
-    split_column: str | None = None, header: bool = True, columns: Sequence[str] | None = None,
-    delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error", validation_fraction: float = 0.3,
+    files: Files,
+    *,
+    name: str = "clustering-files",
+    text: str = "text",
+    label: str = "label",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
     seed: int = 0,
-) -> ClusteringTask:  # fmt: skip
+) -> ClusteringTask:
     """Read texts with labels; options as for `read_reranking_files`.
 
     Raises:
@@ -227,11 +246,22 @@ def read_clustering_files(  # noqa: PLR0913  (flat, because these are the keys o
 
 
 def read_pair_class_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Files, *, name: str = "pair-class-files", text1: str = "text1", text2: str = "text2", label: str = "label",
-    alike_from: float = 1.0, split_column: str | None = None, header: bool = True,
-    columns: Sequence[str] | None = None, delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error",
-    validation_fraction: float = 0.3, seed: int = 0,
-) -> PairClassTask:  # fmt: skip
+    files: Files,
+    *,
+    name: str = "pair-class-files",
+    text1: str = "text1",
+    text2: str = "text2",
+    label: str = "label",
+    alike_from: float = 1.0,
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> PairClassTask:
     """Read pairs of texts that are alike or not; other options as for `read_reranking_files`.
 
     Args:
@@ -255,18 +285,28 @@ def read_pair_class_files(  # noqa: PLR0913  (flat, because these are the keys o
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
     """
     fields: Fields = {
-        "text1": (text1, check_text), "text2": (text2, check_text),
+        "text1": (text1, check_text),
+        "text2": (text2, check_text),
         "label": (label, lambda *cell: int(check_gold(*cell) >= alike_from)),
-    }  # fmt: skip
+    }
     return _load(PairClassTask, files, fields, locals())
 
 
 def read_bitext_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Files, *, name: str = "bitext-files", text1: str = "text1", text2: str = "text2",
-    split_column: str | None = None, header: bool = True, columns: Sequence[str] | None = None,
-    delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error", validation_fraction: float = 0.3,
+    files: Files,
+    *,
+    name: str = "bitext-files",
+    text1: str = "text1",
+    text2: str = "text2",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
     seed: int = 0,
-) -> BitextTask:  # fmt: skip
+) -> BitextTask:
     """Read texts with their translations; options as for `read_pair_class_files`.
 
     Raises:
@@ -293,11 +333,21 @@ def check_marked(column: str, value: Any) -> tuple[str, int, int]:
 
 
 def read_odd_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Files, *, name: str = "odd-files", question: str = "question", sentence: str = "sentence", odd: str = "odd",
-    split_column: str | None = None, header: bool = True, columns: Sequence[str] | None = None,
-    delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error", validation_fraction: float = 0.3,
+    files: Files,
+    *,
+    name: str = "odd-files",
+    question: str = "question",
+    sentence: str = "sentence",
+    odd: str = "odd",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
     seed: int = 0,
-) -> OddOneOutTask:  # fmt: skip
+) -> OddOneOutTask:
     """Read questions of several sentences, a row each, of which one uses a word in another sense.
 
     Args:
@@ -320,9 +370,10 @@ def read_odd_files(  # noqa: PLR0913  (flat, because these are the keys of a tas
         UnknownNameError: An unknown column, split, suffix or `bad_rows`.
     """
     fields: Fields = {
-        "id": (question, check_group), "marked": (sentence, check_marked),
+        "id": (question, check_group),
+        "marked": (sentence, check_marked),
         "odd": (odd, partial(check_gold, limits=(0.0, 1.0))),
-    }  # fmt: skip
+    }
     return _load(OddOneOutTask, files, fields, locals(), gather=_questions)
 
 
@@ -362,9 +413,13 @@ def load_banking77_clusters(folder: str | Path | None = None) -> ClusteringTask:
 def load_pair_class_sample() -> PairClassTask:
     """Load the pairs of `sts-sample`, alike from a gold of 3.5 on: no benchmark."""
     read = partial(
-        read_pair_class_files, name="pair-class-sample", text1="sentence1", text2="sentence2", label="score",
+        read_pair_class_files,
+        name="pair-class-sample",
+        text1="sentence1",
+        text2="sentence2",
+        label="score",
         alike_from=3.5,
-    )  # fmt: skip
+    )
     return load_shipped("probes.tasks.pairs", "samples/sts.csv", read)
 
 

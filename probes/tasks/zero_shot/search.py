@@ -34,10 +34,16 @@ class RerankingTask(CorpusTask):
 
 
 def read_retrieval_files(
-    folder: str | Path, *, name: str = "", corpus: str = "corpus.jsonl", queries: str = "queries.jsonl",
-    qrels: Mapping[str, str | Path] | str | Path = "qrels", bad_rows: str = "error", validation_fraction: float = 0.3,
+    folder: str | Path,
+    *,
+    name: str = "",
+    corpus: str = "corpus.jsonl",
+    queries: str = "queries.jsonl",
+    qrels: Mapping[str, str | Path] | str | Path = "qrels",
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
     seed: int = 0,
-) -> RetrievalTask:  # fmt: skip
+) -> RetrievalTask:
     """Read a retrieval task in BEIR's layout.
 
     Args:
@@ -60,8 +66,10 @@ def read_retrieval_files(
     asked = _read_names(base / queries)
     tables, source = read_tables(_find_qrels(base, qrels))
     fields: Fields = {
-        "query": ("query-id", check_group), "document": ("corpus-id", check_group), "grade": ("score", check_gold),
-    }  # fmt: skip
+        "query": ("query-id", check_group),
+        "document": ("corpus-id", check_group),
+        "grade": ("score", check_gold),
+    }
     judged, notes = check_rows(tables, fields, split_column=find_split_column(tables, None), bad_rows=bad_rows)
     for row in judged:
         for what, table, file in (("query", asked, queries), ("document", documents, corpus)):
@@ -72,9 +80,15 @@ def read_retrieval_files(
         for row in judged
     ]
     return _build(
-        RetrievalTask, rows, documents, name=name or base.resolve().name, source=f"{base} ({source})", notes=notes,
-        validation_fraction=validation_fraction, seed=seed,
-    )  # fmt: skip
+        RetrievalTask,
+        rows,
+        documents,
+        name=name or base.resolve().name,
+        source=f"{base} ({source})",
+        notes=notes,
+        validation_fraction=validation_fraction,
+        seed=seed,
+    )
 
 
 def _find_qrels(base: Path, qrels: Any) -> Any:
@@ -114,11 +128,21 @@ def _as_is(_: str, value: Any) -> str:
 
 
 def read_reranking_files(  # noqa: PLR0913  (flat, because these are the keys of a task in a YAML file)
-    files: Mapping[str, str | Path] | str | Path, *, name: str = "reranking-files", query: str = "query",
-    document: str = "document", relevance: str = "relevance", split_column: str | None = None, header: bool = True,
-    columns: Sequence[str] | None = None, delimiter: str | None = None, quoting: bool = True, bad_rows: str = "error",
-    validation_fraction: float = 0.3, seed: int = 0,
-) -> RerankingTask:  # fmt: skip
+    files: Mapping[str, str | Path] | str | Path,
+    *,
+    name: str = "reranking-files",
+    query: str = "query",
+    document: str = "document",
+    relevance: str = "relevance",
+    split_column: str | None = None,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    delimiter: str | None = None,
+    quoting: bool = True,
+    bad_rows: str = "error",
+    validation_fraction: float = 0.3,
+    seed: int = 0,
+) -> RerankingTask:
     """Read a reranking task from files with a row per query and candidate.
 
     Args:
@@ -142,15 +166,23 @@ def read_reranking_files(  # noqa: PLR0913  (flat, because these are the keys of
     """
     tables, source = read_tables(files, header=header, columns=columns, delimiter=delimiter, quoting=quoting)
     fields: Fields = {
-        "query": (query, check_text), "document": (document, check_text), "grade": (relevance, check_gold),
-    }  # fmt: skip
+        "query": (query, check_text),
+        "document": (document, check_text),
+        "grade": (relevance, check_gold),
+    }
     found, notes = check_rows(tables, fields, split_column=find_split_column(tables, split_column), bad_rows=bad_rows)
     rows = [CheckedRow({**row.values, "id": row.values["query"]}, row.split, row.place) for row in found]
     texts = {text: text for text in sorted({row.values["document"] for row in rows})}
     return _build(
-        RerankingTask, rows, texts, name=name, source=source, notes=notes, validation_fraction=validation_fraction,
+        RerankingTask,
+        rows,
+        texts,
+        name=name,
+        source=source,
+        notes=notes,
+        validation_fraction=validation_fraction,
         seed=seed,
-    )  # fmt: skip
+    )
 
 
 def _build(
@@ -177,11 +209,14 @@ def _gather(judged: Sequence[CheckedRow], places: Mapping[str, int]) -> Iterator
         ordered = sorted(grades)
         yield CheckedRow(
             {
-                "id": name, "query": rows[0].values["query"], "documents": ordered,
+                "id": name,
+                "query": rows[0].values["query"],
+                "documents": ordered,
                 "grades": [grades[place] for place in ordered],
             },
-            split, rows[0].place,
-        )  # fmt: skip
+            split,
+            rows[0].place,
+        )
 
 
 def load_retrieval_sample() -> RetrievalTask:
@@ -192,9 +227,12 @@ def load_retrieval_sample() -> RetrievalTask:
         {'validation': 15, 'test': 25}
     """
     read = partial(
-        read_retrieval_files, name="retrieval-sample", corpus="corpus.jsonl", queries="queries.jsonl",
+        read_retrieval_files,
+        name="retrieval-sample",
+        corpus="corpus.jsonl",
+        queries="queries.jsonl",
         qrels="qrels.tsv",
-    )  # fmt: skip
+    )
     return load_shipped("probes.tasks.zero_shot", "samples", read)
 
 

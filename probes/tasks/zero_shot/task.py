@@ -121,8 +121,11 @@ class CorpusTask(ZeroShotTask):
     rows_noun: ClassVar[str] = "queries"
     text_columns: ClassVar[tuple[str, ...]] = ("query",)
     columns: ClassVar[Mapping[str, str]] = {
-        "id": "text", "query": "text", "documents": "places", "grades": "numbers",
-    }  # fmt: skip
+        "id": "text",
+        "query": "text",
+        "documents": "places",
+        "grades": "numbers",
+    }
 
     corpus_ids: tuple[str, ...] = ()
     """Name of each document, falling: of documents that are equally near, the one with the higher name comes first."""
@@ -218,19 +221,27 @@ def place_splits(
 
 
 def build_task(
-    kind: type[Z], rows: Sequence[CheckedRow], *, name: str, source: str, notes: Sequence[str] = (),
-    validation_fraction: float, seed: int, **more: Any,
-) -> Z:  # fmt: skip
+    kind: type[Z],
+    rows: Sequence[CheckedRow],
+    *,
+    name: str,
+    source: str,
+    notes: Sequence[str] = (),
+    validation_fraction: float,
+    seed: int,
+    **more: Any,
+) -> Z:
     """Build a task of a kind from checked rows with its columns, drawing validation where there is none."""
     keys = [row.values.get("group") or tuple(map(str, row.values.values())) for row in rows]
     parts, drawn = place_splits([row.split for row in rows], keys, fraction=validation_fraction, seed=seed, task=name)
     columns = {
         split: {
-            column: [rows[place].values[column] for place in places] for column in kind.columns
+            column: [rows[place].values[column] for place in places]
+            for column in kind.columns
             if column in rows[0].values
         }
         for split, places in parts.items()
-    }  # fmt: skip
+    }
     task = kind(name, hold_task_columns(kind, columns), source, **more)
     return task.replaced(notes=(*notes, *filter(None, [drawn]), *task.audit()))
 

@@ -23,8 +23,9 @@ def test_each_piece_has_the_tokens_that_begin_where_it_begins(name: str, pairs: 
     joined = join_words(words, spaces)
     (cuts,) = cut_at_tokens([joined], tokenizer, template=InputTemplate())
     pieces = [word[a:b] for word, begins in zip(words, cuts, strict=True) for a, b in pairwise([*begins, len(word)])]
-    follow = [k == len(begins) - 1 and space for begins, space in zip(cuts, spaces, strict=True)
-              for k in range(len(begins))]  # fmt: skip
+    follow = [
+        k == len(begins) - 1 and space for begins, space in zip(cuts, spaces, strict=True) for k in range(len(begins))
+    ]
     again = join_words(pieces, follow)
     assert again.text == joined.text
     assert all(pieces)

@@ -37,8 +37,12 @@ def write_table(path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    ".txt": write_txt, ".jsonl": write_jsonl, ".csv": write_table, ".tsv": write_table, ".parquet": write_parquet,
-}  # fmt: skip
+    ".txt": write_txt,
+    ".jsonl": write_jsonl,
+    ".csv": write_table,
+    ".tsv": write_table,
+    ".parquet": write_parquet,
+}
 
 
 @pytest.mark.parametrize("suffix", WRITERS)

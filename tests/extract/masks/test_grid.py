@@ -25,9 +25,13 @@ def test_all_k_of_two_kinds_share_the_causal_plan() -> None:
 def test_a_grid_leaves_out_k0_above_k() -> None:
     texts = [plan.text for plan in plans_over_k_and_k0([0, 1, 2], [0, 1, 2])]
     assert texts == [
-        "causal", "bidirectional:1", "nosink-bidirectional:1", "bidirectional:2",
-        "nosink-bidirectional:1+bidirectional:1", "nosink-bidirectional:2",
-    ]  # fmt: skip
+        "causal",
+        "bidirectional:1",
+        "nosink-bidirectional:1",
+        "bidirectional:2",
+        "nosink-bidirectional:1+bidirectional:1",
+        "nosink-bidirectional:2",
+    ]
 
 
 def test_windows_end_in_the_block_that_is_read() -> None:

@@ -153,9 +153,16 @@ def test_a_plan_in_hand_is_not_read_from_text_again(monkeypatch: pytest.MonkeyPa
 
 
 ARCHITECTURES = (
-    "extend/backward:1", "extend/backward:3", "extra/bidirectional:1", "extra/bidirectional:2",
-    "inter-stack/backward:2", "inter-block/backward:2", "inter-block/backward:1", "bidirectional:1", "backward",
-)  # fmt: skip
+    "extend/backward:1",
+    "extend/backward:3",
+    "extra/bidirectional:1",
+    "extra/bidirectional:2",
+    "inter-stack/backward:2",
+    "inter-block/backward:2",
+    "inter-block/backward:1",
+    "bidirectional:1",
+    "backward",
+)
 
 
 @pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.long)])

@@ -79,11 +79,14 @@ def test_repeated_texts_are_pooled_as_by_hand(model: Any, decoder: Decoder, name
         copies = [in_copy(offsets, start, start + len(text)) for start in starts]
         n = len(ids)
         columns = {
-            "mean": [k for copy in copies for k in copy], "echo-mean": copies[1] + copies[2],
-            "echo-last": copies[2][-1:], "last": [n - 2], "token:-2": copies[2][-2:-1],
+            "mean": [k for copy in copies for k in copy],
+            "echo-mean": copies[1] + copies[2],
+            "echo-last": copies[2][-1:],
+            "last": [n - 2],
+            "token:-2": copies[2][-2:-1],
             "role:suffix": [k for k in range(1, n - 1) if offsets[k][0] >= starts[2] + len(text)],
             "last:4": list(range(n - 5, n - 1)),
-        }[name]  # fmt: skip
+        }[name]
         states = plain_hidden_states(model, ids, family="llama")
         alone = pool_batch(decoder, collate([rows[t]], [0]), **how)
         for k, layer in enumerate(LAYERS):

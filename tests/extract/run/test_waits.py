@@ -51,7 +51,9 @@ CASES: dict[str, tuple[str, Sequence[Any], dict[str, Any]]] = {
     "untouched": ("llama", TEXTS, {"poolings": ("mean", "last"), "storage_dtype": "bfloat16"}),
     "plan": ("llama", TEXTS, {"poolings": ("mean", "last"), "plan": "nosink-bidirectional:2"}),
     "every-pooling": (
-        "llama", TEXTS, {"poolings": ("median", "max", "first", "weighted-mean", "token:0", "last:2", "role:text")},
+        "llama",
+        TEXTS,
+        {"poolings": ("median", "max", "first", "weighted-mean", "token:0", "last:2", "role:text")},
     ),
     "taps": ("llama", TEXTS, {"plan": "backward:1", "layers": ("block_02.value", "block_02.mid")}),
     "prepending": ("llama", TEXTS, {"plan": "causal~tp1-2"}),
@@ -62,7 +64,7 @@ CASES: dict[str, tuple[str, Sequence[Any], dict[str, Any]]] = {
     "reba": ("llama", TEXTS, {"poolings": ("reba-mean",), "template": InputTemplate(repeat=2)}),
     "sliding": ("gemma2", TEXTS, {"plan": "backward:2"}),
     "by-argument": ("bloom", TEXTS, {"plan": "backward:2"}),
-}  # fmt: skip
+}
 
 
 class Loops:
@@ -233,10 +235,13 @@ def test_processes_of_one_decoder_stop_at_the_same_batch(tmp_path: Path, monkeyp
         # Where rank 1 stands alone, somebody must have laid the store out: rank 0, above.
         with pytest.raises(NonFiniteLatentError, match="at layer block_02"):
             extract_latents(
-                decoder, TEXTS, spec=ExtractionSpec(batch_tokens=96), folder=tmp_path,
+                decoder,
+                TEXTS,
+                spec=ExtractionSpec(batch_tokens=96),
+                folder=tmp_path,
                 progress=spoil_row(decoder, n_batches=3 if rank == 0 else 1, value=float("nan")),
                 workers=Workers(rank, 2, shares_decoder=True),
-            )  # fmt: skip
+            )
         assert len(n_pooled) == (3 if rank == 0 else 1)
 
 

@@ -210,9 +210,11 @@ def test_a_text_all_of_whose_words_are_lost_still_is_a_row(
     bos: str, ids: list[int], spans: tuple[tuple[int, int], ...]
 ) -> None:
     (row,) = encode(
-        JoinedText("\u200b", spans), tokenizer=word_tokenizer("word piece, BERT"), bos=bos,
+        JoinedText("\u200b", spans),
+        tokenizer=word_tokenizer("word piece, BERT"),
+        bos=bos,
         words=WordSpec(on_lost="count"),
-    )  # fmt: skip
+    )
     assert row.words is not None
     assert row.ids.tolist() == ids
     assert row.roles.tolist() == [SPECIAL]

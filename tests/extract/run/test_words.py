@@ -238,9 +238,14 @@ def test_every_word_of_a_very_long_sentence_has_a_latent(tmp_path: Path) -> None
 @pytest.mark.parametrize("n_batches", [1, 3, 6])
 @pytest.mark.parametrize("spec", [SPEC, LONG])
 def test_resumed_equals_uninterrupted(
-    decoder: Decoder, words: list[JoinedText], whole: LatentCache, long: LatentCache, tmp_path: Path,
-    n_batches: int, spec: ExtractionSpec,
-) -> None:  # fmt: skip
+    decoder: Decoder,
+    words: list[JoinedText],
+    whole: LatentCache,
+    long: LatentCache,
+    tmp_path: Path,
+    n_batches: int,
+    spec: ExtractionSpec,
+) -> None:
     expected = whole if spec is SPEC else long
     with pytest.raises(KeyboardInterrupt):
         extract_latents(
@@ -257,9 +262,13 @@ def test_resumed_equals_uninterrupted(
 
 @pytest.mark.parametrize("spec", [SPEC, LONG])
 def test_several_workers_write_one_store(
-    decoder: Decoder, words: list[JoinedText], whole: LatentCache, long: LatentCache, tmp_path: Path,
+    decoder: Decoder,
+    words: list[JoinedText],
+    whole: LatentCache,
+    long: LatentCache,
+    tmp_path: Path,
     spec: ExtractionSpec,
-) -> None:  # fmt: skip
+) -> None:
     expected = whole if spec is SPEC else long
     # One after the other: the second ends what the first left, and alone may certify.
     for rank in (1, 0):
@@ -377,11 +386,13 @@ def test_shifted_words_under_a_plan_with_a_forced_first_token(words: list[Joined
     forced = InputTemplate(bos="force")
     plain, shifted = (
         extract_latents(
-            decoder, words, spec=ExtractionSpec(template=forced, words=WordSpec(("first", "last"), shift=shift)),
+            decoder,
+            words,
+            spec=ExtractionSpec(template=forced, words=WordSpec(("first", "last"), shift=shift)),
             folder=tmp_path,
         )
         for shift in (False, True)
-    )  # fmt: skip
+    )
     n_checked = 0
     for item in words[:8]:
         one, other = plain.words_of([item]).positions, shifted.words_of([item]).positions

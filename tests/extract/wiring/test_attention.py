@@ -14,9 +14,15 @@ N_TOKENS, N_HEADS, WIDTH = 5, 4, 3
 
 
 def slow_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *, scaling: float, softcap: float | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    *,
+    scaling: float,
+    softcap: float | None = None,
     sinks: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Compute attention one query, one key at a time; `(B, T, heads, H)`, `mask` being `(B, T, T)`."""
     B, n_heads, T, _ = query.shape
     mixed = torch.zeros(B, T, n_heads, value.shape[-1])

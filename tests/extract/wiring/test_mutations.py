@@ -25,15 +25,21 @@ from tests.extract.wiring.mutations import (
     kind_in,
     outcome,
     table,
-)  # fmt: skip
+)
 from tests.thinned import thinned
 
 QUICK = ("gemma2", "gpt_oss")  # between them: windows, a soft cap, learned sinks, shared key heads, experts
 BY_ARGUMENT = (
-    "ALiBi dropped in masked calls", "triangle of a buffer left closed", "mask argument of one block not replaced",
-    "window lost in one block", "mask argument faded, not hidden", "one head of one block left causal",
-    "causal in batches of more than nine rows", "padding attended to", "tokens mixed beside attention",
-)  # fmt: skip
+    "ALiBi dropped in masked calls",
+    "triangle of a buffer left closed",
+    "mask argument of one block not replaced",
+    "window lost in one block",
+    "mask argument faded, not hidden",
+    "one head of one block left causal",
+    "causal in batches of more than nine rows",
+    "padding attended to",
+    "tokens mixed beside attention",
+)
 """Tried on one of the two families in turn, which has what the first, second and fourth break; `long` on both."""
 ONLY_IN = {"soft cap dropped in masked calls": "gemma2", "learned sinks dropped in masked calls": "gpt_oss"}
 """What one of the two families alone has; other mutations are tried on one of them in turn, and `long` on both."""
@@ -95,7 +101,7 @@ def test_a_plan_that_is_not_broken_is_certified(family: str, plan: str) -> None:
         ("causal in batches of more than nine rows", r"block 2, .*: in 16 unpadded rows of 24 tokens"),
         ("tokens mixed beside attention", r"tokens beside its attention \(block 1: token 1 depends on token 0\)"),
     ],
-)  # fmt: skip
+)
 def test_the_message_says_where(what: str, message: str) -> None:
     mutation, decoder = named(what), family_decoder("granite")
     with mutation.apply(), pytest.raises((CertificateError, DecoderError), match=message):

@@ -29,9 +29,17 @@ PARTS = {
     "bloom": (("word_embeddings", "word_embeddings_layernorm"), "h", "ln_f"),  # masks by argument
 }
 PLANS = (
-    "causal", "nosink-bidirectional:2", "backward:2", "causal~tp1-2", "causal~kv2-3", "bidirectional:1~skip2@0",
-    "extra/backward:2", "inter-stack/backward:2", "inter-block/backward:2", "extend/backward:2",
-)  # fmt: skip
+    "causal",
+    "nosink-bidirectional:2",
+    "backward:2",
+    "causal~tp1-2",
+    "causal~kv2-3",
+    "bidirectional:1~skip2@0",
+    "extra/backward:2",
+    "inter-stack/backward:2",
+    "inter-block/backward:2",
+    "extend/backward:2",
+)
 
 
 def places(family: str) -> dict[str, str]:

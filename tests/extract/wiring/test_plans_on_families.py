@@ -46,8 +46,13 @@ OTHERS = [
 ]
 ALL = [*WORKING, *OTHERS]
 KINDS = (
-    "causal", "backward", "bidirectional", "nosink-causal", "nosink3-bidirectional", "hybrid",
-)  # fmt: skip
+    "causal",
+    "backward",
+    "bidirectional",
+    "nosink-causal",
+    "nosink3-bidirectional",
+    "hybrid",
+)
 ARCHITECTURES = ("inter-stack/backward:2", "inter-block/nosink-bidirectional:2", "extra/hybrid:2", "extend/backward:2")
 MIXED = ("backward:1", "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "backward@2-2", *ARCHITECTURES)
 CERTIFIED = ("nosink-bidirectional:2", "backward")

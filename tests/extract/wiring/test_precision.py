@@ -15,9 +15,12 @@ from tests.extract.mask_families import BY_ARGUMENT, WORKING, drift, id_batch, r
 from tests.extract.tiny_decoders import make_decoder, make_model, make_texts, make_tokenizer
 
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4,
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 4,
+    "long_factor": [4.0] * 4,
     "original_max_position_embeddings": 12,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -159,7 +159,7 @@ def test_certificates_find_a_copy_of_another_token_or_none(monkeypatch: pytest.M
         ("2-6", "the placeholder of block_01 does not hold the last token's state"),
         ("1-7", "the placeholder of block_07 holds the last token's state, which the plan does not copy there"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_certificates_find_another_range(
     family: str, range_: str, message: str, monkeypatch: pytest.MonkeyPatch

@@ -128,7 +128,7 @@ def test_a_sweep_reads_the_taps_that_extractions_read(tmp_path: Path) -> None:
         ("bloom", "block_01.attention", "adds the residual inside its attention"),
         ("mamba", "block_01.mid", "the family 'mamba' has no attention in this block"),
     ],
-)  # fmt: skip
+)
 def test_a_tap_that_a_family_does_not_show_is_refused_by_name(family: str, layer: str, sentence: str) -> None:
     sizes: dict[str, Any] = (
         {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4} if family == "mamba" else {}

@@ -51,11 +51,24 @@ def ladder(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Ladd
     (base / "caches").mkdir()
     shutil.copy(finished.cache, base / "caches")
     argv = [
-        str(finished.config), "--name", "ladder", "--heads", HEADS, "--calibration", "isotonic",
-        "--pretraining.corpus", "text-file", "--pretraining.options.file", str(base / "corpus.txt"),
-        "--pretraining.texts", "20", "--pretraining.autoencoder", AUTOENCODER,
-        f"--caches={base / 'caches'}", f"--runs={base / 'runs'}",
-    ]  # fmt: skip
+        str(finished.config),
+        "--name",
+        "ladder",
+        "--heads",
+        HEADS,
+        "--calibration",
+        "isotonic",
+        "--pretraining.corpus",
+        "text-file",
+        "--pretraining.options.file",
+        str(base / "corpus.txt"),
+        "--pretraining.texts",
+        "20",
+        "--pretraining.autoencoder",
+        AUTOENCODER,
+        f"--caches={base / 'caches'}",
+        f"--runs={base / 'runs'}",
+    ]
     said = StringIO()
     with redirect_stdout(said):
         assert main(["extract", *argv]) == 0
@@ -103,10 +116,11 @@ def test_fit_finds_both_caches_and_fits_nothing_anew(
 ) -> None:
     before = stamps(ladder.base / "caches") | stamps(ladder.folder / "heads")
     for module, name in (
-        (probes.runs.obtain, "load_decoder"), (extract.run.runner, "Extraction"),
+        (probes.runs.obtain, "load_decoder"),
+        (extract.run.runner, "Extraction"),
         (probes.heads.pairs.fitting, "fit_head"),
         (probes.heads.pairs.pretraining, "fit_layers"),
-    ):  # fmt: skip
+    ):
         forbid(monkeypatch, module, name)
     assert main(["fit", *ladder.argv]) == 0
     assert stamps(ladder.base / "caches") | stamps(ladder.folder / "heads") == before
@@ -138,15 +152,28 @@ def test_new_pairs_are_scored_as_the_run_scored_them(ladder: Ladder) -> None:
 
 
 def test_autoencoders_can_be_fitted_by_themselves(
-    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    listing: Callable[[Path], list[str]], read_json: Callable[[Path], Any],
-) -> None:  # fmt: skip
+    finished: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    listing: Callable[[Path], list[str]],
+    read_json: Callable[[Path], Any],
+) -> None:
     forbid(monkeypatch, probes.runs.obtain, "load_decoder")
     argv = [
-        "fit", str(finished.config), "--head", "autoencoder", "--cache", str(finished.cache),
-        "--pretraining.autoencoder", "{bottleneck: D/8, max_epochs: 1}", "--pretraining.seed", "5",
-        f"--caches={tmp_path / 'caches'}", f"--runs={tmp_path / 'runs'}",
-    ]  # fmt: skip
+        "fit",
+        str(finished.config),
+        "--head",
+        "autoencoder",
+        "--cache",
+        str(finished.cache),
+        "--pretraining.autoencoder",
+        "{bottleneck: D/8, max_epochs: 1}",
+        "--pretraining.seed",
+        "5",
+        f"--caches={tmp_path / 'caches'}",
+        f"--runs={tmp_path / 'runs'}",
+    ]
     assert main(argv) == 0
     folder = tmp_path / "runs" / "tiny-autoencoder"
     assert f"{folder}/summary.md holds the losses of every layer" in capsys.readouterr().out

@@ -36,8 +36,9 @@ def test_weights_of_two_checkpoints_are_compared(
 def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> None:
     config = read_config([("decoder.merge", MERGE)])
     assert [(part.name, part.weight, part.adapter) for part in config.decoder.merge] == [
-        ("one", 0.5, None), ("other", 0.5, "mine"),
-    ]  # fmt: skip
+        ("one", 0.5, None),
+        ("other", 0.5, "mine"),
+    ]
     written = config.to_dict()["decoder"]
     assert written["name"] == "0.5*one+0.5*other+mine"
     assert _read_decoder(written) == config.decoder

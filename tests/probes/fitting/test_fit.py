@@ -81,9 +81,11 @@ def test_one_may_look_at_every_few_epochs_only(
     head = Scripted(script)
     told: list[set[str]] = []
     result = fit_head(
-        head, data, options=EpochOptions(batch_size=40, max_epochs=7, patience=7, every=every),
+        head,
+        data,
+        options=EpochOptions(batch_size=40, max_epochs=7, patience=7, every=every),
         report=lambda _, values: told.append(set(values)),
-    )  # fmt: skip
+    )
     assert len(head.seen) == len(script)
     assert [epoch for epoch, step in enumerate(result.history, start=1) if "validation_pearson" in step] == looks
     assert all("train_loss" in step for step in result.history)

@@ -17,9 +17,11 @@ def play(script: list[list[float]], *, patience: int) -> tuple[KeepBest, torch.T
         trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     module = lightning.LightningModule()
     keeper = KeepBest(
-        len(script[0]), parts=lambda _: [(weights, range(len(weights)))], patience=patience,
+        len(script[0]),
+        parts=lambda _: [(weights, range(len(weights)))],
+        patience=patience,
         look=lambda epoch, *_: Look(np.array(script[epoch - 1], dtype=float), {"epoch": epoch}, {}),
-    )  # fmt: skip
+    )
     keeper.on_train_start(trainer, module)
     n_epochs = 0
     while not trainer.should_stop and n_epochs < len(script):

@@ -75,9 +75,16 @@ def folder(tmp_path: Path) -> Path:
 
 def test_files_hold_arguments_and_no_pickle(folder: Path) -> None:
     assert load_head(folder).record["arguments"] == {
-        "n_layers": 3, "width": 5, "hidden": 4, "standardises_latents": True, "loss": "mse", "learning_rate": 3e-4,
-        "weight_decay": 0.01, "cosine_scaling": "layer", "activation": "gelu",
-    }  # fmt: skip
+        "n_layers": 3,
+        "width": 5,
+        "hidden": 4,
+        "standardises_latents": True,
+        "loss": "mse",
+        "learning_rate": 3e-4,
+        "weight_decay": 0.01,
+        "cosine_scaling": "layer",
+        "activation": "gelu",
+    }
     assert sorted(path.name for path in folder.iterdir()) == ["head.json", "model.safetensors"]
 
 

@@ -33,9 +33,14 @@ def shuffled(data: WordLatents, *, buffer_words: int = 90, seed: int = 0, layers
     reader = WordReader(data.cache, Channels(("mean",), layers))
     rows = data.split("train")
     return Shuffled(
-        reader, plan_chunks(rows, chunk_words=40), rows.positions, labels=data.gold("train").ids, batch_size=7,
-        buffer_words=buffer_words, seed=seed,
-    )  # fmt: skip
+        reader,
+        plan_chunks(rows, chunk_words=40),
+        rows.positions,
+        labels=data.gold("train").ids,
+        batch_size=7,
+        buffer_words=buffer_words,
+        seed=seed,
+    )
 
 
 def epoch(loader: Shuffled | InOrder) -> list[WordBatch]:
@@ -112,9 +117,14 @@ def test_what_is_held_does_not_grow_with_the_split() -> None:
 
         rows = data.split("train")
         loader = Shuffled(
-            Counting(data.cache, data.channels), plan_chunks(rows, chunk_words=40), rows.positions,
-            labels=data.gold("train").ids, batch_size=7, buffer_words=90, seed=0,
-        )  # fmt: skip
+            Counting(data.cache, data.channels),
+            plan_chunks(rows, chunk_words=40),
+            rows.positions,
+            labels=data.gold("train").ids,
+            batch_size=7,
+            buffer_words=90,
+            seed=0,
+        )
         for _ in range(3):
             assert len(epoch(loader)) == -(-n // 7)
         peaks.append(sum(held))

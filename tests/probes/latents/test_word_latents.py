@@ -58,9 +58,7 @@ def test_tags_of_a_split_are_those_of_train_and_then_its_own(task: WordTask) -> 
     assert data.gold("validation").names == TAGS
     assert data.gold("test").names == (*TAGS, "B-ZOO")
     assert data.gold("test").ids[0] == len(TAGS)
-    assert data.gold("train").ids.tolist() == [
-        TAGS.index(tag) for tags in task.splits["train"]["tags"] for tag in tags
-    ]  # fmt: skip
+    assert data.gold("train").ids.tolist() == [TAGS.index(tag) for tags in task.splits["train"]["tags"] for tag in tags]
 
 
 def test_a_text_without_its_latents_is_named(task: WordTask) -> None:

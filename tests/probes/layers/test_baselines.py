@@ -31,10 +31,14 @@ def test_pairs_are_compared_by_their_words() -> None:
         np.testing.assert_allclose(found["bag-of-words"][split], 5 * np.diag(cosine_similarity(one, other)), atol=1e-9)
         assert float(pearson(found["word-overlap"][split], task.gold01(split))) > 0.1
     shouted = [text.upper() for text in task.rows("test")["sentence1"]]
-    same = task.replaced(splits=type(task.splits)({
-        "train": task.rows("train"),
-        "test": task.rows("test").remove_columns("sentence2").add_column("sentence2", shouted),
-    }))  # fmt: skip
+    same = task.replaced(
+        splits=type(task.splits)(
+            {
+                "train": task.rows("train"),
+                "test": task.rows("test").remove_columns("sentence2").add_column("sentence2", shouted),
+            }
+        )
+    )
     assert all(np.allclose(each["test"], 5.0) for each in baseline_predictions(same).values())
 
 

@@ -46,9 +46,10 @@ def test_scores_alone_are_those_of_the_run(finished: Finished, copied: Path) -> 
     frame = _compare(finished, copied, head="layer-cosine", options=StudyOptions(views=("alone",), n_resamples=100))
     result = finished.scores["heads"]["layer-cosine"]
     curve = next(
-        each for each in result["curves"]
+        each
+        for each in result["curves"]
         if (each["name"], each["split"], each["metric"]) == (result["chosen"]["kind"], "test", "pearson")
-    )  # fmt: skip
+    )
     assert np.allclose(frame["value"], np.array(curve["values"], float), atol=1e-6, equal_nan=True)
 
 

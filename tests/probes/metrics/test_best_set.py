@@ -80,9 +80,11 @@ def test_a_system_without_a_score_does_not_disturb_the_errors_of_others() -> Non
     predicted = np.stack([gold + rng.normal(size=50), np.full(50, 0.5), gold + 0.1 * rng.normal(size=50)])
     scorer = correlation_scorer(gold, metric="pearson")
     found = best_set(
-        scorer.score(predicted), scorer.resample(predicted, how), scorer.lead_errors(predicted[None], how),
+        scorer.score(predicted),
+        scorer.resample(predicted, how),
+        scorer.lead_errors(predicted[None], how),
         is_correlation=True,
-    )  # fmt: skip
+    )
     assert found.tolist() == [2]
 
 

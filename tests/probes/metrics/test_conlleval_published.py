@@ -30,8 +30,15 @@ PUBLISHED = {
 # Nothing in the output says which phrases were taken for which, so this is one of many ways to reach it: 15 noun
 # phrases of two words found as two of one word, 73 phrases taken for another type, 65 found where there is none.
 N_SPLIT = 15
-TAKEN_FOR = {("NP", "VP"): 31, ("NP", "PP"): 10, ("ADJP", "NP"): 6, ("ADVP", "NP"): 3, ("PP", "NP"): 1,
-             ("SBAR", "NP"): 4, ("VP", "NP"): 18}  # fmt: skip
+TAKEN_FOR = {
+    ("NP", "VP"): 31,
+    ("NP", "PP"): 10,
+    ("ADJP", "NP"): 6,
+    ("ADVP", "NP"): 3,
+    ("PP", "NP"): 1,
+    ("SBAR", "NP"): 4,
+    ("VP", "NP"): 18,
+}
 MADE_UP = {"ADJP": 1, "ADVP": 6, "NP": 49, "PP": 8, "SBAR": 1}
 
 Rows = list[list[str]]

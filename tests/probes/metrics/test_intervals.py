@@ -29,9 +29,15 @@ def test_the_interval_is_scipys(metric: str) -> None:
         return np.array(scores)
 
     oracle = bootstrap(
-        (np.arange(60),), statistic, vectorized=True, n_resamples=250, batch=100, method="percentile",
-        rng=np.random.default_rng(5), confidence_level=0.9,
-    ).confidence_interval  # fmt: skip
+        (np.arange(60),),
+        statistic,
+        vectorized=True,
+        n_resamples=250,
+        batch=100,
+        method="percentile",
+        rng=np.random.default_rng(5),
+        confidence_level=0.9,
+    ).confidence_interval
     found = summarise_class_seeds(predicted, gold, metric=metric, resampling=Resampling(250, 0.9, 5))
     assert [found.low, found.high] == pytest.approx([oracle.low, oracle.high])
 

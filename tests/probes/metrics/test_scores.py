@@ -48,9 +48,14 @@ def test_the_interval_is_that_of_scipy_up_to_chance() -> None:
         return 2 * a.sum(axis) / (b.sum(axis) + c.sum(axis))
 
     theirs = bootstrap(
-        tuple(counts[0].T), statistic, paired=True, vectorized=True, n_resamples=2000, method="percentile",
+        tuple(counts[0].T),
+        statistic,
+        paired=True,
+        vectorized=True,
+        n_resamples=2000,
+        method="percentile",
         rng=np.random.default_rng(0),
-    ).confidence_interval  # fmt: skip
+    ).confidence_interval
     ours = summarise_span_f1(counts, resampling=Resampling(2000))
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.004)
 

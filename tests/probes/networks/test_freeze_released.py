@@ -40,9 +40,13 @@ def released(**given: Any) -> dict[str, Any]:
 def siamese_encoder(n_in: int, n_out: int = 512) -> nn.Sequential:
     """Build the encoder of the second rung."""
     return nn.Sequential(
-        nn.Linear(n_in, n_out), nn.LayerNorm(n_out), nn.GELU(), nn.Linear(n_out, n_out), nn.GELU(),
+        nn.Linear(n_in, n_out),
+        nn.LayerNorm(n_out),
+        nn.GELU(),
         nn.Linear(n_out, n_out),
-    )  # fmt: skip
+        nn.GELU(),
+        nn.Linear(n_out, n_out),
+    )
 
 
 def autoencoder_part(n_in: int, n_out: int) -> nn.Sequential:

@@ -74,8 +74,12 @@ def codes_of(module: SiameseCosine | LayerAutoencoder, latents: Tensor) -> list[
     """Return the code of every layer."""
     with torch.no_grad():
         parts = module.encoder.encode((latents - module.mean) / module.scale)
-    return [parts[g][layers.index(k)] for k in range(module.n_layers)
-            for g, layers in enumerate(module.encoder.places) if k in layers]  # fmt: skip
+    return [
+        parts[g][layers.index(k)]
+        for k in range(module.n_layers)
+        for g, layers in enumerate(module.encoder.places)
+        if k in layers
+    ]
 
 
 def draw(n_rows: int = 9, *, n_layers: int = L) -> tuple[Tensor, Tensor]:

@@ -79,10 +79,15 @@ def predict_test(config: RunConfig, row: dict[str, Any], *, layer: str, C: float
 def planted(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Planted:
     folder = tmp_path_factory.mktemp("planted")
     config = RunConfig(
-        name="honest", decoder=DecoderSpec(str(decoder_folder), device="cpu"),
-        extraction=ExtractionSpec(poolings=("mean",)), task=write_rows(folder / "honest.csv"),
-        heads={HEAD: {"Cs": CS}}, bootstrap=100, caches=str(folder / "caches"), runs=str(folder / "runs"),
-    )  # fmt: skip
+        name="honest",
+        decoder=DecoderSpec(str(decoder_folder), device="cpu"),
+        extraction=ExtractionSpec(poolings=("mean",)),
+        task=write_rows(folder / "honest.csv"),
+        heads={HEAD: {"Cs": CS}},
+        bootstrap=100,
+        caches=str(folder / "caches"),
+        runs=str(folder / "runs"),
+    )
     scores = run_sweep(config, PLANS).scores
     winner = point_of(scores)
     rows = {row["plan"]: row for row in scores["plans"]}

@@ -80,8 +80,10 @@ def sweep_args(**flags: Any) -> SweepArgs:
 def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
     plans = choose_plans(sweep_args(k="2", k0="0-2"))
     assert [plan.text for plan in plans] == [
-        "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "nosink-bidirectional:2",
-    ]  # fmt: skip
+        "bidirectional:2",
+        "nosink-bidirectional:1+bidirectional:1",
+        "nosink-bidirectional:2",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,13 @@ def stage_of(folder: Path) -> str:
 
 
 def kill_at_random(
-    n_kills: int, base: Path, *, commands: Sequence[str] = tuple(COMMANDS), terminations: int = 0,
+    n_kills: int,
+    base: Path,
+    *,
+    commands: Sequence[str] = tuple(COMMANDS),
+    terminations: int = 0,
     say: Callable[[str], object] = lambda _: None,
-) -> Counter[str]:  # fmt: skip
+) -> Counter[str]:
     """Kill commands so often, at moments that are uniform over the time they take, and compare what they end with.
 
     Args:

@@ -62,9 +62,14 @@ def base(tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path) -> Path
 def config_of(base: Path, **more: Any) -> RunConfig:
     settings = yaml.safe_load((base / "pairs.yaml").read_text(encoding="utf-8"))
     config = RunConfig(
-        name="other", decoder=DecoderSpec(**settings["decoder"]), task=TaskSpec(**settings["task"]),
-        heads=settings["heads"], bootstrap=100, caches=settings["caches"], runs=settings["runs"],
-    )  # fmt: skip
+        name="other",
+        decoder=DecoderSpec(**settings["decoder"]),
+        task=TaskSpec(**settings["task"]),
+        heads=settings["heads"],
+        bootstrap=100,
+        caches=settings["caches"],
+        runs=settings["runs"],
+    )
     return replace(config, **more)
 
 
@@ -75,8 +80,11 @@ def test_pairs_are_classified_by_features_and_by_a_threshold(
     folder = base / "runs" / "pairs"
     scores = read_json(folder / "scores.json")
     (manifest,) = [name for name in listing(folder) if name.startswith("manifests/")]
-    figures = [f"figures/{name}_{what}.png" for name in ("cosine_threshold", "logistic_probe")
-               for what in ("confusion", "layers")]  # fmt: skip
+    figures = [
+        f"figures/{name}_{what}.png"
+        for name in ("cosine_threshold", "logistic_probe")
+        for what in ("confusion", "layers")
+    ]
     probe_files = [
         f"heads/{head}/{name}"
         for head in ("cosine-threshold", "logistic-probe")
@@ -129,8 +137,13 @@ def test_the_saved_probe_is_the_reported_one(base: Path, read_json: Callable[[Pa
 
 def test_the_protocol_of_look_both_ways_is_marked(base: Path, read_json: Callable[[Path], Any]) -> None:
     arguments = [
-        "--protocol", "look-both-ways", "--name", "lbw", "--heads", "{logistic-probe: {}, cosine-threshold: {}}",
-    ]  # fmt: skip
+        "--protocol",
+        "look-both-ways",
+        "--name",
+        "lbw",
+        "--heads",
+        "{logistic-probe: {}, cosine-threshold: {}}",
+    ]
     assert main(["run", str(base / "pairs.yaml"), *arguments]) == 0
     scores = read_json(base / "runs" / "lbw" / "scores.json")
     assert scores["cache"]["template"]["max_tokens"] == 512

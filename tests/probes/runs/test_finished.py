@@ -46,11 +46,14 @@ def test_a_name_of_code_that_was_not_recorded_is_not_imported(
     mark = tmp_path / "mark"
     (copy / "smuggled.py").write_text(f"open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(copy))
-    name, changes = "smuggled:part", {
-        "poolings": lambda config: config["extraction"].update(poolings=[name]),
-        "words": lambda config: config["extraction"]["words"].update(poolings=[name]),
-        "plan": lambda config: config["extraction"].update(plan=f"extra/{name}:2"),
-    }  # fmt: skip
+    name, changes = (
+        "smuggled:part",
+        {
+            "poolings": lambda config: config["extraction"].update(poolings=[name]),
+            "words": lambda config: config["extraction"]["words"].update(poolings=[name]),
+            "plan": lambda config: config["extraction"].update(plan=f"extra/{name}:2"),
+        },
+    )
     if place in changes:
         edit_config(copy, changes[place])
     else:
@@ -75,9 +78,12 @@ def test_a_saved_head_imports_nothing(copy: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_run_folder_cannot_have_code_run(
-    copy: Path, decoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    copy: Path,
+    decoder_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     theirs = write_malicious(decoder_folder, tmp_path / "theirs")
     edit_config(copy, lambda config: config["decoder"].update(name=str(theirs), trust_remote_code=True))
     with pytest.raises(DecoderError, match=r"never run because a run folder says so; .* add --trust-remote-code"):

@@ -40,9 +40,16 @@ def test_a_run_is_whole_and_says_what_was_chosen(
     folder = config.parent / "runs" / "numbers"
     scores = read_json(folder / "scores.json")
     [manifest] = [name for name in listing(folder) if name.startswith("manifests/")]
-    files = ["config.yaml", "report.html", "scores.json", "summary.md", "predictions.csv",
-             "figures/ridge_probe_curve.png",
-             "figures/ridge_probe_rows.png", manifest]  # fmt: skip
+    files = [
+        "config.yaml",
+        "report.html",
+        "scores.json",
+        "summary.md",
+        "predictions.csv",
+        "figures/ridge_probe_curve.png",
+        "figures/ridge_probe_rows.png",
+        manifest,
+    ]
     assert listing(folder) == sorted(
         [*files, *(f"heads/ridge-probe/{it}" for it in ("head.json", "model.safetensors"))]
     )

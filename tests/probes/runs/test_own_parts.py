@@ -111,8 +111,11 @@ def test_parts_of_the_user_are_known_by_their_code(place: Path, capsys: pytest.C
     config.rename(place / "run.yaml")
     folder = run(place)
     names = {
-        "pooling mine_parts:first_part", "mask kind near-ones", "mask kind mine_parts:allow_near", "head tempered",
-    }  # fmt: skip
+        "pooling mine_parts:first_part",
+        "mask kind near-ones",
+        "mask kind mine_parts:allow_near",
+        "head tempered",
+    }
     assert read_finished(folder).scores.header.own.keys() == names
     score = load_run(folder, allow_code="mine_parts").predict([PAIR], head="tempered")
     caches = {path.name for path in (place / "caches").glob("*.h5")}

@@ -32,8 +32,13 @@ def evaluate_head(name: str, options: dict[str, Any], setting: Setting) -> dict[
 
 
 SHORT: dict[str, Any] = {
-    "max_epochs": 30, "hidden": 8, "learning_rate": 3e-2, "batch_size": 40, "pooling": "mean", "layers": "all",
-}  # fmt: skip
+    "max_epochs": 30,
+    "hidden": 8,
+    "learning_rate": 3e-2,
+    "batch_size": 40,
+    "pooling": "mean",
+    "layers": "all",
+}
 QUICK = {**SHORT, "keep": "best", "every": 10, "patience": 30}
 
 
@@ -102,22 +107,63 @@ def test_a_last_epoch_is_chosen_by_nothing(setting: Setting, tmp_path: Path) -> 
 
 LATENTS = {"pooling": "last", "layers": ("blocks",)}
 RUNGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "first": ("cosine-mlp", {}, {
-        "batch_size": 32, "max_epochs": 100, "keep": "last", "learning_rate": 3e-4, "weight_decay": 0.01, "hidden": 128,
-        "loss": "mse", "activation": "relu", "cosine_scaling": "global", "standardises_latents": False,
-    }),
-    "second": ("siamese-cosine", {}, {
-        "batch_size": 32, "max_epochs": 100, "keep": "best", "every": 1, "learning_rate": 3e-5, "weight_decay": 0.01,
-        "loss": "mse", "encoder": "deep-mlp", "bottleneck": 512, "standardises_latents": False,
-    }),
-    "third": ("siamese-cosine", {"start": "pretrained", "loss": "mse"}, {
-        "batch_size": 128, "max_epochs": 150, "every": 10, "learning_rate": 3e-4, "weight_decay": 0.0, "loss": "mse",
-    }),
-    "fourth": ("siamese-cosine", {"start": "pretrained"}, {
-        "batch_size": 128, "max_epochs": 150, "every": 10, "learning_rate": 3e-4, "weight_decay": 0.0,
-        "loss": "log-variance",
-    }),
-}  # fmt: skip
+    "first": (
+        "cosine-mlp",
+        {},
+        {
+            "batch_size": 32,
+            "max_epochs": 100,
+            "keep": "last",
+            "learning_rate": 3e-4,
+            "weight_decay": 0.01,
+            "hidden": 128,
+            "loss": "mse",
+            "activation": "relu",
+            "cosine_scaling": "global",
+            "standardises_latents": False,
+        },
+    ),
+    "second": (
+        "siamese-cosine",
+        {},
+        {
+            "batch_size": 32,
+            "max_epochs": 100,
+            "keep": "best",
+            "every": 1,
+            "learning_rate": 3e-5,
+            "weight_decay": 0.01,
+            "loss": "mse",
+            "encoder": "deep-mlp",
+            "bottleneck": 512,
+            "standardises_latents": False,
+        },
+    ),
+    "third": (
+        "siamese-cosine",
+        {"start": "pretrained", "loss": "mse"},
+        {
+            "batch_size": 128,
+            "max_epochs": 150,
+            "every": 10,
+            "learning_rate": 3e-4,
+            "weight_decay": 0.0,
+            "loss": "mse",
+        },
+    ),
+    "fourth": (
+        "siamese-cosine",
+        {"start": "pretrained"},
+        {
+            "batch_size": 128,
+            "max_epochs": 150,
+            "every": 10,
+            "learning_rate": 3e-4,
+            "weight_decay": 0.0,
+            "loss": "log-variance",
+        },
+    ),
+}
 
 
 @pytest.mark.parametrize("rung", RUNGS)
@@ -186,10 +232,12 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
 ) -> None:
     monkeypatch.setattr(TaskSpec, "load", lambda *_: task)
     config = RunConfig(
-        name="released", heads={"layer-cosine": {}, "cosine-mlp": {**QUICK, "pooling": "last", "max_epochs": 10}},
+        name="released",
+        heads={"layer-cosine": {}, "cosine-mlp": {**QUICK, "pooling": "last", "max_epochs": 10}},
         bootstrap=100,
-        protocol="freeze-released", runs=str(tmp_path),
-    )  # fmt: skip
+        protocol="freeze-released",
+        runs=str(tmp_path),
+    )
     with pytest.raises(ConfigError, match="does not hold what protocol 'freeze-released' extracts"):
         run(config, cache=cache)
     monkeypatch.setitem(cache.identity["template"], "bos", "force")
@@ -198,8 +246,9 @@ def test_a_run_marks_optimistic_numbers_wherever_they_stand(
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     assert scores["protocol"] == "freeze-released"
     assert {name: result["is_optimistic"] for name, result in scores["heads"].items()} == {
-        "layer-cosine": False, "cosine-mlp": True,
-    }  # fmt: skip
+        "layer-cosine": False,
+        "cosine-mlp": True,
+    }
     assert (folder / "figures" / "cosine_mlp_history.png").is_file()
     assert "| cosine-mlp (optimistic) |" in text
     assert "| layer-cosine (" in text

@@ -56,16 +56,18 @@ def test_no_absolute_path_is_recorded_and_early_folders_are_found_again(
         "decoder": {"name": str(tmp_path / "gone"), "adapter": None},
         "extraction": {"template": {"instruction": str(tmp_path)}},
         "task": {"options": {"files": {"train": str(tmp_path / "train.tsv"), "test": ["/no/file"]}, "separator": "/"}},
-        "caches": str(tmp_path.parent / "caches"), "runs": "runs",
-    }  # fmt: skip
+        "caches": str(tmp_path.parent / "caches"),
+        "runs": "runs",
+    }
     folder = open_folder("runs", "r", settings)
     text = (folder / "config.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(text) == {
         "decoder": {"name": "gone", "adapter": None},
         "extraction": {"template": {"instruction": str(tmp_path)}},  # a text, not a path
         "task": {"options": {"files": {"train": "train.tsv", "test": ["/no/file"]}, "separator": "/"}},
-        "caches": "../caches", "runs": "runs",
-    }  # fmt: skip
+        "caches": "../caches",
+        "runs": "runs",
+    }
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")  # as before
     assert open_folder("runs", "r", settings) == folder
     assert (folder / "config.yaml").read_text(encoding="utf-8") == text

@@ -30,11 +30,17 @@ def test_a_run_writes_everything(finished: Finished, listing: Callable[[Path], l
         for file in ("head.json", "model.safetensors")
     ]
     figures = [
-        "figures/cosine_mlp_history.png", "figures/cosine_mlp_layers.png", "figures/layer_cosine_curve.png",
-        "figures/siamese_cosine_history.png", "figures/siamese_cosine_layers.png",
-        *(f"figures/{name}_{what}.png" for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")
-          for what in ("residuals", "rows")),
-    ]  # fmt: skip
+        "figures/cosine_mlp_history.png",
+        "figures/cosine_mlp_layers.png",
+        "figures/layer_cosine_curve.png",
+        "figures/siamese_cosine_history.png",
+        "figures/siamese_cosine_layers.png",
+        *(
+            f"figures/{name}_{what}.png"
+            for name in ("cosine_mlp", "layer_cosine", "siamese_cosine")
+            for what in ("residuals", "rows")
+        ),
+    ]
     manifest = f"manifests/{finished.cache.stem}.json"
     files = ["config.yaml", "predictions.csv", "predictions_scored.csv", "report.html", "scores.json", "summary.md"]
     assert listing(finished.folder) == sorted([*files, manifest, *heads, *figures])
@@ -150,9 +156,12 @@ def test_a_task_without_validation_is_told_before_anything_is_extracted(
 
 def test_the_python_interface_equals_the_command(finished: Finished, tmp_path: Path) -> None:
     config = RunConfig(
-        name="direct", heads={"layer-cosine": {}}, bootstrap=100, runs=str(tmp_path),
+        name="direct",
+        heads={"layer-cosine": {}},
+        bootstrap=100,
+        runs=str(tmp_path),
         task=TaskSpec("pair-files", {"files": str(finished.base / "pairs.tsv")}),
-    )  # fmt: skip
+    )
     result = run(config, cache=LatentCache(finished.cache))
     assert result.folder == tmp_path / "direct"
     assert result.scores["command"] == ""

@@ -149,9 +149,13 @@ def test_a_run_on_every_token_gives_a_word_the_tag_of_its_first_token(
     tmp_path_factory: pytest.TempPathFactory, decoder_folder: Path
 ) -> None:
     folder = run_words(
-        tmp_path_factory.mktemp("every-token"), decoder_folder, protocol="look-both-ways",
-        extraction=ExtractionSpec(), seeds=(0,), heads={"token-classifier": {**QUICK, "layers": "block_02"}},
-    )  # fmt: skip
+        tmp_path_factory.mktemp("every-token"),
+        decoder_folder,
+        protocol="look-both-ways",
+        extraction=ExtractionSpec(),
+        seeds=(0,),
+        heads={"token-classifier": {**QUICK, "layers": "block_02"}},
+    )
     task: Any = TaskSpec("words-sample", {"tags": "pos"}, pairs=24).load()
     sentences = task.joined("test")
     pieces, tags = by_sentence(folder, "word"), by_sentence(folder, "token-classifier")

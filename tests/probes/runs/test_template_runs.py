@@ -27,9 +27,13 @@ def averaged(finished: Finished, base: Path) -> RunConfig:
     config = read_config(finished.folder)
     spec = ExtractionSpec(template=InputTemplate(name=NAME), poolings=("last",))
     return replace(
-        config, extraction=spec, heads={"layer-cosine": {"pooling": "last"}}, seeds=(0,),
-        caches=str(base / "caches"), runs=str(base / "runs"),
-    )  # fmt: skip
+        config,
+        extraction=spec,
+        heads={"layer-cosine": {"pooling": "last"}},
+        seeds=(0,),
+        caches=str(base / "caches"),
+        runs=str(base / "runs"),
+    )
 
 
 @pytest.mark.long
@@ -64,8 +68,10 @@ def test_old_settings_are_written_as_before(finished: Finished) -> None:
     config = read_config(finished.folder)
     more = replace(config, extraction=replace(config.extraction, template=InputTemplate(name="echo")))
     assert set(more.to_dict()["extraction"]["template"]) - set(written["extraction"]["template"]) == {
-        "name", "repeat", "joiner",
-    }  # fmt: skip
+        "name",
+        "repeat",
+        "joiner",
+    }
 
 
 def test_words_of_a_template_are_no_paths() -> None:

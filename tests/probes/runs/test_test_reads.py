@@ -42,9 +42,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config_of(kind: str, base: Path, decoder: Path, **more: Any) -> RunConfig:
     config = RunConfig(
-        name=kind, decoder=DecoderSpec(str(decoder), device="cpu"), bootstrap=100, caches=str(base / "caches"),
-        runs=str(base / "runs"), **KINDS[kind],
-    )  # fmt: skip
+        name=kind,
+        decoder=DecoderSpec(str(decoder), device="cpu"),
+        bootstrap=100,
+        caches=str(base / "caches"),
+        runs=str(base / "runs"),
+        **KINDS[kind],
+    )
     return replace(config, **more)
 
 

@@ -88,10 +88,14 @@ def finished(
 
 def make_config(decoder_folder: Path, base: Path, **fields: Any) -> RunConfig:
     values: dict[str, Any] = {
-        "name": "w", "decoder": DecoderSpec(str(decoder_folder), device="cpu"), "task": TaskSpec("words-sample"),
-        "heads": {"token-classifier": QUICK}, "bootstrap": 100, "caches": str(base / "caches"),
+        "name": "w",
+        "decoder": DecoderSpec(str(decoder_folder), device="cpu"),
+        "task": TaskSpec("words-sample"),
+        "heads": {"token-classifier": QUICK},
+        "bootstrap": 100,
+        "caches": str(base / "caches"),
         "runs": str(base / "runs"),
-    }  # fmt: skip
+    }
     return RunConfig(**{**values, **fields})
 
 
@@ -142,10 +146,14 @@ def test_the_summary_holds_tables_and_figures(finished: WordRun) -> None:
     assert "no benchmark result" in text
     assert "bootstrap over test sentences" in text  # four documents are too few
     for part in (
-        "## How tags are decoded", "| PER |", "## Most frequent errors of `token-classifier`, test",
-        "| block_02 |", "## What each layer gives `token-mix`", "0 cut off, 0 covered by no token",
+        "## How tags are decoded",
+        "| PER |",
+        "## Most frequent errors of `token-classifier`, test",
+        "| block_02 |",
+        "## What each layer gives `token-mix`",
+        "0 cut off, 0 covered by no token",
         "tags are IOB2 as detected",
-    ):  # fmt: skip
+    ):
         assert part in text
     for path in (finished.folder / "figures").glob("*.png"):
         assert f"](figures/{path.name})" in text
@@ -199,9 +207,12 @@ def test_streaming_from_the_file_is_gathering_from_it(finished: WordRun) -> None
 
 @pytest.mark.long
 def test_fitting_alone_loads_no_decoder_and_ends_alike(
-    finished: WordRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    finished: WordRun,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     read_json: Callable[[Path], Any],
-) -> None:  # fmt: skip
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a decoder was loaded")
 
@@ -314,9 +325,7 @@ def test_magnet_extracts_as_the_paper_does(decoder_folder: Path, tmp_path: Path)
 def test_look_both_ways_labels_every_token(
     decoder_folder: Path, tmp_path: Path, read_json: Callable[[Path], Any]
 ) -> None:
-    config = make_config(
-        decoder_folder, tmp_path, protocol="look-both-ways", task=TaskSpec("words-sample", pairs=20)
-    )  # fmt: skip
+    config = make_config(decoder_folder, tmp_path, protocol="look-both-ways", task=TaskSpec("words-sample", pairs=20))
     assert config.extraction.template.max_tokens == 32
     result = run(config)
     plain = TaskSpec("words-sample", pairs=20).load()
@@ -347,16 +356,18 @@ def test_look_both_ways_labels_every_token(
         ({"heads": {"token-clasifier": {}}}, UnknownNameError, "did you mean 'token-classifier'"),
         (
             {"heads": {"token-classifier": {"pooling": "last"}}, "extraction": MEANS},
-            ConfigError, "the pooling 'last', which is not extracted; allowed: mean, or add it to extraction.words",
+            ConfigError,
+            "the pooling 'last', which is not extracted; allowed: mean, or add it to extraction.words",
         ),
         (
             {"extraction": ExtractionSpec(poolings=("last",))},
-            ConfigError, r"extraction.poolings is \[last\], which pools whole texts, .* set extraction.words.poolings",
+            ConfigError,
+            r"extraction.poolings is \[last\], which pools whole texts, .* set extraction.words.poolings",
         ),
         ({"protocol": "freeze-released"}, ConfigError, "'freeze-released' is for tasks of pairs, but 'words-sample'"),
         ({"task": TaskSpec("words-sample", {"tags": "pos"}), "heads": {}}, ConfigError, "no head was named"),
     ],
-)  # fmt: skip
+)
 def test_what_contradicts_itself_is_refused(
     decoder_folder: Path, tmp_path: Path, fields: dict[str, Any], error: type[Exception], message: str
 ) -> None:

@@ -213,7 +213,7 @@ def test_a_task_as_a_corpus_takes_the_options_of_the_task(tmp_path: Path) -> Non
         ("text-file", {"file": "few.txt"}, r"corpus 'few' has 7 texts \(few\.txt\); allowed: at least 8"),
         ("generics", {"folder": "."}, r"GenericsKB\.txt does not exist: give the folder that holds Gen"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_told(
     name: str, options: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,15 +228,22 @@ def test_what_cannot_be_read_is_told(
 @pytest.mark.parametrize(
     ("name", "option", "value", "noun"),
     [
-        ("generics", "seed", "a", "a whole number of at least 0"), ("generics", "seed", -1, "a whole number"),
-        ("generics", "seed", 1.5, "a whole number"), ("generics", "seed", True, "a whole number"),
-        ("generics", "seed", None, "a whole number"), ("generics", "folder", 3, "a path"),
-        ("generics", "templated", ["last"], "a text"), ("text-file", "file", 3, "a path"),
-        ("text-file", "file", None, "a path"), ("text-file", "file", ["a.txt"], "a path"),
-        ("text-file", "column", 0, "a text"), ("text-hub", "repository", {}, "a text"),
-        ("text-hub", "split", None, "a text"), ("text-hub", "revision", 1.0, "a text"),
+        ("generics", "seed", "a", "a whole number of at least 0"),
+        ("generics", "seed", -1, "a whole number"),
+        ("generics", "seed", 1.5, "a whole number"),
+        ("generics", "seed", True, "a whole number"),
+        ("generics", "seed", None, "a whole number"),
+        ("generics", "folder", 3, "a path"),
+        ("generics", "templated", ["last"], "a text"),
+        ("text-file", "file", 3, "a path"),
+        ("text-file", "file", None, "a path"),
+        ("text-file", "file", ["a.txt"], "a path"),
+        ("text-file", "column", 0, "a text"),
+        ("text-hub", "repository", {}, "a text"),
+        ("text-hub", "split", None, "a text"),
+        ("text-hub", "revision", 1.0, "a text"),
     ],
-)  # fmt: skip
+)
 def test_an_option_of_the_wrong_kind_is_refused(name: str, option: str, value: object, noun: str) -> None:
     options: dict[str, object] = {"file": "a.txt"} if name == "text-file" else {}
     with pytest.raises(TaskError) as caught:

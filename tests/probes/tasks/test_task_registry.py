@@ -15,8 +15,18 @@ from probes.tasks.corpora import CORPORA
 KINDS = {
     "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "sts-files", "pair-files"],
     "classes": [
-        "class-sample", "banking77", "pubmedqa", "chemprot", "mqp", "rct", "financial-phrasebank", "fiqa-sa", "scotus",
-        "unfair-tos", "class-files", "class-hub",
+        "class-sample",
+        "banking77",
+        "pubmedqa",
+        "chemprot",
+        "mqp",
+        "rct",
+        "financial-phrasebank",
+        "fiqa-sa",
+        "scotus",
+        "unfair-tos",
+        "class-files",
+        "class-hub",
     ],
     "numbers": ["number-sample", "number-files"],
     "words": ["words-sample", "conll2003", "conll2000", "wnut17", "ud-ewt", "financial-ner", "word-files", "word-hub"],
@@ -26,7 +36,7 @@ KINDS = {
     "pair-classification": ["pair-class-sample", "pair-class-files"],
     "bitext": ["bitext-sample", "bitext-files"],
     "odd-one-out": ["odd-sample", "odd-files"],
-}  # fmt: skip
+}
 
 
 def test_the_table_names_its_entries() -> None:

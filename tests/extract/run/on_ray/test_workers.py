@@ -26,8 +26,10 @@ SPEC = ExtractionSpec(poolings=("last", "mean"), batch_tokens=256)
 N_TEXTS, WINDOW, N_SHARDS = 600, 100, 6
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("unchecked_shapes"),
-]  # fmt: skip
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("unchecked_shapes"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +90,13 @@ def test_a_worker_that_dies_is_started_again(ray: Any, alone: Path, notes: Path,
     (tmp_path / "texts.txt").write_text("\n".join(make_texts(N_TEXTS)), encoding="utf-8")
     folder = tmp_path / "shards"
     extract_shards_on_ray(
-        Troubled(notes, folder, n_killed=2), stream_texts(tmp_path / "texts.txt"), folder=folder, spec=SPEC,
-        window=WINDOW, workers=RayWorkers(1, restarts=2),
-    )  # fmt: skip
+        Troubled(notes, folder, n_killed=2),
+        stream_texts(tmp_path / "texts.txt"),
+        folder=folder,
+        spec=SPEC,
+        window=WINDOW,
+        workers=RayWorkers(1, restarts=2),
+    )
     assert sorted(path.name for path in notes.iterdir()) == ["killed-0", "killed-1", "made-0", "made-1", "made-2"]
     assert_same_shards(folder, alone)
 
@@ -101,9 +107,13 @@ def test_none_is_left(ray: Any, alone: Path, notes: Path, tmp_path: Path) -> Non
     folder = tmp_path / "shards"
     with pytest.raises(IcecoreError, match=r"all Ray workers died, each as often as it may be started again \(The act"):
         extract_shards_on_ray(
-            Troubled(notes, folder, n_killed=2, after=40), make_texts(N_TEXTS), folder=folder, spec=SPEC,
-            window=WINDOW, workers=RayWorkers(2, restarts=0),
-        )  # fmt: skip
+            Troubled(notes, folder, n_killed=2, after=40),
+            make_texts(N_TEXTS),
+            folder=folder,
+            spec=SPEC,
+            window=WINDOW,
+            workers=RayWorkers(2, restarts=0),
+        )
     n_left = len(list(folder.glob("*.h5")))
     assert 0 < n_left < N_SHARDS
     on = Recorder()

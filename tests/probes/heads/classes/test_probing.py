@@ -150,8 +150,9 @@ def test_many_classes_of_test_alone_are_no_reason_to_refuse(tmp_path: Path) -> N
     """Ten training rows of two classes: twenty more classes in half of test do not make them too few."""
     rows = [
         row_of(f"{split} {i}", f"new {i}" if split == "test" and i < 20 else "yes" if i % 2 else "no", split)
-        for split, n in (("train", 10), ("validation", 10), ("test", 40)) for i in range(n)
-    ]  # fmt: skip
+        for split, n in (("train", 10), ("validation", 10), ("test", 40))
+        for i in range(n)
+    ]
     task = assemble_task(rows, name="thin", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0])
     predicted = {task.class_names[k] for k in found.result.predictions["test"]}
@@ -217,8 +218,12 @@ def test_what_oversampling_did_is_counted_by_name(tmp_path: Path) -> None:
     task = assemble_task(rows, name="few", source="made up", metrics=("accuracy",))
     found = probe(cache_of(tmp_path, task), task, tmp_path, Cs=[1.0], oversampling="balance")
     assert found.result.extras["oversampled"] == {
-        "mode": "balance", "n_rows": 13, "n_synthetic": 6 + 8, "clipped": {"b": 2}, "duplicated": ["c"],
-    }  # fmt: skip
+        "mode": "balance",
+        "n_rows": 13,
+        "n_synthetic": 6 + 8,
+        "clipped": {"b": 2},
+        "duplicated": ["c"],
+    }
 
 
 def test_without_scaling_a_column_in_other_units_changes_predictions(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ def test_the_best_of_all_thresholds_is_found(sign: int) -> None:
     assert score == score_classes(predicted, gold, metric="accuracy")
     tried = [
         float(score_classes((values > cut).astype(int) ^ flip, gold, metric="accuracy"))
-        for cut in np.linspace(values.min() - 1, values.max() + 1, 3001) for flip in (0, 1)
-    ]  # fmt: skip
+        for cut in np.linspace(values.min() - 1, values.max() + 1, 3001)
+        for flip in (0, 1)
+    ]
     assert score >= max(tried)
 
 

@@ -30,9 +30,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "cosine-linear": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
     "cosine-mlp": {"max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40},
     "siamese-cosine": {
-        "max_epochs": 12, "learning_rate": 3e-3, "batch_size": 40, "bottleneck": 24, "hidden": 32, "dropout": 0.1,
+        "max_epochs": 12,
+        "learning_rate": 3e-3,
+        "batch_size": 40,
+        "bottleneck": 24,
+        "hidden": 32,
+        "dropout": 0.1,
     },
-}  # fmt: skip
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, QUICK.get(name, {})) for name, entry in HEADS.items() if entry.kind == "pairs"},
     "siamese-cosine mlp": ("siamese-cosine", {**QUICK["siamese-cosine"], "encoder": "mlp", "loss": "mse"}),
@@ -44,7 +49,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "siamese-cosine",
         {**QUICK["siamese-cosine"], "bottleneck": [16, 24, 24, 24, 16], "pair_features": 2, "max_epochs": 8},
     ),
-}  # fmt: skip
+}
 TRAINED = [case for case, (name, _) in CASES.items() if resolve(HEADS[name].sources[0]).is_trained]
 
 

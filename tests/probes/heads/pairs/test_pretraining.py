@@ -158,9 +158,10 @@ def test_the_epoch_with_the_lowest_held_out_loss_is_kept(what: Pretraining, monk
     monkeypatch.setattr(Scripted, "seen", [])
     told: list[tuple[int, float]] = []
     saved = obtain_autoencoder(
-        replace(what, options={**OPTIONS, "max_epochs": 5}), pooling="mean",
+        replace(what, options={**OPTIONS, "max_epochs": 5}),
+        pooling="mean",
         report=lambda epoch, values: told.append((epoch, values["held_out_loss"])),
-    )  # fmt: skip
+    )
     assert [epoch for epoch, _ in told] == [1, 2, 3, 4, 5]
     assert [loss for _, loss in told] == pytest.approx(Scripted.script)
     assert saved.record["best_epochs"] == [4, 4, 4, 4, 1]

@@ -48,14 +48,16 @@ def test_words_without_a_prediction_are_errors_of_accuracy() -> None:
 def test_words_left_out_do_not_count(metric: str) -> None:
     kept = np.array([0, 1, 2, 3, 4, 5, 7, 8])  # the word without a prediction is gone
     judge = make_judge(metric, kept=kept)
-    short = Judge(
-        GoldTags(NAMES, ids_of(GOLD)[kept]), np.array([0, 3, 5, 8]), [f"w{k}" for k in kept], None, metric
-    )  # fmt: skip
+    short = Judge(GoldTags(NAMES, ids_of(GOLD)[kept]), np.array([0, 3, 5, 8]), [f"w{k}" for k in kept], None, metric)
     assert judge.score(ids_of(GUESS)) == short.score(ids_of(GUESS)[kept])
     assert judge.score(ids_of(GUESS)) > make_judge(metric).score(ids_of(GUESS))
-    whole, part = (each.summarise(ids, n_resamples=100) for each, ids in (
-        (judge, ids_of(GUESS)[None]), (short, ids_of(GUESS)[kept][None]),
-    ))  # fmt: skip
+    whole, part = (
+        each.summarise(ids, n_resamples=100)
+        for each, ids in (
+            (judge, ids_of(GUESS)[None]),
+            (short, ids_of(GUESS)[kept][None]),
+        )
+    )
     assert whole == part
     assert judge.errors(ids_of(GUESS)) == short.errors(ids_of(GUESS)[kept])
 
@@ -110,8 +112,10 @@ def test_the_table_by_tag_is_precision_and_recall_of_words() -> None:
 def test_errors_are_counted_with_the_words_they_are_made_on() -> None:
     found = make_judge().errors(ids_of(GUESS))
     assert {(row["gold"], row["predicted"]): (row["n"], row["words"]) for row in found} == {
-        ("B-LOC", "I-LOC"): (1, ["w4"]), ("I-LOC", ABSENT): (1, ["w6"]), ("O", "B-PER"): (1, ["w8"]),
-    }  # fmt: skip
+        ("B-LOC", "I-LOC"): (1, ["w4"]),
+        ("I-LOC", ABSENT): (1, ["w6"]),
+        ("O", "B-PER"): (1, ["w8"]),
+    }
     many = make_judge().errors(np.full(9, NO_PREDICTION), most=1)
     assert (len(many), many[0]["n"]) == (1, 3)
 

@@ -45,9 +45,14 @@ def cache(task: WordTask) -> PlantedCache:
 
 
 def fit(
-    cache: PlantedCache, task: WordTask, options: TokenOptions = QUICK, *, layers: Any = "all", seed: int = 0,
+    cache: PlantedCache,
+    task: WordTask,
+    options: TokenOptions = QUICK,
+    *,
+    layers: Any = "all",
+    seed: int = 0,
     make: type[TokenHead] = TokenClassifier,
-) -> tuple[TokenHead, WordLatents, Any]:  # fmt: skip
+) -> tuple[TokenHead, WordLatents, Any]:
     data = WordLatents(cache, task, layers=layers, streaming=STREAMING)
     head: Any = make(len(data.layers), WIDTH, len(data.classes), seed=seed, **options.head_arguments())
     return head, data, fit_token_head(head, data, options)

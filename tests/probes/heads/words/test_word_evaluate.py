@@ -247,7 +247,9 @@ def test_the_way_of_decoding_is_chosen_on_validation_together_with_the_layer(
 def test_every_epoch_is_watched(cache: PlantedCache, task: WordTask, tmp_path: Path) -> None:
     epochs: list[int] = []
     evaluate_head(
-        "token-classifier", {**OPTIONS, "max_epochs": 1}, setting(cache, task, tmp_path),
+        "token-classifier",
+        {**OPTIONS, "max_epochs": 1},
+        setting(cache, task, tmp_path),
         watch=lambda _: lambda epoch, _values: epochs.append(epoch),
-    )  # fmt: skip
+    )
     assert epochs == [1]

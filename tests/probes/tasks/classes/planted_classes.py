@@ -20,9 +20,13 @@ def row_of(text: str, label: str, split: str | None = None) -> CheckedRow:
 
 
 def make_class_task(
-    *, sizes: Mapping[str, int] = SIZES, n_classes: int = 3, is_pairs: bool = False, shuffled: Sequence[str] = (),
+    *,
+    sizes: Mapping[str, int] = SIZES,
+    n_classes: int = 3,
+    is_pairs: bool = False,
+    shuffled: Sequence[str] = (),
     groups: int = 0,
-) -> ClassTask:  # fmt: skip
+) -> ClassTask:
     """Make texts of balanced classes; the labels of the `shuffled` splits say nothing."""
     columns: dict[str, dict[str, Any]] = {}
     start = 0

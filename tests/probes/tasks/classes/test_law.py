@@ -27,8 +27,10 @@ def test_scotus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(task) == dict(SPLITS)
     assert task.metrics == ("f1-micro", "f1-macro")
     assert [task.class_names[number] for number in task.labels("test")[:3]] == [
-        "Criminal Procedure", "Economic Activity", "Miscellaneous",
-    ]  # fmt: skip
+        "Criminal Procedure",
+        "Economic Activity",
+        "Miscellaneous",
+    ]
     monkeypatch.setenv("ICECORE_DATA", str(tmp_path))
     assert load_scotus().digest() == task.digest()
 

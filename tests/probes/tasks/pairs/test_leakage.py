@@ -214,8 +214,10 @@ def test_an_unknown_choice_of_rows_is_named() -> None:
 @pytest.mark.long
 def test_stsb_test_is_leaked_as_published(icecore_data: Path) -> None:
     task = load_stsb_local(icecore_data / "stsb")
-    tables = {split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
-              for split, rows in task.splits.items()}  # fmt: skip
+    tables = {
+        split: {column: list(rows[column]) for column in ("sentence1", "sentence2", "score")}
+        for split, rows in task.splits.items()
+    }
     found = {name: int(marks.sum()) for name, marks in subsets(tables["test"], tables["train"]).items()}
     assert found["full"] == 1379
     assert (found["leaked"], found["clean"], found["leaked pair"]) == (249, 1130, 12)

@@ -58,14 +58,10 @@ def sizes(task: WordTask) -> dict[str, tuple[int, int]]:
 
 
 def n_spans(task: WordTask) -> dict[str, int]:
-    return {
-        split: sum(tag[0] == "B" for tags in rows["tags"] for tag in tags) for split, rows in task.splits.items()
-    }  # fmt: skip
+    return {split: sum(tag[0] == "B" for tags in rows["tags"] for tag in tags) for split, rows in task.splits.items()}
 
 
-@pytest.mark.parametrize(
-    "names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "valid.txt", "test.txt")]
-)  # fmt: skip
+@pytest.mark.parametrize("names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "valid.txt", "test.txt")])
 def test_conll2003_from_its_published_files(
     tmp_path: Path, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,8 +226,10 @@ def test_ud_ewt_has_the_published_counts(icecore_data: Path) -> None:
     task = load_ud_ewt(folder=str(icecore_data / "ud-ewt"))
     assert sizes(task) == {"train": (12544, 204577), "validation": (2001, 25147), "test": (2077, 25094)}
     assert {split: len(set(rows["document"])) for split, rows in task.splits.items()} == {
-        "train": 540, "validation": 318, "test": 316,
-    }  # fmt: skip
+        "train": 540,
+        "validation": 318,
+        "test": 316,
+    }
     assert (len(task.labels), task.metric, task.has_documents) == (17, "accuracy", True)
     assert task.joined("validation")[1].text.startswith("President Bush on Tuesday nominated two individuals to")
     assert task.joined("validation")[1].text.endswith("in the Washington area.")

@@ -55,8 +55,11 @@ def test_numbers_that_the_dataset_names(tmp_path: Path) -> None:
     assert sizes(task) == {"train": 18, "validation": 2, "test": 20}
     assert task.notes[0] == "validation: 2 of the 20 training sentences, drawn with seed 0; train is the rest"
     assert task.splits["test"][0] == {
-        "words": WORDS[0], "tags": ["B-PER", "I-PER", "O", "B-LOC"], "document": "0", "space_after": [True] * 4,
-    }  # fmt: skip
+        "words": WORDS[0],
+        "tags": ["B-PER", "I-PER", "O", "B-LOC"],
+        "document": "0",
+        "space_after": [True] * 4,
+    }
     assert set(load_word_hub(str(folder)).splits["test"]["document"]) == {""}
     assert sizes(load_word_hub(str(folder), validation_fraction=0.0)) == {"train": 20, "test": 20}
     assert load_word_hub(str(folder), seed=1).digest() != load_word_hub(str(folder)).digest()
