@@ -81,8 +81,8 @@ def tiny_cache(tmp_path: Path) -> Path:
     import numpy as np
     from numpy.typing import NDArray
 
-    from extract.inputs.joined import digest_texts
-    from extract.store.create import create_store
+    from extract.inputs.joined_text import digest_texts
+    from extract.store.format import create_store
     from extract.store.manifest import Manifest
     from extract.store.writer import StoreWriter
 

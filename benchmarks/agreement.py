@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from probes.logistic.options import SolverOptions
-from probes.logistic.result import LogisticFit
+from probes.logistic.problem import LogisticFit, SolverOptions
 from probes.logistic.solver import fit_logistic
 
 TIGHT: dict[str, Any] = {"tol": 1e-9, "gap_tol": 1e-11, "precision": "float64", "max_iterations": 5000}

@@ -16,11 +16,10 @@ from torch import Tensor
 from benchmarks.extraction import N_SENTENCES, choose_sentences, make_batches
 from benchmarks.machine import describe_machine
 from benchmarks.timing import compare, seconds_of
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder import Decoder, load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import first_line
-from extract.inputs.batching import Batch
+from extract.inputs.batches import Batch
 from extract.linear import QuickLinear
 from extract.wiring.forward import forward_inputs
 

@@ -18,13 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import paired_scores, unit_counts
-from probes.metrics.significance import bootstrap_p_value, permutation_p_value, variance_components
-from probes.metrics.unit_scorer import correlation_scorer
-from probes.runs.record import describe_program
-from probes.tasks.units import find_units
+from probes.data.units import find_units
+from probes.metrics.bootstrap import Resampling, correlation_scorer, paired_scores, unit_counts
+from probes.metrics.significance import (
+    best_set,
+    bootstrap_p_value,
+    joint_intervals,
+    permutation_p_value,
+    variance_components,
+)
+from probes.runs.folder import describe_program
 
 OUT = Path(__file__).parent / "results" / "error_rates.json"
 FOLDER = Path(__file__).parent.parent / "docs" / "tables"

@@ -25,13 +25,13 @@ from benchmarks.machine import describe_machine
 from benchmarks.masks import compare_plans
 from benchmarks.timing import Comparison, compare, seconds_of
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.inputs.batching import Batch
-from extract.poolings.transfer import HostCopies, HostCopy
-from extract.run.pipeline import Sink
-from extract.run.spec import ExtractionSpec, batch_limits
-from extract.store.rounding import round_latents
-from extract.wiring.capture import pool_batch
-from extract.wiring.probe_rows import plain_batch
+from extract.inputs.batches import Batch
+from extract.poolings.memory import HostCopies, HostCopy
+from extract.run.extraction import Sink
+from extract.run.extraction_spec import ExtractionSpec, batch_limits
+from extract.store.exports import round_latents
+from extract.wiring.forward import plain_batch
+from extract.wiring.states import pool_batch
 
 POOLINGS = ("mean", "last")
 LENGTHS = (16, 512)

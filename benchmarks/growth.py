@@ -26,7 +26,7 @@ import torch
 from benchmarks.exponents import fit_growth
 from benchmarks.machine import describe_machine
 from benchmarks.training_free_page import ROOT, filled
-from extract.poolings.pages import trim_heap
+from extract.poolings.memory import trim_heap
 
 OUT = ROOT / "benchmarks" / "results" / "cpu-growth.json"
 PAGE = ROOT / "docs" / "speed.md"
@@ -58,8 +58,8 @@ Run = Callable[[], object]
 
 def prepare_extraction(folder: Path, *, N: int, T: int, L: int, D: int) -> Run:
     """Extract `N` texts of `T` tokens with a random Llama of `L` blocks of width `D`, whole caches and all."""
-    from extract.run.runner import extract_latents
-    from extract.run.spec import ExtractionSpec
+    from extract.run.extraction import extract_latents
+    from extract.run.extraction_spec import ExtractionSpec
     from tests.extract.tiny_decoders import make_decoder
 
     sizes: dict[str, Any] = {
@@ -85,7 +85,7 @@ def prepare_extraction(folder: Path, *, N: int, T: int, L: int, D: int) -> Run:
 
 def prepare_logistic(_: Path, *, N: int, L: int, D: int) -> Run:
     """Fit probes of 4 classes and one C on latents in memory, with a fixed number of iterations."""
-    from probes.logistic.options import SolverOptions
+    from probes.logistic.problem import SolverOptions
     from probes.logistic.solver import fit_logistic
 
     latents, codes = torch.randn(L, N, D), torch.arange(N) % 4
@@ -96,12 +96,11 @@ def prepare_logistic(_: Path, *, N: int, L: int, D: int) -> Run:
 def prepare_pairs(folder: Path, *, N: int, L: int, D: int, head: str) -> Run:
     """Fit a head of pairs on `N` training pairs: an epoch, or what it takes without training."""
     from extract.store.cache import LatentCache
-    from probes.fitting.epochs import EpochOptions
-    from probes.fitting.trainer import fit_head
-    from probes.latents.pair_latents import PairLatents
-    from probes.networks.layer_cosine import LayerCosine
-    from probes.networks.siamese_cosine import SiameseCosine
-    from probes.tasks.pairs.task import PairTask, build_splits
+    from probes.data.pair_task import PairTask, build_splits
+    from probes.fitting.fit import fit_head
+    from probes.fitting.fit_options import EpochOptions
+    from probes.latents.text_latents import PairLatents
+    from probes.networks.pair_networks import LayerCosine, SiameseCosine
 
     columns: dict[str, dict[str, list[Any]]] = {
         split: {
@@ -125,10 +124,10 @@ def prepare_pairs(folder: Path, *, N: int, L: int, D: int, head: str) -> Run:
 
 def prepare_autoencoder(folder: Path, *, N: int, L: int, D: int) -> Run:
     """Fit the default autoencoders for an epoch."""
-    from probes.fitting.epochs import FitOptions
-    from probes.fitting.layer_fit import fit_layers
+    from probes.fitting.fit import fit_layers
+    from probes.fitting.fit_options import FitOptions
     from probes.latents.text_latents import TextLatents
-    from probes.networks.autoencoder import LayerAutoencoder
+    from probes.networks.layerwise_networks import LayerAutoencoder
 
     cache = _write_texts(folder / "texts.h5", [f"text {i}" for i in range(N)], L=L, D=D)
     options = FitOptions(batch_size=64, max_epochs=1)
@@ -142,10 +141,9 @@ def prepare_autoencoder(folder: Path, *, N: int, L: int, D: int) -> Run:
 def prepare_tokens(folder: Path, *, N: int, L: int, D: int) -> Run:
     """Fit token classifiers of all layers on sentences of 15 words for an epoch."""
     from benchmarks.tokens import Sizes, synthetic_task, write_word_cache
-    from probes.heads.words.fitting import fit_token_head
-    from probes.heads.words.options import TokenOptions
+    from probes.heads.word_fits import TokenOptions, fit_token_head
     from probes.latents.word_latents import WordLatents
-    from probes.networks.token_heads import TokenClassifier
+    from probes.networks.token_networks import TokenClassifier
 
     sizes = Sizes(n_sentences=N, n_layers=L, width=D, storage_dtype="float32")
     task = synthetic_task(sizes)

@@ -15,7 +15,7 @@ from probes.layers.findings import load_findings
 from probes.report.layer_figures import draw_alone, findings_note
 from probes.report.style import Album, on_panel
 from probes.report.write import without_nan
-from probes.runs.finished import read_finished
+from probes.runs.folder import read_finished
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "layer_answers.json"

@@ -15,12 +15,11 @@ import torch
 
 from benchmarks.machine import describe_machine
 from extract.linear import estimated_products
-from probes.heads.pairs.parts import Muted
+from probes.heads.pair_heads import Muted
 from probes.layers.shapley import shapley_values
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.unit_scorer import correlation_scorer
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.metrics.bootstrap import Resampling, correlation_scorer
+from probes.metrics.significance import best_set, joint_intervals
+from probes.networks.pair_networks import SiameseCosine
 
 OUT = Path(__file__).parent / "results" / "layers.json"
 N_LAYERS, N_PAIRS, WIDTH = 32, 1379, 576

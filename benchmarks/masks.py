@@ -9,13 +9,12 @@ from torch import Tensor
 from benchmarks.extraction import POOLINGS
 from benchmarks.timing import Comparison, compare
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch
-from extract.masks.grid import plans_over_k, plans_over_k_and_k0
-from extract.masks.plan import MaskPlan, parse_plan
+from extract.inputs.batches import Batch
+from extract.masks.mask_plan import MaskPlan, parse_plan, plans_over_k, plans_over_k_and_k0
 from extract.run.sweep import sweep_cost
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.interface import wired
+from extract.wiring.attention import wired
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from extract.wiring.tree import Kinds, walk_plans
 
 PLANS = ("bidirectional", "backward", "nosink-bidirectional:10", "nosink-causal")

@@ -17,12 +17,10 @@ from accelerate import cpu_offload
 
 from benchmarks.machine import describe_machine
 from benchmarks.timing import seconds_of
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder
-from extract.decoders.placement import is_offloaded
-from extract.decoders.spec import DecoderSpec
-from extract.wiring.capture import pool_batch
-from extract.wiring.probe_rows import plain_batch, probe_ids
+from extract.decoders.decoder import Decoder, is_offloaded, load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.wiring.forward import plain_batch, probe_ids
+from extract.wiring.states import pool_batch
 
 RESULTS = Path(__file__).resolve().parent / "results" / "cpu-offload.json"
 SHAPES = ((1, 16), (4, 64))

@@ -15,12 +15,12 @@ import torch
 from benchmarks.extraction import POOLINGS, choose_sentences, make_batches
 from benchmarks.machine import describe_machine
 from benchmarks.timing import compare
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
-from extract.wiring.capture import pool_batch
+from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.wiring.states import pool_batch
 from probes.cli.main import main as icecore
-from probes.runs.finished import read_finished
-from probes.runs.paired_tests import paired_tests
+from probes.runs.compare import paired_tests
+from probes.runs.folder import read_finished
 
 OUT = Path(__file__).parent / "results" / "cpu-precision.json"
 Dtype = Literal["float32", "bfloat16"]

@@ -30,11 +30,10 @@ from benchmarks.roofline import break_down
 from benchmarks.timing import Comparison
 from benchmarks.tokens import Sizes, compare_layers, describe_streaming, time_streaming
 from benchmarks.words import choose_word_texts, compare_words
-from extract.decoders.decoder import Decoder
-from extract.decoders.loading import load_decoder, quiet_loading
-from extract.decoders.locate import locate_decoder
-from extract.decoders.spec import DecoderSpec
-from probes.logistic.options import SolverOptions
+from extract.decoders.decoder import Decoder, load_decoder, quiet_loading
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.decoders.fetch import locate_decoder
+from probes.logistic.problem import SolverOptions
 
 N_CHECKED = 96
 """Sentences of the section `checksums`."""

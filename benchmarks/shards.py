@@ -24,15 +24,15 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import describe_machine
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
 from extract.run.extraction import Extraction
-from extract.store.create import create_store
+from extract.store.cache import ShardedCache, describe_shard
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.shards.cache import ShardedCache, describe_shard
-from extract.store.shards.index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 WINDOW = 4096
@@ -191,8 +191,8 @@ class Simulated(Extraction):
 
 def extract_tiny(n_texts: int, *, computes: bool) -> dict[str, Any]:
     """Extract so many texts with a decoder of one small block; return rows, seconds and peak memory."""
+    from extract.run.extraction_spec import ExtractionSpec
     from extract.run.shards import extract_shards
-    from extract.run.spec import ExtractionSpec
     from tests.extract.tiny_decoders import make_decoder
 
     sizes: dict[str, Any] = {

@@ -21,19 +21,18 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.timing import Comparison, compare
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.store.cache import LatentCache
-from extract.store.create import create_store
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.writer import StoreWriter
-from probes.heads.words.fitting import fit_token_head
-from probes.heads.words.options import TokenOptions
+from probes.data.word_task import WordTask, build_word_splits
+from probes.heads.word_fits import TokenOptions, fit_token_head
 from probes.latents.word_latents import WordLatents
-from probes.networks.token_heads import TokenClassifier
-from probes.runs.record import describe_program
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.networks.token_networks import TokenClassifier
+from probes.runs.folder import describe_program
 
 POOLING = "mean"
 SENTENCE_WORDS = 15

@@ -15,10 +15,8 @@ import numpy as np
 
 from probes.cli.main import main as icecore
 from probes.report.document import best_result
-from probes.runs.existing import find_cache_of_run
-from probes.runs.finished import read_finished
-from probes.runs.paired_tests import paired_tests
-from probes.runs.record import describe_program
+from probes.runs.compare import paired_tests
+from probes.runs.folder import describe_program, find_cache_of_run, read_finished
 
 OUT = Path(__file__).parent / "results" / "training_free.json"
 

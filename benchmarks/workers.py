@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.extraction import POOLINGS, choose_sentences
 from benchmarks.machine import describe_machine
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
 
 OUT = Path(__file__).parent / "results" / "cpu-workers.json"
 BAR = ">= 1.6"
@@ -30,10 +30,10 @@ SIDES = (1, 2)
 
 def extract_here(decoder_name: str, folder: Path, *, n_texts: int, window: int) -> dict[str, Any]:
     """Load the decoder, say so, wait for the word to begin, and extract; return rows and seconds."""
-    from extract.decoders.loading import load_decoder
-    from extract.run.progress import ExtractionProgress
+    from extract.decoders.decoder import load_decoder
+    from extract.run.extraction import ExtractionProgress
+    from extract.run.extraction_spec import ExtractionSpec
     from extract.run.shards import extract_shards
-    from extract.run.spec import ExtractionSpec
 
     class Counted(ExtractionProgress):
         n_rows = n_tokens = 0

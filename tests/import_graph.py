@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("extract", "probes")
 PLACE = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+:\w+")
-"""An object that `extract.names.later` imports when it is used."""
+"""An object that `extract.registry.later` imports when it is used."""
 
 Graph = Mapping[str, Mapping[str, object]]
 """Importer to imported; what an arrow maps to names its place, and differs from graph to graph."""

@@ -249,7 +249,7 @@ def test_a_page_imports_from_icecore_alone(page: Path) -> None:
 
 @pytest.mark.long
 def test_the_protocol_page_gives_the_counts_of_stsb(icecore_data: Path) -> None:
-    from probes.tasks import load_stsb_local
+    from probes.data.pair_task import load_stsb_local
 
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     shown = [line for block in read_blocks(page) if block.language == "text" for line in block.text.splitlines()]

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from extract.digest import digest_json
 from extract.errors import CacheError, CacheIdentityError
+from extract.files import digest_json
 
 SCHEMA = 1
 DECODER_IDENTITY = (
@@ -144,3 +144,9 @@ def require_same(found: dict[str, Any], expected: dict[str, Any], *, where: str)
 def _shorten(value: object, width: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+# Storage dtypes.
+
+STORAGE_DTYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
+"""Name of a storage dtype to that of the arrays it is stored in."""

@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import CacheError, CacheLockedError
-from extract.store.disk import explain_write_error, locked_file
-from extract.store.layout import (
+from extract.store.format import (
     CERTIFICATE,
     CERTIFICATE_BYTES,
     CHECKSUMS,
     CLOSED,
     WRITTEN,
     checked_arrays,
+    explain_write_error,
     latent_path,
+    locked_file,
     read_layout,
     rows_that_count,
 )

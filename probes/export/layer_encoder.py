@@ -12,14 +12,13 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
 
 from extract.decoders.decoder import Decoder
-from extract.digest import digest_json, digest_rows
-from extract.inputs.joined import digest_texts
+from extract.files import digest_json, digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.inputs.template import InputTemplate
-from extract.run.progress import ExtractionProgress
-from extract.run.runner import describe_extraction, extract_latents, unique_texts
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import ExtractionProgress, describe_extraction, extract_latents, unique_texts
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from extract.wiring.taps import layer_widths
+from extract.wiring.states import layer_widths
 
 BLANK = "."
 """Read in place of a text without a visible character, of which some corpora of mteb have a few."""

@@ -31,10 +31,10 @@ LONGER = {**TOKENS, "max_epochs": 3, "epoch_steps": 20}
 AUTOENCODER = {"bottleneck": "3, upper half 4", "max_epochs": 2, "batch_size": 16}
 PARTS = '''"""Parts of a user, which take names of the library from where they were."""
 
-from extract.poolings.pooling import pool_mean
+from extract.poolings.poolings import pool_mean
 from icecore import pair_head, register_head, register_mask
-from probes.fitting.trainer import EpochOptions
-from probes.networks.cosine_heads import CosineLinear
+from probes.fitting.fit import EpochOptions
+from probes.networks.pair_networks import CosineLinear
 
 SHARE = 0.5
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.error_rates import ERRORS, FOLDER, OUT, SHARING, csv_tables, error_rates, layer_rates, seed_rates
-from probes.metrics.best_set import best_set
+from probes.metrics.significance import best_set
 from tests.pages import ROOT
 
 QUICK: dict[str, Any] = {"n_simulations": 150, "n_resamples": 200, "n_permutations": 0}

@@ -12,15 +12,13 @@ import torch
 from numpy.typing import NDArray
 
 from extract.store.cache import LatentCache
-from probes.fitting.saved import SavedHead
-from probes.heads.setting import Setting
-from probes.heads.words.judging import judge_of
-from probes.latents.channels import channels_of
-from probes.latents.class_features import ClassFeatures
-from probes.latents.pair_latents import PairLatents
+from probes.data.task import Task
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import Setting
+from probes.heads.word_fits import judge_of
+from probes.latents.text_latents import ClassFeatures, PairLatents, channels_of
 from probes.latents.word_latents import WordLatents
-from probes.metrics.calibration import read_calibration
-from probes.tasks.base import Task
+from probes.metrics.correlation import read_calibration
 from tests.probes import planted_latents as pairs
 from tests.probes.heads.words import planted_words as words
 from tests.probes.heads.zero_shot import planted_tasks as bare

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from extract.decoders.decoder import Decoder
-from extract.inputs.batching import Batch, collate
-from extract.inputs.roles import TEXT
-from extract.inputs.spans import CONTEXT
-from extract.inputs.tokenised import EncodedText
-from extract.masks.plan import parse_plan
-from extract.wiring.applied import masks_in_force, plan_in_force
+from extract.inputs.batches import Batch, collate
+from extract.inputs.spans import CONTEXT, TEXT
+from extract.inputs.tokens import EncodedText
+from extract.masks.mask_plan import parse_plan
 from extract.wiring.forward import run_batch
+from extract.wiring.plan_wiring import masks_in_force, plan_in_force
 from tests.extract.tiny_decoders import FAMILIES, FULL_HEADS, GPT2_SIZES, N_VOCABULARY, SIZES, make_decoder
 
 Side = Literal["right", "left"]

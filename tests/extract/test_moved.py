@@ -12,8 +12,7 @@ import pytest
 
 from extract import moved
 from extract.moved import first_place, read_moves
-from extract.names import later
-from extract.own.code import digest_code
+from extract.registry import digest_code, later
 
 LIBRARY = """
     from dataclasses import dataclass

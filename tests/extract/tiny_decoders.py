@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from extract.decoders.decoder import Decoder, wrap_decoder
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.batching import Batch, collate
-from extract.inputs.joined import JoinedText, digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.batches import Batch, collate
+from extract.inputs.joined_text import JoinedText, digest_texts
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.store.create import create_store
+from extract.inputs.tokens import TextEncoder
+from extract.store.cache import describe_shard
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
-from extract.store.shards.cache import describe_shard
-from extract.store.shards.index import ShardIndex, shared_identity
+from extract.store.reader import ShardIndex, shared_identity
 from extract.store.writer import StoreWriter
 
 N_VOCABULARY = 320

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.inputs.joined import JoinedText, digest_texts, join_words
-from extract.store.create import create_store
+from extract.inputs.joined_text import JoinedText, digest_texts, join_words
+from extract.store.format import create_store
 from extract.store.manifest import Manifest
 from extract.store.writer import StoreWriter
 from tests.extract.tiny_decoders import make_manifest

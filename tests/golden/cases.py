@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probes import load_task
+from probes.data.task_table import load_task
 
 ROWS = {"train": 48, "validation": 32, "test": 36}
 FEW: dict[str, Any] = {"max_epochs": 3, "batch_size": 16}

@@ -7,16 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extract.decoders.layers import layer_names
-from extract.digest import digest_rows
-from extract.inputs.joined import digest_texts
+from extract.decoders.decoder_spec import layer_names
+from extract.files import digest_rows
+from extract.inputs.joined_text import digest_texts
 from extract.store.cache import LatentCache
-from extract.store.create import create_store
+from extract.store.format import create_store
 from extract.store.manifest import Manifest, build_identity
 from extract.store.writer import StoreWriter
-from probes.latents.pair_latents import PairLatents
-from probes.tasks import PairTask
-from probes.tasks.pairs.task import build_splits
+from probes.data.pair_task import PairTask, build_splits
+from probes.latents.text_latents import PairLatents
 
 N_BLOCKS, WIDTH = 3, 12
 LAYERS = layer_names(N_BLOCKS)

@@ -5,11 +5,11 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.inputs.template import InputTemplate
-from extract.run.spec import ExtractionSpec, WordSpec
-from probes.runs.config import RunConfig, TaskSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.runs.run import run
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.worded_classes import OTHERS, write_worded_classes
 
 QUICK: dict[str, Any] = {"max_epochs": 3, "epoch_steps": 20, "learning_rate": 3e-2}

@@ -13,13 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from extract import DecoderSpec, load_decoder
-from extract.decoders.loading import choose_device, load_tokenizer, quiet_loading
+from extract.decoders.decoder import choose_device, load_decoder, load_tokenizer, quiet_loading
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import DecoderError, UnknownNameError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import pool_batch
 from tests.extract.mask_families import drift, id_batch, random_ids, run_layers
 from tests.extract.tiny_decoders import SENTENCES, SIZES, encode_batch, make_decoder, make_tokenizer, save_decoder
 
@@ -202,7 +202,7 @@ def test_whatever_loading_raises_is_a_sentence(folder: Path, monkeypatch: pytest
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("extract.decoders.loading.AutoTokenizer.from_pretrained", fail)
+    monkeypatch.setattr("extract.decoders.decoder.AutoTokenizer.from_pretrained", fail)
     with pytest.raises(DecoderError, match=r"cannot be loaded from .*Give a causal LM in hub layout"):
         load_tokenizer(str(folder))
 

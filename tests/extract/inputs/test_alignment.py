@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from extract.decoders.decoder_cache import icecore_home
-from extract.inputs.alignment import WORD_LOST, WORD_SHARED, align_words
-from extract.inputs.joined import join_words
+from extract.decoders.fetch import icecore_home
+from extract.inputs.joined_text import WORD_LOST, WORD_SHARED, align_words, join_words
 from extract.inputs.template import InputTemplate
-from extract.inputs.tokenised import Tokeniser
+from extract.inputs.tokens import Tokeniser
 from tests.extract.word_tokenizers import LOSSLESS, WORD_TOKENIZERS, word_tokenizer
 
 FEW = settings(max_examples=15, deadline=None, database=None)

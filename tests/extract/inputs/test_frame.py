@@ -8,13 +8,9 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from extract.errors import InputError, UnknownNameError
-from extract.inputs.frame import digest_chat, normalise_sentence
-from extract.inputs.named_templates import SETS, TEMPLATES
-from extract.inputs.roles import CHAT, INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
-from extract.inputs.shown import show_row
-from extract.inputs.template import DEFAULTS, FIRST_FIELDS, InputTemplate
-from extract.inputs.text_encoder import TextEncoder
-from extract.inputs.tokenised import EncodedText
+from extract.inputs.spans import CHAT, INSTRUCTION, JOINER, SPECIAL, SUFFIX, TEXT
+from extract.inputs.template import DEFAULTS, FIRST_FIELDS, SETS, TEMPLATES, InputTemplate
+from extract.inputs.tokens import EncodedText, TextEncoder, digest_chat, normalise_sentence, show_row
 from tests.extract.tiny_decoders import SENTENCES, make_tokenizer
 from tests.extract.word_tokenizers import word_tokenizer
 

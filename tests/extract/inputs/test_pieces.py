@@ -5,11 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from extract.inputs.alignment import align_words
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import align_words, join_words
 from extract.inputs.template import InputTemplate
-from extract.inputs.text_encoder import cut_at_tokens
-from extract.inputs.tokenised import Tokeniser
+from extract.inputs.tokens import Tokeniser, cut_at_tokens
 from tests.extract.inputs.test_alignment import FEW, PAIRS
 from tests.extract.word_tokenizers import WORD_TOKENIZERS, word_tokenizer
 

@@ -1,8 +1,14 @@
 import pytest
 
 from extract.errors import ConfigError
-from extract.masks.grid import k_and_k0, parse_counts, plans_over_k, plans_over_k_and_k0, plans_over_windows
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import (
+    k_and_k0,
+    parse_counts,
+    parse_plan,
+    plans_over_k,
+    plans_over_k_and_k0,
+    plans_over_windows,
+)
 
 
 @pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1.5"])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extract.errors import UnknownNameError
-from extract.masks.plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
+from extract.masks.mask_plan import ARCHITECTURES, PLANS, MaskPlan, Segment, parse_plan
 
 TEXTS = (
     "causal",

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from extract.errors import CertificateError
 from extract.inputs.spans import CONTEXT
-from extract.masks import plan as plan_reader
-from extract.masks.kinds import KINDS, SHIPPED, parse_kind
-from extract.masks.matrices import batch_mask
-from extract.masks.paper_plans import lbw_plan
-from extract.masks.plan import ARCHITECTURES, MaskPlan, Segment, parse_plan
+from extract.masks import mask_plan as plan_reader
+from extract.masks.mask_kinds import KINDS, SHIPPED, parse_kind
+from extract.masks.mask_plan import ARCHITECTURES, MaskPlan, Segment, lbw_plan, parse_plan
+from extract.masks.mask_rules import batch_mask
 from extract.masks.truth import (
     PLANS_BY_BLOCK,
     TABLE_SPANS,
@@ -26,7 +25,7 @@ from extract.masks.truth import (
     require_truth,
     table_of,
 )
-from extract.proofs.certificate import check_influence
+from extract.wiring.certificate import check_influence
 from tests.extract.tiny_decoders import make_decoder
 
 BY_BLOCK = {

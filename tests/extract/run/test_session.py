@@ -9,11 +9,11 @@ import pytest
 
 from extract.decoders.decoder import Decoder
 from extract.errors import CertificateError
-from extract.masks.plan import parse_plan
-from extract.run.runner import extract_latents
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.session import Session
 from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
 from extract.store.cache import LatentCache
 from tests.extract.recorder import Recorder

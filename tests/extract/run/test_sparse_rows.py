@@ -8,11 +8,11 @@ import torch
 
 from extract.decoders.decoder import Decoder
 from extract.errors import InputError
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
 from extract.run.embed import embed_texts, embed_words
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from tests.extract.mask_families import LATENT_HEADS, drift, hidden_under, id_batch, random_ids, real_rows
 from tests.extract.tiny_decoders import FULL_HEADS, make_decoder
 

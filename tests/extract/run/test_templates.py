@@ -12,23 +12,20 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheError, CacheIdentityError, InputError, UnknownNameError
-from extract.inputs.alignment import WORD_CUT
-from extract.inputs.batching import collate
-from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.batches import collate
+from extract.inputs.joined_text import WORD_CUT, JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.inputs.tokenised import TokenisedText
-from extract.masks.plan import parse_plan
-from extract.poolings.table import WORD_POOLINGS
+from extract.inputs.tokens import TokenisedText
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import WORD_POOLINGS
 from extract.run.embed import embed_texts, embed_words
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.encode import make_encoder
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
-from extract.run.word_encoder import make_encoder
-from extract.store.cache import LatentCache
+from extract.store.cache import LatentCache, MeanCache, find_cache
 from extract.store.manifest import Manifest
-from extract.store.mean import MeanCache
-from extract.store.reuse import find_cache
-from extract.wiring.capture import pool_batch
+from extract.wiring.states import pool_batch
 from tests.extract.tiny_decoders import SENTENCES, make_model, make_tokenizer, plain_hidden_states
 
 LAYERS = ("embedding", "block_02", "final_norm")

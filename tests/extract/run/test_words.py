@@ -11,22 +11,19 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheIncompleteError, InputError, NonFiniteLatentError
-from extract.inputs.alignment import WORD_CUT, WORD_LOST, WORD_SHARED
-from extract.inputs.batching import collate
-from extract.inputs.joined import JoinedText, join_words
+from extract.inputs.batches import collate
+from extract.inputs.joined_text import WORD_CUT, WORD_LOST, WORD_SHARED, JoinedText, join_words
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.poolings.table import WORD_POOLINGS
-from extract.run.estimate import estimate_extraction
-from extract.run.runner import count_rows, describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.masks.mask_plan import parse_plan
+from extract.poolings.pooling_table import WORD_POOLINGS
+from extract.run.embed import estimate_extraction
+from extract.run.encode import WordEncoder
+from extract.run.extraction import Workers, count_rows, describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.run.sweep import sweep_latents
-from extract.run.word_encoder import WordEncoder
-from extract.run.workers import Workers
-from extract.store.cache import LatentCache
-from extract.store.create import create_store
-from extract.store.reuse import cache_path
-from extract.wiring.capture import pool_batch
+from extract.store.cache import LatentCache, cache_path
+from extract.store.format import create_store
+from extract.wiring.states import pool_batch
 from tests.extract.recorder import Recorder, interrupt_after
 from tests.extract.tiny_decoders import (
     SENTENCES,

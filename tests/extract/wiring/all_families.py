@@ -19,9 +19,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import IcecoreError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_batch_invariance, check_influence
-from extract.wiring.applied import plan_in_force
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.certificate import check_batch_invariance, check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.tiny_decoders import N_VOCABULARY, SIZES, make_tokenizer
 
 TABLE = Path(__file__).parents[3] / "docs" / "tables" / "families.csv"

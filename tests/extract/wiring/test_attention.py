@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.masks.kinds import MaskKind, parse_kind
-from extract.masks.matrices import batch_mask, kind_matrix
+from extract.masks.mask_kinds import MaskKind, parse_kind
+from extract.masks.mask_rules import batch_mask, kind_matrix
 from extract.wiring.attention import attend
 
 N_TOKENS, N_HEADS, WIDTH = 5, 4, 3

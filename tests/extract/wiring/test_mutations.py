@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from extract.errors import CertificateError, DecoderError
-from extract.masks.plan import parse_plan
-from extract.proofs.certificate import check_influence
-from extract.wiring.applied import plan_in_force
-from extract.wiring.interface import Wiring, wiring_of
+from extract.masks.mask_plan import parse_plan
+from extract.wiring.attention import Wiring, wiring_of
+from extract.wiring.certificate import check_influence
+from extract.wiring.plan_wiring import plan_in_force
 from tests.extract.mask_families import HYBRIDS, family_decoder
 from tests.extract.wiring.mutations import (
     ARGUMENT_MUTATIONS,
@@ -111,7 +111,7 @@ def test_the_message_says_where(what: str, message: str) -> None:
 @pytest.mark.parametrize("what", ["sink mask dropped on one block", "causal in batches of more than nine rows"])
 def test_without_the_look_at_single_blocks_it_would_be_missed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Causal blocks below saturate what reaches the top: the check this one replaces saw nothing."""
-    monkeypatch.setattr("extract.proofs.certificate.prove_blocks", lambda *_, **__: {})
+    monkeypatch.setattr("extract.wiring.certificate.prove_blocks", lambda *_, **__: {})
     deep = Mutation(what, named(what).plan, named(what).apply)
     assert not is_caught(deep, "llama")
     assert change_of(deep, "llama") > 1e-3
@@ -122,7 +122,7 @@ def test_what_clearly_should_move_and_does_not_is_refused_without_any_other_proo
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proofs of blocks begin batches of their own; which blocks are recurrent is known before they do."""
-    monkeypatch.setattr("extract.proofs.certificate._require_equal_when_watched", lambda *_: None)
+    monkeypatch.setattr("extract.wiring.certificate._require_equal_when_watched", lambda *_: None)
     with named("causal unless watched").apply(), pytest.raises(CertificateError, match=r"output 0 of layer .* ignores"):
         certify(family_decoder(family), "bidirectional:2")
 

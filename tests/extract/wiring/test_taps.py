@@ -10,15 +10,14 @@ from torch import Tensor
 
 from extract.decoders.decoder import Decoder, wrap_decoder
 from extract.errors import CacheError, DecoderError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from extract.run.embed import embed_texts
-from extract.run.runner import describe_extraction, extract_latents
-from extract.run.spec import ExtractionSpec
+from extract.run.extraction import describe_extraction, extract_latents
+from extract.run.extraction_spec import ExtractionSpec
 from extract.run.sweep import sweep_latents
-from extract.store.reuse import find_cache
-from extract.wiring.applied import plan_in_force
-from extract.wiring.capture import pool_batch
-from extract.wiring.taps import find_taps, layer_widths
+from extract.store.cache import find_cache
+from extract.wiring.plan_wiring import plan_in_force
+from extract.wiring.states import find_taps, layer_widths, pool_batch
 from tests.extract.tiny_decoders import SENTENCES, encode_batch, make_decoder, make_model, make_tokenizer
 
 TEXTS = SENTENCES[:4]

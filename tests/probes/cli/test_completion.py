@@ -13,8 +13,8 @@ import pytest
 from probes.cli.commands import COMMANDS
 from probes.cli.listing import write_script
 from probes.cli.main import main
-from probes.heads.registry import HEADS
-from probes.tasks.table import TASKS
+from probes.data.task_table import TASKS
+from probes.heads.head_table import HEADS
 
 BASH, ZSH = shutil.which("bash"), shutil.which("zsh")
 

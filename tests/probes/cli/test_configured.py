@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-import extract.run.runner
-import probes.heads.pairs.fitting
-import probes.runs.obtain
+import extract.run.extraction
+import probes.heads.pair_heads
+import probes.runs.run
 from extract.store.cache import LatentCache
 from probes.cli import run_commands
 from probes.cli.main import main
@@ -22,8 +22,8 @@ def test_a_second_run_neither_extracts_nor_fits(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = stamps(finished.base / "caches") | stamps(finished.folder / "heads")
-    forbid(monkeypatch, extract.run.runner, "Extraction")
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    forbid(monkeypatch, extract.run.extraction, "Extraction")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     monkeypatch.setattr("sys.argv", ["icecore", "run", str(finished.config)])
     assert main() == 0
     assert stamps(finished.base / "caches") | stamps(finished.folder / "heads") == before
@@ -180,7 +180,7 @@ def test_a_dry_run_checks_the_splits(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_extract_finds_the_cache(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    forbid(monkeypatch, extract.run.runner, "Extraction")
+    forbid(monkeypatch, extract.run.extraction, "Extraction")
     assert main(["extract", str(finished.config)]) == 0
     assert capsys.readouterr().out.strip() == str(finished.cache)
 
@@ -192,7 +192,7 @@ def test_fit_needs_no_decoder(finished: Finished, tmp_path: Path, monkeypatch: p
     config["decoder"]["name"] = str(tmp_path / "gone" / "tiny-llama")  # removed since
     config["runs"] = str(tmp_path / "runs")
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
     argv = ["fit", str(tmp_path / "c.yaml"), *(["--cache", str(finished.cache)] if how == "named" else [])]
     assert main(argv) == 0
     scores = json.loads((tmp_path / "runs" / "tiny" / "scores.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ import pytest
 
 from extract.errors import CacheError, HeadError
 from probes.cli.main import main
-from probes.runs.existing import find_cache_of_run
+from probes.runs.folder import find_cache_of_run
 from tests.probes.finished_run import Finished, edit_config
 
 

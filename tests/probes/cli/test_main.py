@@ -12,21 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from extract.decoders.known import KNOWN_DECODERS
-from extract.decoders.layers import GROUPS
-from extract.inputs.named_templates import TEMPLATES
-from extract.masks.kinds import KINDS as MASK_KINDS
-from extract.masks.plan import PLANS
-from extract.poolings.table import POOLINGS, WORD_POOLINGS
+from extract.decoders.decoder_spec import GROUPS, KNOWN_DECODERS
+from extract.inputs.template import TEMPLATES
+from extract.masks.mask_kinds import KINDS as MASK_KINDS
+from extract.masks.mask_plan import PLANS
+from extract.poolings.pooling_table import POOLINGS, WORD_POOLINGS
 from probes.cli import listing, run_commands
 from probes.cli.arguments import Command, print_help, read_command, split_keys
 from probes.cli.commands import COMMANDS
 from probes.cli.main import MESSAGE, load_command, main
-from probes.heads.registry import HEADS
-from probes.networks.loss_table import LOSSES
-from probes.tasks import TASKS
-from probes.tasks.corpora import CORPORA
-from probes.tasks.instructions import INSTRUCTIONS
+from probes.data.task import CORPORA
+from probes.data.task_table import INSTRUCTIONS, TASKS
+from probes.heads.head_table import HEADS
+from probes.networks.network_options import LOSSES
 
 NAMES: dict[str, Iterable[str]] = {
     "decoders": KNOWN_DECODERS,

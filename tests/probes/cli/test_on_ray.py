@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
 from probes.cli.main import INTERRUPTED, main
 from tests.extract.tiny_decoders import assert_same_arrays, make_texts
 

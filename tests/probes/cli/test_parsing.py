@@ -8,7 +8,7 @@ import pytest
 from extract.errors import ConfigError, IcecoreError, UnknownNameError, UsageError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 
 BASE = """
 name: base

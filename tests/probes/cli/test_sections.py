@@ -9,7 +9,7 @@ import yaml
 from extract.errors import ConfigError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 
 SECTIONS = (
     "decoder",

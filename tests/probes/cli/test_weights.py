@@ -8,9 +8,9 @@ import yaml
 
 from probes.cli.config import read_config
 from probes.cli.main import main
-from probes.runs.config import RunConfig
-from probes.runs.finished import _read_decoder
-from probes.runs.finished import read_config as read_run_config
+from probes.runs.folder import _read_decoder
+from probes.runs.folder import read_config as read_run_config
+from probes.runs.run_config import RunConfig
 from tests.extract.tiny_decoders import save_decoder
 
 MERGE = "[{name: one, weight: 0.5}, {name: other, weight: 0.5, adapter: mine}]"

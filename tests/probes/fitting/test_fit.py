@@ -11,14 +11,12 @@ from torch import Tensor
 
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.epochs import EpochOptions
-from probes.fitting.trainer import fit_head, predict_pairs
-from probes.latents.pair_latents import PairLatents
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import fit_head, predict_pairs
+from probes.fitting.fit_options import EpochOptions
+from probes.latents.text_latents import PairLatents
 from probes.metrics.correlation import pearson
-from probes.networks.cosine_heads import CosineMLP
-from probes.networks.pair_head import PairHead, collect_similarities
-from probes.networks.siamese_cosine import SiameseCosine
-from probes.tasks import PairTask
+from probes.networks.pair_networks import CosineMLP, PairHead, SiameseCosine, collect_similarities
 from tests.probes.planted_latents import LAYERS, WIDTH, make_task, pair_data
 
 NAN = float("nan")

@@ -4,8 +4,7 @@ import lightning
 import numpy as np
 import torch
 
-from probes.fitting.keep_best import KeepBest, Look
-from probes.fitting.trainer import quiet_lightning
+from probes.fitting.fit import KeepBest, Look, quiet_lightning
 
 NAN = float("nan")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from extract.errors import IcecoreError
 from probes.cli.arguments import read_command
 from probes.cli.commands import COMMANDS
-from probes.runs.config import RunConfig
+from probes.runs.run_config import RunConfig
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
 CONFIGS = sorted(Path("configs").rglob("*.yaml"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import IcecoreError
-from probes.tasks.table import load_task
+from probes.data.task_table import load_task
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # options of wrong types are for our own sentences

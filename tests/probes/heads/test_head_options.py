@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, HeadError, IcecoreError, UnknownNameError
-from extract.names import option_names
-from probes.fitting.epochs import EpochOptions, FitOptions
-from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
-from probes.heads.pairs.pretraining import check_autoencoder_options
-from probes.heads.registry import HEADS, head_entry, resolve_head
+from extract.registry import option_names
+from probes.fitting.fit_options import EpochOptions, FitOptions
+from probes.heads.autoencoders import check_autoencoder_options
+from probes.heads.head_table import AUTOENCODER, HEADS, SOURCES, head_entry, resolve_head
 
 
 def test_options_are_sorted_by_who_needs_them() -> None:

@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from extract.errors import HeadError, UnknownNameError
-from probes.fitting.saved import SCHEMA, FittedModule, save_fitted
-from probes.heads.registry import HEADS
-from probes.heads.saved import load_head
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.cosine_heads import CosineMLP
+from probes.fitting.saved_fits import SCHEMA, FittedModule, save_fitted
+from probes.heads.context import load_head
+from probes.heads.head_table import HEADS
+from probes.networks.layerwise_networks import LayerAutoencoder
+from probes.networks.pair_networks import CosineMLP
 
 L, B, D, K = 3, 20, 8, 4
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

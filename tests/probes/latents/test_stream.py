@@ -10,10 +10,17 @@ import torch
 from torch import Tensor
 
 from extract.errors import HeadError
-from probes.latents.channels import Channels
-from probes.latents.reading import Chunk, Streaming, WordBatch, WordReader, plan_chunks
-from probes.latents.stream import InOrder, Shuffled
-from probes.latents.word_latents import WordLatents
+from probes.latents.text_latents import Channels
+from probes.latents.word_latents import (
+    Chunk,
+    InOrder,
+    Shuffled,
+    Streaming,
+    WordBatch,
+    WordLatents,
+    WordReader,
+    plan_chunks,
+)
 from tests.probes.heads.words.planted_words import CUT, LAYERS, PlantedCache, make_task, plant
 
 SMALL = Streaming(chunk_words=40, buffer_mb=1)
@@ -217,6 +224,6 @@ def test_sizes_below_one_are_refused(field: str) -> None:
 
 
 def test_cut_marks_are_those_of_the_cache() -> None:
-    from extract.inputs.alignment import WORD_CUT
+    from extract.inputs.joined_text import WORD_CUT
 
     assert CUT == WORD_CUT

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from extract.errors import CacheError, TaskError, UnknownNameError
-from probes.latents.reading import Streaming
-from probes.latents.word_latents import WordLatents
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.data.word_task import WordTask, build_word_splits
+from probes.latents.word_latents import Streaming, WordLatents
 from tests.probes.heads.words.planted_words import LAYERS, TAGS, PlantedCache, make_task, plant
 from tests.probes.planted_latents import make_task as make_pairs
 from tests.probes.planted_latents import plant as plant_pairs

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probes.layers.rows import LayerRows
-from probes.metrics.unit_scorer import class_scorer, correlation_scorer
+from probes.layers.views import LayerRows
+from probes.metrics.bootstrap import class_scorer, correlation_scorer
 
 
 def planted_rows(

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError
-from probes.metrics.best_set import best_set, joint_intervals
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.unit_scorer import correlation_scorer
+from probes.metrics.bootstrap import Resampling, correlation_scorer
+from probes.metrics.significance import best_set, joint_intervals
 
 
 def _draws(n_systems: int, *, n: int = 2000, shared: float = 0.0, seed: int = 0) -> np.ndarray:

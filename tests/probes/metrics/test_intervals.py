@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError, UnknownNameError
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import Resampling, resample_scores, summarise_class_seeds, summarise_seeds
 from probes.metrics.class_metrics import CLASS_METRICS, score_classes
-from probes.metrics.intervals import resample_scores, summarise_class_seeds, summarise_seeds
 
 
 def draw(n_rows: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

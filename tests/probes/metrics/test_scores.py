@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap
 
 from extract.errors import TaskError
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
+from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
 
 
 def draw(n_rows: int, *, n_seeds: int = 1, seed: int = 0) -> NDArray[np.int64]:

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from extract.errors import UnknownNameError
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores, unit_counts
+from probes.metrics.bootstrap import Resampling, difference, paired_scores, unit_counts
 from probes.metrics.significance import (
     bootstrap_p_value,
     correct_p_values,

@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError
-from probes.metrics.spans import NO_PREDICTION, count_spans, count_tag_spans, find_spans, index_labels, score_spans
-from probes.metrics.tags import read_spans
+from probes.metrics.span_metrics import (
+    NO_PREDICTION,
+    count_spans,
+    count_tag_spans,
+    find_spans,
+    index_labels,
+    read_spans,
+    score_spans,
+)
 from tests.probes.metrics.conlleval_oracle import conlleval
 
 TAGS = ["O", "B-PER", "I-PER", "B-creative-work", "I-creative-work"]

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap, pearsonr
 
 from extract.errors import UnknownNameError
-from probes.metrics.bootstrap import Resampling
+from probes.metrics.bootstrap import Resampling, summarise_seeds
 from probes.metrics.correlation import CORRELATIONS
-from probes.metrics.intervals import summarise_seeds
 
 
 def draw(n_pairs: int, *, seed: int = 0, n_seeds: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import UnknownNameError
-from probes.networks.layerwise import ENCODERS, LayerGroups, pick_layers
+from probes.networks.layerwise_networks import ENCODERS, LayerGroups, pick_layers
 
 L, B, D = 6, 7, 10
 CODES = {

@@ -8,18 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from extract.errors import HeadError, UnknownNameError
-from probes.fitting.epochs import FitOptions
-from probes.fitting.layer_fit import fit_layers
-from probes.fitting.protocols import FREEZE, find_protocol
-from probes.heads.pairs.pretraining import check_autoencoder_options
-from probes.heads.registry import resolve_head
-from probes.latents.pair_latents import PairLatents
-from probes.latents.text_latents import TextLatents
-from probes.networks.autoencoder import LayerAutoencoder
-from probes.networks.cosine_heads import CosineLinear, CosineMLP
-from probes.networks.layerwise import LayerGroups, LayerwiseLinear, LayerwiseNorm
-from probes.networks.pair_head import collect_similarities
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.fitting.fit import fit_layers
+from probes.fitting.fit_options import FREEZE, FitOptions, find_protocol
+from probes.heads.autoencoders import check_autoencoder_options
+from probes.heads.head_table import resolve_head
+from probes.latents.text_latents import PairLatents, TextLatents
+from probes.networks.layerwise_networks import LayerAutoencoder, LayerGroups, LayerwiseLinear, LayerwiseNorm
+from probes.networks.pair_networks import CosineLinear, CosineMLP, SiameseCosine, collect_similarities
 from tests.probes.corpus_latents import write_corpus
 from tests.probes.planted_latents import LAYERS, WIDTH
 

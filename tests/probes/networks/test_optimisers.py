@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from probes.networks.optimisers import LayerwiseAdamW, adamw
+from probes.networks.layerwise_networks import LayerwiseAdamW, adamw
 
 L, LEARNING_RATE, WEIGHT_DECAY = 5, 1e-2, 0.1
 # Which layers each stacked parameter holds: groups of interleaved layers, two parameters each.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from extract.errors import HeadError
-from probes.networks.widths import Widths, check_widths, code_widths, is_same_rule
+from probes.networks.network_options import Widths, check_widths, code_widths, is_same_rule
 
 
 @pytest.mark.parametrize(

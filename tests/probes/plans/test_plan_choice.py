@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from extract.decoders.spec import DecoderSpec
-from extract.masks.grid import plans_over_k_and_k0
-from extract.run.spec import ExtractionSpec
+from extract.decoders.decoder_spec import DecoderSpec
+from extract.masks.mask_plan import plans_over_k_and_k0
+from extract.run.extraction_spec import ExtractionSpec
 from extract.store.cache import LatentCache
-from probes.plans.plan_space import draw_rows
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import RunConfig, TaskSpec
+from probes.data.class_task import ClassTask
+from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.plan_search import draw_rows
 from probes.runs.run import evaluate_heads, make_setting
-from probes.tasks.classes.task import ClassTask
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.worded_classes import write_worded_classes
 
 PLANS = plans_over_k_and_k0(range(3), range(3))

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from extract.errors import ConfigError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from probes.cli.commands import SweepArgs
 from probes.cli.main import main
 from probes.cli.run_commands import choose_plans
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import PretrainingSpec, RunConfig
+from probes.runs.plan_runs import run_sweep
+from probes.runs.run_config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
 

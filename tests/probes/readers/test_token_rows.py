@@ -9,10 +9,15 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.readers.hub import read_hub
-from probes.readers.sentences import Sentence, SentenceTable
-from probes.readers.token_rows import TokenColumns, check_token_rows, read_token_json
+from probes.data.sources import read_hub
+from probes.data.table_files import (
+    Sentence,
+    SentenceTable,
+    TokenColumns,
+    check_token_rows,
+    quiet_datasets,
+    read_token_json,
+)
 from tests.probes.hub_builders import hub_builder
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]

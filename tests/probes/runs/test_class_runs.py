@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, HeadError, IcecoreError, TaskError
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.fitting.protocols import find_protocol
-from probes.heads.classes.logistic_probe import LinearProbe
-from probes.heads.saved import load_head
-from probes.latents.class_features import join_pair
-from probes.plans.searching import run_search
-from probes.plans.sweeping import run_sweep
-from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.obtain import check_heads, load_run_task
-from probes.runs.run import run
-from probes.tasks.classes.task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask, build_class_splits
+from probes.fitting.fit_options import find_protocol
+from probes.heads.context import load_head
+from probes.heads.logistic_probe import LinearProbe
+from probes.latents.text_latents import join_pair
+from probes.runs.plan_runs import run_search, run_sweep
+from probes.runs.run import check_heads, load_run_task, run
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.finished_run import opening, require_opening
 
 

@@ -13,11 +13,10 @@ import yaml
 
 from extract.errors import HeadError, UnknownNameError
 from probes.cli.main import main
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores
-from probes.metrics.spans import count_tag_spans, score_spans
+from probes.metrics.bootstrap import Resampling, difference, paired_scores
+from probes.metrics.span_metrics import count_tag_spans, score_spans
 from probes.report.predictions import SCORED
-from probes.runs.comparison import compare
+from probes.runs.compare import compare
 from tests.probes.finished_run import Finished
 
 pytestmark = pytest.mark.long

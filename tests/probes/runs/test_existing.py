@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from extract.decoders.loading import load_decoder
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder import load_decoder
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError
-from extract.inputs.joined import join_words
+from extract.inputs.joined_text import join_words
 from extract.inputs.template import InputTemplate
-from extract.run.runner import extract_latents
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.extraction import extract_latents
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
-from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.existing import config_of
+from probes.runs.folder import config_of
+from probes.runs.run_config import RunConfig, TaskSpec
 
 OTHER = ExtractionSpec(
     plan="nosink-bidirectional:1",

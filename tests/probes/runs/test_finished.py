@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-import probes.runs.scorer
-from extract.decoders.spec import DecoderSpec
-from extract.digest import digest_json
+import probes.runs.predict
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import CacheIdentityError, DecoderError, HeadError, IcecoreError, UnknownNameError
+from extract.files import digest_json
 from probes.cli.main import main
-from probes.heads.saved import load_head
-from probes.runs.finished import read_config, read_finished
-from probes.runs.scorer import load_scorer
+from probes.heads.context import load_head
+from probes.runs.folder import read_config, read_finished
+from probes.runs.predict import load_scorer
 from tests.probes.finished_run import Finished, edit_config, edit_scores, without_times
 
 PAIRS = [("Ice is cold.", "Snow is white.")]
@@ -97,7 +97,7 @@ def test_a_run_folder_cannot_have_code_run(
         asked.append(spec)
         raise DecoderError("far enough.")
 
-    monkeypatch.setattr(probes.runs.scorer, "load_decoder", refuse)
+    monkeypatch.setattr(probes.runs.predict, "load_decoder", refuse)
     for argv in ([], ["--trust-remote-code"]):
         assert main(["score", str(copy), "a", "b", *argv]) == 1
     assert [spec.trust_remote_code for spec in asked] == [False, True]
@@ -119,7 +119,7 @@ def test_a_run_does_not_say_where_a_decoder_is_held(
         asked.append(spec)
         raise DecoderError("far enough.")
 
-    monkeypatch.setattr(probes.runs.scorer, "load_decoder", refuse)
+    monkeypatch.setattr(probes.runs.predict, "load_decoder", refuse)
     assert main(["score", str(copy), "a", "b"]) == 1
     for spec in (*asked, read_config(copy).decoder):
         assert (spec.device_map, spec.max_memory, spec.offload_folder, spec.tp_plan) == ("auto", None, None, None)
@@ -239,7 +239,7 @@ def test_plan_template_and_weights_are_compared_with_the_head_itself(
         saved.record["latents"].update(part)
         return saved
 
-    monkeypatch.setattr(probes.runs.scorer, "load_head", load_other)
+    monkeypatch.setattr(probes.runs.predict, "load_head", load_other)
     with pytest.raises(CacheIdentityError, match=message):
         load_scorer(finished.folder)
 

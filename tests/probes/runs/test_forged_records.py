@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from extract.digest import digest_json
+from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
 from tests.probes.finished_run import Finished

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from probes.cli.main import main
-from probes.heads.numbers.ridge_probe import RidgeProbe
-from probes.heads.saved import load_head
-from probes.runs.scorer import load_scorer
+from probes.heads.context import load_head
+from probes.heads.ridge_probe import RidgeProbe
+from probes.runs.predict import load_scorer
 from tests.probes.finished_run import opening, require_opening
 
 

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 import yaml
 
+from extract import registry as own
 from extract.errors import CodeError
-from extract.masks.kinds import KINDS
-from extract.own import names as own
-from extract.poolings.table import POOLINGS, register_pooling
-from extract.run.spec import ExtractionSpec
+from extract.masks.mask_kinds import KINDS
+from extract.poolings.pooling_table import POOLINGS, register_pooling
+from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.main import main
-from probes.heads.registry import HEADS
-from probes.runs.config import RunConfig
-from probes.runs.finished import read_finished
-from probes.runs.loaded import load_run
+from probes.heads.head_table import HEADS
+from probes.runs.folder import read_finished
+from probes.runs.predict import load_run
 from probes.runs.run import _warn_of_notebook_parts
+from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import write_config
 
 SOURCE = """
     import torch
     from icecore import pair_head, register_head, register_mask
-    from probes.fitting.trainer import EpochOptions
-    from probes.networks.cosine_heads import CosineLinear
+    from probes.fitting.fit import EpochOptions
+    from probes.networks.pair_networks import CosineLinear
 
     SHARE = 0.5
 

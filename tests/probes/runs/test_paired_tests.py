@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from extract.errors import HeadError, UnknownNameError
-from probes import compare, expected_validation, paired_tests, results
 from probes.metrics.significance import correct_p_values
-from probes.runs.results import read_scores
+from probes.runs.compare import compare, paired_tests
+from probes.runs.results import expected_validation, read_scores, results
 from tests.probes.finished_run import Finished, edit_scores
 
 FAST: dict[str, Any] = {"n_resamples": 200, "n_permutations": 199}

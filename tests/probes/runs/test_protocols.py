@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-import probes.heads.pairs.fitting
+import probes.heads.pair_heads
 from extract.errors import ConfigError, TaskError
-from extract.inputs.text_encoder import TextEncoder
+from extract.inputs.tokens import TextEncoder
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.fitting.protocols import PROTOCOLS
-from probes.heads.entries import Purpose
-from probes.heads.registry import HEADS, resolve_head
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import ignore_epoch
+from probes.fitting.fit_options import PROTOCOLS
+from probes.heads.context import Setting, load_head
+from probes.heads.head_table import HEADS, Purpose, resolve_head
 from probes.runs.run import run
-from probes.tasks import PairTask
+from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 from tests.extract.tiny_decoders import make_tokenizer
 from tests.probes.finished_run import forbid
 from tests.probes.planted_latents import make_task, plant
@@ -202,7 +200,7 @@ def test_the_released_protocol_extracts_and_pretrains_as_freeze_does() -> None:
 def test_a_head_kept_under_one_protocol_is_not_served_under_another(
     released: dict[str, Any], setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forbid(monkeypatch, probes.heads.pairs.fitting, "fit_head")
+    forbid(monkeypatch, probes.heads.pair_heads, "fit_head")
     again = evaluate_head("cosine-mlp", QUICK, setting)
     assert json.dumps(again, sort_keys=True) == json.dumps(released, sort_keys=True)  # NaN is not equal to itself
     with pytest.raises(AssertionError, match="fit_head was called"):

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from extract.digest import digest_json
 from extract.errors import ConfigError
+from extract.files import digest_json
 from extract.store.cache import LatentCache
-from probes.runs.config import RunConfig
-from probes.runs.record import open_folder, without_absolute_paths
+from probes.runs.folder import open_folder, without_absolute_paths
+from probes.runs.run_config import RunConfig
 from tests.probes.planted_latents import make_task, plant
 
 

@@ -15,8 +15,8 @@ from probes.report import run_figures as heads
 from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans
 from probes.report.write import without_nan, write_plans
-from probes.runs.kinds import KINDS
-from probes.runs.pages.reports import run_page_of, write_report
+from probes.runs.compare import run_page_of, write_report
+from probes.runs.task_kinds import KINDS
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
 from tests.probes.report.reading import require_whole

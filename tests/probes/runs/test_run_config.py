@@ -7,8 +7,8 @@ import pytest
 
 import probes
 from extract.errors import ConfigError, HeadError, UnknownNameError
-from extract.run.spec import ExtractionSpec
-from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
+from extract.run.extraction_spec import ExtractionSpec
+from probes.runs.run_config import PretrainingSpec, RunConfig, TaskSpec
 
 
 @pytest.mark.parametrize(

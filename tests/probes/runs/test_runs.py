@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import probes.runs.obtain
+import probes.runs.run
 from extract.errors import TaskError
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.runs.config import RunConfig, TaskSpec
+from probes.data.pair_task import SUBSETS
 from probes.runs.run import run
-from probes.tasks.pairs.leakage import SUBSETS
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.finished_run import SIZES, Finished, forbid, require_opening
 
 
@@ -148,7 +148,7 @@ def test_a_task_without_validation_is_told_before_anything_is_extracted(
 ) -> None:
     lines = (finished.base / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "p.tsv").write_text("".join(line for line in lines if not line.startswith("val")), encoding="utf-8")
-    forbid(monkeypatch, probes.runs.obtain, "load_decoder")
+    forbid(monkeypatch, probes.runs.run, "load_decoder")
     task = TaskSpec("pair-files", {"files": str(tmp_path / "p.tsv")})
     with pytest.raises(TaskError, match="task 'pair-files' has no split 'validation', which every head needs"):
         run(RunConfig(task=task))

@@ -13,18 +13,18 @@ import h5py
 import pytest
 
 import icecore
-from extract.digest import digest_json, digest_text
+from extract.code_gate import digest_source
 from extract.errors import CodeError
-from extract.masks.kinds import KINDS
-from extract.own.gate import digest_source
-from extract.own.names import ADDED
-from extract.poolings.table import POOLINGS
+from extract.files import digest_json, digest_text
+from extract.masks.mask_kinds import KINDS
+from extract.poolings.pooling_table import POOLINGS
+from extract.registry import ADDED
 from extract.store.manifest import Manifest
 from probes.cli.main import main
-from probes.export.hub import stage_run
-from probes.export.pair_scorer import PairScorer
-from probes.heads.registry import HEADS
-from probes.runs.finished import read_config
+from probes.export.hub_export import stage_run
+from probes.export.sentence_transformers import PairScorer
+from probes.heads.head_table import HEADS
+from probes.runs.folder import read_config
 from tests.probes.finished_run import Finished, edit_config, edit_scores
 
 MODULE = "named_by_a_folder"

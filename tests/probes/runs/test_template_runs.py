@@ -7,16 +7,12 @@ import pytest
 import yaml
 
 from extract.inputs.template import InputTemplate
-from extract.run.spec import ExtractionSpec
-from extract.store.cache import LatentCache
-from extract.store.mean import MeanCache
+from extract.run.extraction_spec import ExtractionSpec
+from extract.store.cache import LatentCache, MeanCache
 from probes.cli.main import main
-from probes.runs.config import RunConfig
-from probes.runs.existing import config_of, find_cache_of, find_cache_of_run
-from probes.runs.finished import read_config
-from probes.runs.obtain import load_run_task
-from probes.runs.record import without_absolute_paths
-from probes.runs.run import run
+from probes.runs.folder import config_of, find_cache_of, find_cache_of_run, read_config, without_absolute_paths
+from probes.runs.run import load_run_task, run
+from probes.runs.run_config import RunConfig
 from tests.probes.finished_run import Finished
 
 NAME = "prompt-eol+kv-embedding"

@@ -10,11 +10,11 @@ import yaml
 from extract.errors import ConfigError
 from extract.inputs.template import InputTemplate
 from extract.records import given
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from probes.cli.config import read_config
-from probes.runs.config import RunConfig, TaskSpec, describe_sources
-from probes.runs.finished import read_config as read_recorded
-from probes.runs.record import open_folder
+from probes.runs.folder import open_folder
+from probes.runs.folder import read_config as read_recorded
+from probes.runs.run_config import RunConfig, TaskSpec, describe_sources
 
 WORDS: dict[str, Any] = {"task": TaskSpec("words-sample"), "heads": {"token-classifier": {}}}
 TYPED_WORDS = [("task.name", "words-sample"), ("heads", "{token-classifier: }"), ("protocol", "magnet")]

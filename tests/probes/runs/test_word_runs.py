@@ -12,26 +12,24 @@ import torch
 import yaml
 from PIL import Image
 
-from extract.decoders.spec import DecoderSpec
+from extract.decoders.decoder_spec import DecoderSpec
 from extract.errors import ConfigError, TaskError, UnknownNameError
 from extract.inputs.template import InputTemplate
-from extract.masks.plan import parse_plan
-from extract.run.spec import ExtractionSpec, WordSpec
+from extract.masks.mask_plan import parse_plan
+from extract.run.extraction_spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
 from probes.cli.main import main
-from probes.heads.saved import load_head
-from probes.heads.words.description import departures
-from probes.heads.words.judging import judge_of
+from probes.data.conll import ColumnFormat, read_columns
+from probes.data.word_files import load_word_files, load_words_sample
+from probes.data.word_task import WordTask
+from probes.heads.context import load_head
+from probes.heads.word_fits import judge_of
+from probes.heads.word_heads import departures
 from probes.latents.word_latents import WordLatents
-from probes.metrics.decoding import decode_tags
-from probes.plans.sweeping import run_sweep
-from probes.readers.conll_columns import ColumnFormat, read_columns
-from probes.runs.config import RunConfig, TaskSpec
-from probes.runs.obtain import load_run_task
-from probes.runs.run import run
-from probes.tasks.words.files import load_word_files
-from probes.tasks.words.known import load_words_sample
-from probes.tasks.words.task import WordTask
+from probes.metrics.span_metrics import decode_tags
+from probes.runs.plan_runs import run_sweep
+from probes.runs.run import load_run_task, run
+from probes.runs.run_config import RunConfig, TaskSpec
 from tests.probes.finished_run import opening, require_opening
 
 pytestmark = pytest.mark.long
@@ -216,7 +214,7 @@ def test_fitting_alone_loads_no_decoder_and_ends_alike(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a decoder was loaded")
 
-    monkeypatch.setattr("probes.runs.obtain.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.run.load_decoder", refuse)
     arguments = ["fit", str(finished.config), "--runs", str(tmp_path), "--head", "token-classifier"]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
@@ -401,8 +399,8 @@ def test_a_missing_split_is_told_before_anything_is_extracted(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a decoder was loaded")
 
-    monkeypatch.setattr("probes.runs.obtain.load_decoder", refuse)
-    monkeypatch.setattr("probes.plans.sweeping.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.run.load_decoder", refuse)
+    monkeypatch.setattr("probes.runs.plan_runs.load_decoder", refuse)
     files = {split: write_conll(tmp_path / f"{split}.txt", "B-PER", "O") for split in splits}
     task = TaskSpec("word-files", {"files": files, "columns": ["word", "ner"], "tags": "ner"})
     config = RunConfig(task=task, heads={"token-classifier": {}}, runs=str(tmp_path), caches=str(tmp_path))

@@ -7,11 +7,10 @@ import datasets
 import pytest
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.runs.config import PretrainingSpec
-from probes.tasks import TASKS, load_task
-from probes.tasks.corpora import CORPORA, load_corpus
-from probes.tasks.corpus import load_generics, load_hub_texts, load_text_file
+from probes.data.table_files import quiet_datasets
+from probes.data.task import CORPORA, load_corpus, load_generics, load_hub_texts, load_text_file
+from probes.data.task_table import TASKS, load_task
+from probes.runs.run_config import PretrainingSpec
 
 NATURAL = [f"Glaciers of kind {i} move." for i in range(12)]
 TEMPLATED = [f"Thing {i} is a thing." for i in range(10)]

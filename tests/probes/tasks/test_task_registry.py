@@ -8,9 +8,13 @@ import pytest
 
 import probes
 from extract.errors import TaskError, UnknownNameError
-from extract.names import parameter_names, resolve
-from probes.tasks import SPLITS, TASKS, ClassTask, NumberTask, PairTask, Task, WordTask, load_task
-from probes.tasks.corpora import CORPORA
+from extract.registry import parameter_names, resolve
+from probes.data.class_task import ClassTask, NumberTask
+from probes.data.pair_task import PairTask
+from probes.data.splits import SPLITS
+from probes.data.task import CORPORA, Task
+from probes.data.task_table import TASKS, load_task
+from probes.data.word_task import WordTask
 
 KINDS = {
     "pairs": ["sts-sample", "stsb", "stsb-local", "stsb-hub", "sts-files", "pair-files"],
@@ -136,7 +140,7 @@ def test_pair_files_takes_plain_values(tmp_path: Path) -> None:
     assert (task.name, task.score_range, task.source) == ("mine", (0.0, 7.0), str(path))
 
 
-@pytest.mark.parametrize("module", ["probes.tasks", "probes.tasks.classes", "probes.tasks.words", "probes.tasks.pairs"])
+@pytest.mark.parametrize("module", ["probes.data", "probes.data", "probes.data", "probes.data"])
 def test_importing_the_tasks_is_light(module: str) -> None:
     heavy = {"torch", "datasets", "pandas", "sklearn"}
     code = f"import sys, {module}; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"

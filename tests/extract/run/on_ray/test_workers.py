@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from extract.errors import ConfigError, IcecoreError, InputError, TruncationWarning
-from extract.inputs.streams import stream_texts
+from extract.inputs.batches import stream_texts
 from extract.inputs.template import InputTemplate
-from extract.run.on_ray.cluster import joined_cluster
-from extract.run.on_ray.shards import extract_shards_on_ray
-from extract.run.on_ray.workers import RayWorkers
+from extract.run.extraction_spec import ExtractionSpec
+from extract.run.ray import RayWorkers, extract_shards_on_ray, joined_cluster
 from extract.run.shards import extract_shards
-from extract.run.spec import ExtractionSpec
-from extract.store.shards.cache import ShardedCache
+from extract.store.cache import ShardedCache
 from tests.extract.recorder import Recorder
 from tests.extract.run.on_ray.troubled import Troubled
 from tests.extract.tiny_decoders import assert_same_arrays, make_decoder, make_texts

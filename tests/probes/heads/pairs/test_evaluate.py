@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-import probes.heads.pairs.fitting
+import probes.heads.pair_heads
 from extract.errors import HeadError, TaskError, UnknownNameError
 from extract.store.cache import LatentCache
-from probes.fitting.keep_best import ignore_epoch
-from probes.heads.pairs.fitting import FittedHead, fit_seed
-from probes.heads.registry import resolve_head
+from probes.data.pair_task import SUBSETS, PairTask, build_splits
+from probes.fitting.fit import ignore_epoch
+from probes.heads.context import Setting, load_head
+from probes.heads.head_table import resolve_head
+from probes.heads.pair_heads import FittedHead, fit_seed
 from probes.heads.result import Curve, HeadResult
-from probes.heads.saved import load_head
-from probes.heads.setting import Setting
-from probes.metrics.calibration import fit_calibration
-from probes.networks.cosine_heads import CosineMLP
-from probes.tasks import PairTask
-from probes.tasks.pairs.leakage import SUBSETS
-from probes.tasks.pairs.task import build_splits
+from probes.metrics.correlation import fit_calibration
+from probes.networks.pair_networks import CosineMLP
 from tests.probes.heads.evaluating import as_text, evaluate, make_setting
 from tests.probes.planted_latents import LAYERS, PLANTED, SIZES, make_task, plant
 
@@ -51,7 +48,7 @@ def forbid_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr(probes.heads.pairs.fitting, "fit_head", refuse)
+    monkeypatch.setattr(probes.heads.pair_heads, "fit_head", refuse)
 
 
 def test_a_trained_head_is_fitted_for_every_seed(setting: Setting) -> None:

@@ -8,21 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from extract.names import resolve
+from extract.registry import resolve
 from extract.store.cache import LatentCache
-from probes.fitting.trainer import FitResult, fit_head, predict_pairs
-from probes.heads.pairs.evaluation import layer_contributions
-from probes.heads.pairs.fitting import fit_options
-from probes.heads.registry import HEADS, resolve_head
-from probes.latents.pair_latents import PairLatents
-from probes.latents.standardise import Standardiser
+from probes.data.pair_task import PairTask
+from probes.fitting.fit import FitResult, fit_head, predict_pairs
+from probes.heads.head_table import HEADS, resolve_head
+from probes.heads.pair_heads import fit_options, layer_contributions
+from probes.latents.text_latents import PairLatents, Standardiser
 from probes.metrics.correlation import pearson
-from probes.networks.layer_cosine import LayerCosine
-from probes.networks.loss_table import LOSSES
-from probes.networks.pair_head import PairHead
-from probes.networks.siamese_cosine import SiameseCosine
-from probes.networks.widths import code_widths
-from probes.tasks import PairTask
+from probes.networks.network_options import LOSSES, code_widths
+from probes.networks.pair_networks import LayerCosine, PairHead, SiameseCosine
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, make_task, pair_data
 
 # Options that make a head quick on planted latents; one that is not named here is fitted as the registry says.

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
-from probes.heads.pairs.residuals import Residuals, residuals_of
-from probes.tasks import PairTask
-from probes.tasks.pairs.task import build_splits
+from probes.data.pair_task import PairTask, build_splits
+from probes.heads.result import Residuals, residuals_of
 
 TEXTS = [
     ("A cat sat.", "The cat sat!"),  # 3 + 3 words, {cat, sat} of {a, the, cat, sat}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from probes.fitting.trainer import quiet_lightning
-from probes.latents.pair_latents import PairBatch
-from probes.networks.siamese_cosine import SiameseCosine
+from probes.fitting.fit import quiet_lightning
+from probes.latents.text_latents import PairBatch
+from probes.networks.pair_networks import SiameseCosine
 
 pytestmark = pytest.mark.slow
 

@@ -10,13 +10,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extract.decoders.layers import layer_names, select_from
+from extract.decoders.decoder_spec import layer_names, select_from
 from extract.errors import CacheError, unknown_name
-from extract.inputs.joined import JoinedText
+from extract.inputs.joined_text import JoinedText
 from extract.store.cache import LatentCache
 from extract.store.manifest import Manifest, build_identity
 from extract.store.reader import WordPlaces
-from probes.tasks.words.task import WordTask, build_word_splits
+from probes.data.word_task import WordTask, build_word_splits
 
 N_BLOCKS, WIDTH = 3, 12
 LAYERS = layer_names(N_BLOCKS)
@@ -146,7 +146,7 @@ def make_task(
 
 
 def _legal(tags: Sequence[str]) -> list[str]:
-    from probes.metrics.tags import convert_tags
+    from probes.metrics.span_metrics import convert_tags
 
     return convert_tags(tags)
 

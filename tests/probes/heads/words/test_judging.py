@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from probes.heads.words.judging import ABSENT, Judge, judge_of, majority_ids
+from probes.heads.word_fits import ABSENT, Judge, judge_of, majority_ids
 from probes.latents.word_latents import GoldTags, WordLatents
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.intervals import summarise_accuracy, summarise_span_f1
-from probes.metrics.spans import NO_PREDICTION, count_tag_spans, score_spans
+from probes.metrics.bootstrap import Resampling, summarise_accuracy, summarise_span_f1
+from probes.metrics.span_metrics import NO_PREDICTION, count_tag_spans, score_spans
 from tests.probes.heads.words.planted_words import TAGS, make_task, plant
 
 NAMES = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
@@ -139,7 +138,7 @@ def test_the_baseline_is_the_most_frequent_tag_of_each_word() -> None:
     columns = {split: rows.to_dict() for split, rows in task.splits.items()}
     columns["test"]["words"] = [[f"train{k}.0"] * len(row) for k, row in enumerate(columns["test"]["words"])]
     columns["test"]["words"][0] = ["unheard"] * len(columns["test"]["words"][0])
-    from probes.tasks.words.task import build_word_splits
+    from probes.data.word_task import build_word_splits
 
     task = replace(task, splits=build_word_splits(columns))
     data = WordLatents(plant(task), task)

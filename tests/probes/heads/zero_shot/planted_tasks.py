@@ -9,13 +9,20 @@ import torch
 from numpy.typing import NDArray
 
 from extract.store.cache import LatentCache
-from probes.fitting.saved import SavedHead
-from probes.heads.setting import Setting
-from probes.heads.zero_shot.evaluation import ZeroShotOptions, _Trial
-from probes.latents.channels import channels_of
-from probes.tasks.zero_shot.rows import BitextTask, ClusteringTask, OddOneOutTask, PairClassTask
-from probes.tasks.zero_shot.search import RerankingTask, RetrievalTask
-from probes.tasks.zero_shot.task import ZeroShotTask, hold_task_columns
+from probes.data.zero_shot_task import (
+    BitextTask,
+    ClusteringTask,
+    OddOneOutTask,
+    PairClassTask,
+    RerankingTask,
+    RetrievalTask,
+    ZeroShotTask,
+    hold_task_columns,
+)
+from probes.fitting.saved_fits import SavedHead
+from probes.heads.context import Setting
+from probes.heads.zero_shot_heads import ZeroShotOptions, _Trial
+from probes.latents.text_latents import channels_of
 from tests.probes.heads.words import planted_words
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 

@@ -7,10 +7,16 @@ import pytest
 import pytrec_eval
 from sklearn.metrics import average_precision_score, v_measure_score
 
-from probes.metrics.bootstrap import Resampling, score_counts, summarise
-from probes.metrics.paired import paired_scores
-from probes.metrics.zero_shot.ranking import average_precision, ndcg, recall, reciprocal_rank
-from probes.metrics.zero_shot.scorers import MOST_STEPS, cluster_scorer, precision_scorer
+from probes.metrics.bootstrap import (
+    MOST_STEPS,
+    Resampling,
+    cluster_scorer,
+    paired_scores,
+    precision_scorer,
+    score_counts,
+    summarise,
+)
+from probes.metrics.class_metrics import average_precision, ndcg, recall, reciprocal_rank
 
 MEASURES = {"ndcg_cut.10", "recall.10,100", "map", "recip_rank"}
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from extract.store.cache import LatentCache
-from probes.readers.checked_rows import CheckedRow
-from probes.tasks.classes.task import ClassTask, build_class_splits
+from probes.data.class_task import ClassTask, build_class_splits
+from probes.data.table_files import CheckedRow
 from tests.probes.planted_latents import LAYERS, PLANTED, WIDTH, write_latents
 
 SIZES = {"train": 150, "validation": 60, "test": 60}

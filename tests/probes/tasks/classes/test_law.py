@@ -6,8 +6,8 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.law import FAIR, UNFAIR_TERMS, load_scotus, load_unfair_tos
-from probes.tasks.classes.task import ClassTask
+from probes.data.class_task import ClassTask
+from probes.data.domains import FAIR, UNFAIR_TERMS, load_scotus, load_unfair_tos
 from tests.probes.tasks.classes.tiny_files import counts, save_parquet
 
 SPLITS = (("train", 20), ("validation", 8), ("test", 8))

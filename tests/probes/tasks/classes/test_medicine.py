@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.tasks.classes.medicine import CHEMPROT_CLASSES, load_chemprot, load_mqp, load_pubmedqa, load_rct
+from probes.data.domains import CHEMPROT_CLASSES, load_chemprot, load_mqp, load_pubmedqa, load_rct
 from tests.probes.tasks.classes.tiny_files import counts
 
 DECISIONS = ("yes", "no", "maybe")

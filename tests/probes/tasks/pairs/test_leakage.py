@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.runs.config import TaskSpec
-from probes.tasks.pairs.audit import audit_notes, final_punctuation, pair_is_in, sentence_is_in
-from probes.tasks.pairs.leakage import SUBSETS, drop_leaked_rows, subsets
-from probes.tasks.pairs.readers import load_stsb_local
-from probes.tasks.pairs.task import PairTask, build_splits
+from probes.data.pair_task import (
+    SUBSETS,
+    PairTask,
+    audit_notes,
+    build_splits,
+    drop_leaked_rows,
+    final_punctuation,
+    load_stsb_local,
+    pair_is_in,
+    sentence_is_in,
+    subsets,
+)
+from probes.runs.run_config import TaskSpec
 
 Rows = dict[str, Any]
 

@@ -6,17 +6,17 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.conllu import read_conllu
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks.words import (
-    WordTask,
+from probes.data.conll import read_conllu
+from probes.data.table_files import quiet_datasets
+from probes.data.word_files import (
     load_conll2000,
     load_conll2003,
+    load_financial_ner,
     load_ud_ewt,
     load_wnut17,
     load_word_files,
 )
-from probes.tasks.words.known import load_financial_ner
+from probes.data.word_task import WordTask
 
 CONLL2003 = """-DOCSTART- -X- O O
 

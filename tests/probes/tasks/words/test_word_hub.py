@@ -8,10 +8,10 @@ import datasets
 import pytest
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.hf_rows import quiet_datasets
-from probes.tasks import load_task
-from probes.tasks.words import WordTask
-from probes.tasks.words.files import load_word_hub
+from probes.data.table_files import quiet_datasets
+from probes.data.task_table import load_task
+from probes.data.word_files import load_word_hub
+from probes.data.word_task import WordTask
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
 WORDS = [words for k in range(10) for words in (["Petra", "Veld", "in", f"Oslo{k}"], [f"Ice{k}"])]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import TaskError, UnknownNameError
-from probes.readers.sentences import Sentence, SentenceTable
-from probes.tasks.words.assemble import build_task, hold_out
-from probes.tasks.words.files import load_word_files
-from probes.tasks.words.task import JoinedText, WordTask, build_word_splits, join_words
+from extract.inputs.joined_text import JoinedText, join_words
+from probes.data.table_files import Sentence, SentenceTable
+from probes.data.word_files import load_word_files
+from probes.data.word_task import WordTask, build_task, build_word_splits, hold_out
 
 
 def sentence(words: str, tags: str, document: str = "") -> Sentence:

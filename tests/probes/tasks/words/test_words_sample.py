@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import probes.tasks.words
-from probes.metrics.tags import read_spans
-from probes.tasks.words.known import load_words_sample
+import probes.data
+from probes.data.word_files import load_words_sample
+from probes.metrics.span_metrics import read_spans
 
-SAMPLES = Path(probes.tasks.words.__file__).parent / "samples"
+SAMPLES = Path(probes.data.__file__).parent / "samples" / "words"
 PUNCTUATION = {",", ".", ":", "``", "''", "(", ")"}
 PENN = {
     "$",

@@ -10,17 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from extract.errors import IcecoreError, TaskError
-from probes.tasks import load_task
-from probes.tasks.pairs.sts import read_sts_files
-from probes.tasks.zero_shot.rows import (
+from probes.data.pair_task import read_sts_files
+from probes.data.task_table import load_task
+from probes.data.zero_shot_task import (
     check_marked,
+    place_splits,
     read_bitext_files,
     read_clustering_files,
     read_odd_files,
     read_pair_class_files,
+    read_reranking_files,
+    read_retrieval_files,
 )
-from probes.tasks.zero_shot.search import read_reranking_files, read_retrieval_files
-from probes.tasks.zero_shot.task import place_splits
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
