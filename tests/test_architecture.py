@@ -118,18 +118,19 @@ def test_a_cycle_would_be_found(tmp_path: Path) -> None:
         "extract.c": "import importlib\nimportlib.import_module('extract.a')\n",
         "extract.d": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import extract.e\n",
         "extract.e": "import extract.d\n",
-        "extract.f": "from extract.names import later\nTABLE = {'last': later('extract.a:late')}\n",
+        "extract.f": "TABLE = {'last': later('extract.a:late')}\n",
+        "extract.g": "",
+        "extract.g.f": "TABLE = {'last': later('extract.a:late')}\n",
     }
-    known = {name: tmp_path / f"{name}.py" for name in texts}
-    for name, path in known.items():
-        path.write_text(texts[name], encoding="utf-8")
+    known = write_modules(tmp_path, texts)
     graph = import_graph(known)
     assert graph["extract.a"] == {"extract.b": 2}
     assert graph["extract.b"] == {"extract.c": 1}
     assert graph["extract.c"] == {"extract.a": 2}
     assert graph["extract.d"] == {}
     assert graph["extract.e"] == {"extract.d": 1}
-    assert graph["extract.f"] == {"extract.a": 2}, "an object named by its place is an import too"
+    assert graph["extract.g.f"] == {"extract.a": 1}, "an object named by its place is an import too"
+    assert graph["extract.f"] == {}, "but within its folder, where tables name what reads them"
     cycle = find_cycle(graph)
     assert set(cycle) == {"extract.a", "extract.b", "extract.c"}
     assert all(target in graph[importer] for importer, target in pairwise(cycle))

@@ -176,12 +176,13 @@ def test_entities_are_names_and_names_are_entities(sentences: list[list[Row]]) -
 
 
 def test_the_readme_counts_what_is_there(sentences: list[list[Row]]) -> None:
-    text = " ".join((SAMPLES / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((SAMPLES.parent / "README.md").read_text(encoding="utf-8").split())
     n_words = sum(map(len, sentences))
     spans = [span for sentence in sentences for span in read_spans([row[3] for row in sentence])]
     kinds = Counter(span.type for span in spans)
     empty = sum(all(row[3] == "O" for row in sentence) for sentence in sentences)
-    assert f"{len(sentences)} sentences in 22 documents of eight: 112 train, 32 validation, 32 test" in text
-    assert f"{n_words:,} words, 4 to 32 a sentence" in text
+    assert "tags | 112 / 32 / 32 |" in text
+    assert len(sentences) == 22 * 8 == 112 + 32 + 32
+    assert f"{n_words:,} words in 22 documents of eight sentences" in text
     listed = ", ".join(f"{kind} {kinds[kind]}" for kind in ("LOC", "PER", "ORG", "MISC"))
-    assert f"{len(spans)} entities: {listed}. {empty} sentences hold none" in text
+    assert f"{len(spans)} entities: {listed}; {empty} sentences hold none" in text
