@@ -835,11 +835,14 @@ def _results(runs: Runs, head: str) -> Iterator[tuple[dict[str, Any], HeadResult
     """Give every head of runs and sweeps with what it is of, and the number of blocks of its decoder."""
     for folder in [runs] if isinstance(runs, str | Path) else list(runs):
         values = read_scores(Path(folder))
-        common = {"run": values["name"], "task": values["task"]["name"], "decoder": values["decoder"]["name"]}
+        decoder = values["decoder"]
+        if "n_layers" not in decoder:
+            raise HeadError(f"scores.json of run {values['name']!r} has no decoder.n_layers; run its config again.")
+        common = {"run": values["name"], "task": values["task"]["name"], "decoder": decoder["name"]}
         for plan, result in results_by_plan(values):
             if head in ("", result.name):
                 where = {**common, "plan": plan, "head": result.name, "pooling": result.pooling}
-                yield where, result, int(values["decoder"]["n_layers"])
+                yield where, result, int(decoder["n_layers"])
 
 
 def _read_curves(runs: Runs, head: str) -> list[_LayerCurve]:

@@ -386,11 +386,8 @@ def _head_folders(folder: Path, name: str, seeds: Sequence[Mapping[str, Any]]) -
     """Find the folders of a head's seeds; other names, and seeds that are no numbers, are refused."""
     if not find_head(name):  # so that no name leads out of the folder
         raise ValueError(f"it names a head {name!r}, which this version does not know")
-    numbers = [seed["seed"] for seed in seeds]
-    if any(type(number) is not int for number in numbers):
-        raise ValueError(f"the seeds of head {name!r} are {numbers}, which are not all whole numbers")
     place = folder / "heads" / name
-    return tuple(place / f"seed_{number}" for number in numbers) or (place,)  # a head without seeds has one
+    return tuple(place / f"seed_{seed['seed']}" for seed in seeds) or (place,)  # a head without seeds has one
 
 
 def _require_described(scores: RunScores) -> None:

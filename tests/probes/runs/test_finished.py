@@ -136,9 +136,7 @@ def test_a_recorded_head_that_is_no_head_is_refused(name: str, copy: Path) -> No
 @pytest.mark.parametrize("seed", ["../../../elsewhere", "/elsewhere", 1.5, True, None, [0]])
 def test_a_recorded_seed_that_is_no_number_is_refused(seed: Any, copy: Path) -> None:
     edit_scores(copy, lambda scores: scores["heads"]["layer-cosine"]["seeds"][0].update(seed=seed))
-    with pytest.raises(
-        HeadError, match=r"the seeds of head 'layer-cosine' are \[.*\], which are not all whole numbers"
-    ):
+    with pytest.raises(HeadError, match=r"`heads.layer-cosine.seeds\[0\].seed` is .*, not a whole number"):
         load_scorer(copy)
 
 

@@ -140,7 +140,14 @@ def test_the_expected_validation_score_ends_at_the_best_layer(finished: Finished
 
 def test_runs_of_other_metrics_are_not_tuned_together(finished: Finished, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(finished.folder, tmp_path / "copy"))
-    edit_scores(copy, lambda scores: [head.update(metric="accuracy") for head in scores["heads"].values()])
+
+    def score_otherwise(scores: Any) -> None:
+        for head in scores["heads"].values():
+            head["metric"] = "accuracy"
+            for summary in head["summary"].values():
+                summary["accuracy"] = summary["pearson"]
+
+    edit_scores(copy, score_otherwise)
     assert read_scores(copy)
     with pytest.raises(HeadError, match="scored by accuracy, pearson"):
         expected_validation([finished.folder, copy])

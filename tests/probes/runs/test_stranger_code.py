@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,47 @@ def test_what_is_allowed_is_compared_with_its_record_first(stranger: Path, mark:
             icecore.load_run(stranger, allow_code=f"{MODULE}_package.inner")
         file.write_text(text, encoding="utf-8")
     assert not mark.exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "place",
+    [
+        "config: poolings",
+        "config: heads",
+        "config: word poolings",
+        "config: plan",
+        "config: plan of an architecture",
+        "head.json: pooling",
+        "head.json: layers",
+        "scores: a recorded module",
+        "scores: head",
+        "scores: pooling of a head",
+        "scores: a sweep",
+        "scores: a recorded submodule",
+        "scores: a recorded name",
+        "scores: a recorded head",
+        "scores: __main__ of a package",
+        "cache: plan",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_without_the_gate_it_would_be_imported(
+    place: str, stranger: Path, mark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk above sees an open gate; from the other places no code is imported at all."""
+    monkeypatch.setattr("extract.registry.import_code", lambda module, *_, **__: import_module(module))
+    PLACES[place](stranger)
+    [cache] = map(str, (tmp_path / "caches").glob("*.h5"))
+    for argv in commands(str(stranger), str(stranger / "config.yaml"), cache, tmp_path):
+        monkeypatch.setattr(sys, "stdin", io.StringIO('{"texts": ["Ice.", "Snow."]}\n'))
+        with suppress(Exception):
+            main(argv)
+        if mark.exists():
+            return
+    for call in functions(stranger, cache, tmp_path):
+        with suppress(Exception):
+            call()
+        if mark.exists():
+            return
+    pytest.fail(f"no command and no function imports what stands in {place}")
