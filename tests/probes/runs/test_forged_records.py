@@ -11,6 +11,7 @@ import pytest
 from extract.files import digest_json
 from probes.cli.main import main
 from probes.report.scores import seal_scores
+from tests.extract.tiny_decoders import make_texts, write_shards
 from tests.probes.finished_run import Finished
 
 HEAD = "heads/layer-cosine/seed_0/head.json"
@@ -50,6 +51,9 @@ def write_forged(path: Path, record: Any) -> None:
     if path.name == "head.json":
         rest = {key: value for key, value in record.items() if key != "record_sha256"}
         record = {**rest, "record_sha256": digest_json(rest)}
+    elif path.name == "index.json":
+        rest = {key: value for key, value in record.items() if key != "digest"}
+        record = {**rest, "digest": digest_json(rest)}
     else:
         record = {**record, "sha256": seal_scores(record)}
     path.write_text(json.dumps(record), encoding="utf-8")
@@ -92,7 +96,7 @@ def test_a_forged_field_of_scores_ends_in_a_sentence(
 def test_every_forged_field_of_scores_ends_in_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(folder)
     argv = [["table", run], ["table", run, "--format", "tidy"], ["compare", run, run, "--across"]]
-    argv += [["score", run, "a", "b", "--quiet"], ["predict", run, str(folder.parent / "none.csv")]]
+    argv += [["score", run, "a", "b", "--quiet"], ["predict", run, str(folder.parent / "none.csv")], ["report", run]]
     assert require_sentences(folder / "scores.json", argv, capsys) > 100
 
 
@@ -100,3 +104,15 @@ def test_every_forged_field_of_scores_ends_in_a_sentence(folder: Path, capsys: p
 def test_every_forged_field_of_a_head_ends_in_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = [["score", str(folder), "a", "b", "--head", "layer-cosine", "--quiet"]]
     assert require_sentences(folder / HEAD, argv, capsys) > 10
+
+
+@pytest.mark.long
+def test_every_forged_field_of_an_index_ends_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], unchecked_shapes: None
+) -> None:
+    del unchecked_shapes
+    folder = tmp_path / "shards"
+    write_shards(folder, make_texts(7), window=4)
+    argv = [["inspect", str(folder)], ["geometry", str(folder)]]
+    argv += [["export", "npz", str(folder), str(tmp_path / "out.npz"), "--layer", "block_01"]]
+    assert require_sentences(folder / "index.json", argv, capsys) > 10
