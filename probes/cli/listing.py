@@ -194,7 +194,7 @@ def _names(table: str) -> list[str]:
 
 def _options(command: Command) -> list[str]:
     own = [name for slot in command.options for name in (slot.name, slot.about.alias) if name]
-    keys = [f"--{each.name}" for each in list_keys()] if command.takes_config else []
+    keys = [f"--{key.name}" for key in list_keys()] if command.takes_config else []
     return [*own, *keys, "--help"]
 
 
