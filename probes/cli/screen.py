@@ -8,10 +8,10 @@ from types import MappingProxyType
 from rich.console import Console
 
 from extract.errors import ConfigError, first_line, printable
-from extract.run.progress import BarProgress
+from extract.run.extraction import BarProgress
 from probes.cli.arguments import Watched
-from probes.fitting.keep_best import EpochReport
-from probes.runs.obtain import SILENT, Watcher
+from probes.fitting.fit import EpochReport
+from probes.runs.run import SILENT, Watcher
 
 EVERY = 10  # epochs between two lines on a screen that is no terminal,
 SECONDS = 30.0  # unless they take longer than this

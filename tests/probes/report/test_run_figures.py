@@ -10,8 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from probes.heads.pairs.residuals import Residuals
-from probes.heads.result import Curve
+from probes.heads.result import Curve, Residuals
 from probes.report import run_figures as heads
 from probes.report.document import Context
 from probes.report.run_figures import (
@@ -93,6 +92,14 @@ def test_a_correlation_is_compared_with_0_where_that_is_near(lowest: float, is_n
     curve = Curve("", "validation", "pearson", (lowest, 0.7))
     [axes] = drawn(draw_curves, curve_frame(make_result(metric="pearson", curves=(curve,), summary={}))).axes
     assert ("chance" in texts(axes)) is is_near
+
+
+def test_of_curves_of_one_name_the_first_is_drawn() -> None:
+    curves = tuple(Curve("", "validation", "accuracy", values) for values in ((0.1, 0.2), (0.3, 0.4)))
+    frame = curve_frame(make_result(curves=curves))
+    assert frame is not None
+    assert curve_table(frame)["validation"].tolist() == ["10", "20"]
+    np.testing.assert_allclose(values(drawn(draw_curves, frame).axes[0].lines[0]), [10, 20])
 
 
 def test_lines_of_several_poolings_do_not_join() -> None:
