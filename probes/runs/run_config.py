@@ -11,8 +11,7 @@ from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions
 from extract.records import complete, to_plain
 from extract.run.extraction_spec import ExtractionSpec
-from probes.data.task import CORPORA
-from probes.data.task_table import TASKS, load_task
+from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.fitting.fit_options import check_loggers, find_protocol
 from probes.heads.head_table import check_head, resolve_head
 from probes.latents.pooled_reads import split_poolings
