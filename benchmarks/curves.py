@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from probes.report.figures import style
+from probes.report import style
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "figures" / "stsb_layers.png"

@@ -6,13 +6,14 @@ of each run to docs/figures/layers. Runs that are named again are replaced, othe
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from probes.layers.findings import load_findings
-from probes.report.figures.findings import draw_alone, findings_note
-from probes.report.figures.style import Album, panel
+from probes.report.layer_figures import draw_alone, findings_note
+from probes.report.style import Album, on_panel
 from probes.report.write import without_nan
 from probes.runs.finished import read_finished
 
@@ -20,11 +21,6 @@ ROOT = Path(__file__).parent.parent
 OUT = ROOT / "benchmarks" / "results" / "layer_answers.json"
 FIGURES = ROOT / "docs" / "figures" / "layers"
 KEPT = ("alone", "baseline", "greedy", "without", "shapley-group", "v-information", "new-information")
-
-
-def draw(figure: Any, found: Any) -> None:
-    """Draw every layer alone."""
-    draw_alone(panel(figure), found)
 
 
 def main() -> None:
@@ -41,7 +37,8 @@ def main() -> None:
                 "plan": run.scores.cache["plan"], **values,
             })  # fmt: skip
             title = f"{header.task['name']}: every layer alone, {run.scores.cache['plan']}"
-            album.add(name, partial(draw, found=found), title=title, note=findings_note(found, has_set=True))
+            note, frame = findings_note(found, has_set=True), pd.DataFrame(found.rows())
+            album.add(name, on_panel(draw_alone), frame, title=title, note=note)
             print(f"{name}: {found.answer}")
     OUT.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probes.cli.main import main as icecore
-from probes.report.lead import best_result
+from probes.report.document import best_result
 from probes.runs.existing import find_cache_of_run
 from probes.runs.finished import read_finished
 from probes.runs.paired_tests import paired_tests

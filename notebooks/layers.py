@@ -24,7 +24,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywid
 
 import icecore
 from probes.layers.findings import load_findings
-from probes.report.figures.findings import draw_alone, draw_view
+from probes.report.layer_figures import draw_alone, draw_view
 from probes.runs.config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
@@ -59,13 +59,12 @@ for run in (sentences, words):
 # %%
 options = icecore.StudyOptions(controls=("type",), n_resamples=500, orders=40)
 frame = icecore.compare_layers([sentences.folder, words.folder], options=options)
-found = {run.folder.name: load_findings(run.folder)[0] for run in (sentences, words)}
 figure, panels = plt.subplots(2, 1, figsize=(7, 6.4), layout="constrained")
-for axes, (name, findings) in zip(panels, found.items(), strict=True):
-    draw_alone(axes, findings).set_title(name, loc="left")
+for axes, (name, rows) in zip(panels, frame.groupby("run", sort=False), strict=True):
+    draw_alone(axes, rows).set_title(name, loc="left")
 plt.show()
-for findings in found.values():
-    display(Markdown(findings.answer))
+for run in (sentences, words):
+    display(Markdown(load_findings(run.folder)[0].answer))
 
 # %% [markdown]
 # On this sample, words are read from nearly any block below the last five, topics from blocks 5 to 9 and again
@@ -79,10 +78,10 @@ for findings in found.values():
 # %%
 views = ("shapley", "without", "v-information", "new-information")
 figure, panels = plt.subplots(len(views), 2, figsize=(9, 9), layout="constrained")
-for column, (name, findings) in zip(panels.T, found.items(), strict=True):
+for column, (name, rows) in zip(panels.T, frame.groupby("run", sort=False), strict=True):
     column[0].set_title(name, loc="left")
     for axes, view in zip(column, views, strict=True):
-        draw_view(axes, findings, view)
+        draw_view(axes, rows, view)
 plt.show()
 
 # %% [markdown]

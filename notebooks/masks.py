@@ -26,8 +26,8 @@ import icecore
 from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
 from extract.wiring.attention_maps import attention_maps
-from probes.report.figures.attention import draw_maps, draw_sink_mass
-from probes.report.figures.style import Album
+from probes.report.decoder_figures import draw_maps, draw_sink_mass
+from probes.report.style import Album
 from probes.runs.config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))

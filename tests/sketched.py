@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 RENDERED = "matplotlib.figure.Figure.draw_without_rendering"
-SAVED = "probes.report.figures.style.save_figure"
-ON_PAGE = "probes.report.page.page.svg_text"
+SAVED = "probes.report.style.save_figure"
+ON_PAGE = "probes.report.page.svg_text"
 
 
 @cache
@@ -18,8 +18,8 @@ def originals() -> dict[str, Any]:
     # Imported here: jaxtyping's plugin must come before the first import of the package.
     from matplotlib.figure import Figure
 
-    from probes.report.figures.style import save_figure
-    from probes.report.page.svg import svg_text
+    from probes.report.page import svg_text
+    from probes.report.style import save_figure
 
     return {RENDERED: Figure.draw_without_rendering, SAVED: save_figure, ON_PAGE: svg_text}
 

@@ -29,7 +29,7 @@ from extract.own import names as own
 from extract.poolings.table import POOLINGS
 from probes.cli.main import main
 from probes.heads.registry import HEADS
-from probes.report.figures.style import Album
+from probes.report.style import Album
 from probes.tasks.table import TASKS
 from tests.extract.tiny_decoders import save_decoder
 from tests.pages import (

@@ -11,7 +11,7 @@ from extract.masks.kinds import parse_kind
 from extract.masks.plan import MaskPlan, parse_plan
 from extract.run.spec import WINDOW_TEXTS
 from probes.cli.arguments import Args, Command, Configured, Watched, option, place
-from probes.report.figures.formats import figure_formats
+from probes.report.formats import figure_formats
 
 LISTED = (
     *("decoders", "plans", "masks", "poolings", "layers", "templates", "tasks", "corpora", "heads", "losses"),

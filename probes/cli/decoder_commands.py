@@ -22,11 +22,10 @@ from extract.wiring.attention_maps import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
 from probes.cli.run_commands import read_lines
 from probes.cli.screen import show
-from probes.report.figures.attention import draw_maps, draw_sink_mass
-from probes.report.figures.formats import figure_formats
-from probes.report.figures.style import Album, on_panel
-from probes.report.figures.weights import NAMES, draw_weights
+from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
+from probes.report.formats import figure_formats
 from probes.report.safe_csv import write_frame
+from probes.report.style import Album, on_panel
 
 # --- Plans on a decoder ---
 

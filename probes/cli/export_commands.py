@@ -21,9 +21,9 @@ from probes.export.folder import why_not_stock
 from probes.export.hub import push_run, stage_run
 from probes.export.mteb_run import fill_task, run_mteb
 from probes.export.sentence_folder import export_sentence_transformer
-from probes.report.figures.mteb import draw_scores
-from probes.report.figures.style import Album
+from probes.report.decoder_figures import draw_scores
 from probes.report.safe_csv import write_frame
+from probes.report.style import Album
 from probes.runs.existing import open_named
 from probes.runs.finished import read_finished
 from probes.runs.kinds import KINDS

@@ -35,24 +35,12 @@ from probes.geometry.sample import WHERE
 from probes.geometry.similarity import MOST_SHARED, similarity_of_layers
 from probes.layers.findings import load_findings
 from probes.layers.study import PARTS, StudyOptions
-from probes.report.blocks import Block, Table
-from probes.report.figures.across import draw_across, draw_gaps, name_curves
-from probes.report.figures.geometry import (
-    GEOMETRY_NOTE,
-    draw_geometry,
-    draw_similarity,
-    split_series,
-)
-from probes.report.figures.style import WIDE, Album, on_panel
-from probes.report.page.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.blocks import NOTHING, Block, Table, cell, metric_label, number, percent
+from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
+from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_similarity, split_series
+from probes.report.page import PAGE, Page, Part, Pictures, write_page
 from probes.report.safe_csv import write_frame
-from probes.report.table import (
-    NOTHING,
-    cell,
-    metric_label,
-    number,
-    percent,
-)
+from probes.report.style import WIDE, Album, on_panel
 from probes.runs.across import centres_of_gravity, layers_across, rank_systems
 from probes.runs.comparison import compare, note_on_settings
 from probes.runs.existing import is_run, open_named

@@ -8,8 +8,8 @@ from extract.errors import printable
 from extract.files import write_file
 from probes.cli.commands import TableArgs
 from probes.heads.result import HeadResult
+from probes.report.blocks import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.report.safe_csv import safe_text, write_csv, write_frame
-from probes.report.table import cell, describe_point, interval, markdown_table, metric_label, spread
 from probes.runs.results import read_scores, results, results_by_plan
 
 TITLES = ("run", "plan", "head", "pooling", "chosen", "metric", "validation", "test", "95 % interval")

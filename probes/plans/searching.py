@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from extract.decoders.loading import load_decoder
 from extract.masks.plan import CAUSAL, MaskPlan
@@ -23,7 +22,7 @@ from probes.plans.plan_scores import (
 )
 from probes.plans.plan_search import Search, Trial, require_search, search_plans
 from probes.plans.plan_space import PlanSpace, draw_rows, space_of
-from probes.report.scores import PlanScores
+from probes.report.scores import PlanScores, SearchCost, SearchTrial
 from probes.runs.config import RunConfig
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import SILENT, Watcher
@@ -61,7 +60,7 @@ def run_search(
         test_read=" and ".join(row.plan.text for row in rows) if "test" in task.splits else "no plan",
         plans=tuple(rows),
         chosen=describe_choices(dict.fromkeys(config.heads, rows[0]), causal_row(rows)),
-        search={"strategy": strategy, "budget": budget, "by": scorer.head, **describe_search(found, space)},
+        search=describe_search(found, space, strategy=strategy, budget=budget, by=scorer.head),
     )  # fmt: skip
 
 
@@ -100,22 +99,25 @@ def _on_everything(
     return rows
 
 
-def describe_search(found: Search, space: PlanSpace) -> dict[str, Any]:
-    """Describe a search, for a record of results; costs are block passes times texts of train and validation."""
+def describe_search(search: Search, space: PlanSpace, *, strategy: str, budget: float, by: str) -> SearchCost:
+    """Describe a search, for a record of results."""
     trials = [
-        {
-            "n_rows": step.trial.n_rows,
-            "n_texts": space.n_texts(step.trial.n_rows),
-            "cost": step.cost,
-            "scores": {plan.text: score for plan, score in zip(step.trial.plans, step.scores, strict=True)},
-        }
-        for step in found.steps
+        SearchTrial(
+            step.trial.n_rows,
+            space.n_texts(step.trial.n_rows),
+            step.cost,
+            {plan.text: score for plan, score in zip(step.trial.plans, step.scores, strict=True)},
+        )
+        for step in search.steps
     ]
-    return {
-        "n_plans": len(space.plans),
-        "n_texts": space.n_texts(space.n_rows),
-        "cost": found.cost,
-        "full_cost": found.full_cost,
-        "share": found.share,
-        "trials": trials,
-    }
+    return SearchCost(
+        strategy,
+        budget,
+        by,
+        len(space.plans),
+        space.n_texts(space.n_rows),
+        search.cost,
+        search.full_cost,
+        search.share,
+        tuple(trials),
+    )

@@ -22,9 +22,9 @@ from probes.plans.plan_scores import (
     report_plans,
     require_unread_test,
 )
-from probes.report.kinds.pairs import ZERO_SHOT
-from probes.report.scores import PlanChoice, PlanScores
-from probes.report.sweeps import EVERY_PLAN
+from probes.report.document import EVERY_PLAN
+from probes.report.kind_reports import ZERO_SHOT
+from probes.report.scores import PlanChoice, PlanScores, SweepCost
 from probes.runs.config import RunConfig
 from probes.runs.obtain import SILENT, Watcher
 from probes.runs.run import RunResult
@@ -63,7 +63,7 @@ def run_sweep(
     return report_plans(
         config, "sweep", folder, decoder=decoder, task=task, command=command,
         test_read=test_read, plans=rows, chosen=chosen,
-        cost={"block_passes": cost.n_blocks, "apart": cost.n_blocks_apart, "ratio": cost.ratio},
+        cost=SweepCost(cost.n_blocks, cost.n_blocks_apart, cost.ratio),
     )  # fmt: skip
 
 

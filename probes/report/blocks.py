@@ -3,11 +3,17 @@
 Texts of blocks are marked as in Markdown: `code`, **strong** and *emphasis*. Texts of users go through `table.cell`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from probes.report.table import markdown_table
+from probes.metrics.bootstrap import SeedSummary
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -54,19 +60,18 @@ class Document:
     blocks: Sequence[Block]
 
 
-def markdown(blocks: Iterable[Block]) -> str:
-    """Write blocks as Markdown without HTML, each after a blank line but the further items of a list."""
-    return "".join(_joined([*blocks])).replace("<", "&lt;") + "\n"  # texts come from anybody
+def markdown(blocks: Sequence[Block], *, is_page: bool = False) -> str:
+    """Write blocks as Markdown without HTML, each after a blank line but the further items of a list.
+
+    For a page, columns of numbers stand to the right, and what reads the Markdown escapes HTML itself.
+    """
+    texts = [_written(block, is_page=is_page) for block in blocks]
+    ends = ["\n" * (1 if isinstance(one, Item) and isinstance(two, Item) else 2) for one, two in pairwise(blocks)]
+    text = "".join(text + end for text, end in zip(texts, [*ends, "\n"], strict=False))
+    return text if is_page else text.replace("<", "&lt;")  # texts come from anybody
 
 
-def _joined(blocks: Sequence[Block]) -> Iterator[str]:
-    yield from map(_written, blocks[:1])
-    for before, block in pairwise(blocks):
-        is_list = isinstance(before, Item) and isinstance(block, Item)
-        yield "\n" * (1 if is_list else 2) + _written(block)
-
-
-def _written(block: Block) -> str:
+def _written(block: Block, *, is_page: bool) -> str:
     match block:
         case Heading(text):
             return f"## {text}"
@@ -75,5 +80,126 @@ def _written(block: Block) -> str:
         case Caution(text):
             return f"> {text}"
         case Table(columns, rows):
-            return markdown_table(rows, columns)
+            return markdown_table(rows, columns, is_aligned=is_page)
     return block
+
+
+_NUMBER = re.compile(r"[-+]?[\d.,]+( ?[%±(].*| to .*)?")
+_MARK = re.compile(r"[*\[`]|(?<!\w)_|_(?!\w)|\\(?=[\W_])")
+NOTHING = "-"
+"""Written where there is no number."""
+LABELS = {"pearson": "Pearson", "spearman": "Spearman"}
+"""How metrics are written where not by their name."""
+
+
+def metric_label(metric: str) -> str:
+    """Write the name of a metric."""
+    return LABELS.get(metric, metric)
+
+
+def number(value: float | None, digits: int = 1, *, times: float = 1.0, sign: str = "") -> str:
+    """Write a number; `-` where it is missing, None or NaN."""
+    return NOTHING if value is None or math.isnan(value) else f"{times * value:{sign}.{digits}f}"
+
+
+def percent(value: float | None, *, sign: str = "") -> str:
+    """Write a score times 100."""
+    return number(value, times=100.0, sign=sign)
+
+
+def spread(summary: SeedSummary | None) -> str:
+    """Write mean and standard deviation over seeds, times 100."""
+    if summary is None:
+        return NOTHING
+    return percent(summary.mean) + (f" ± {percent(summary.std)}" if len(summary.values) > 1 else "")
+
+
+def interval(summary: SeedSummary | None) -> str:
+    """Write the interval, times 100."""
+    if summary is None or math.isnan(summary.low):
+        return NOTHING
+    return f"{percent(summary.low)} to {percent(summary.high)}"
+
+
+def describe_point(chosen: Mapping[str, Any]) -> str:
+    """Write what was chosen: the layer, and the penalty, the kind of cosine or how tags are decoded; empty for none."""
+    penalties = (f"{name} {chosen[name]:g}" for name in ("C", "alpha") if name in chosen)
+    decoding = f"{chosen['decoding']} tags" if "decoding" in chosen else ""
+    parts = [chosen.get("layer", ""), *penalties, chosen.get("kind", ""), decoding]
+    return ", ".join(filter(None, parts))
+
+
+def cell(text: str) -> str:
+    """Keep a text of a user from being marked, and on one line."""
+    return " ".join(text.replace("`", "'").split())
+
+
+def markdown_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, is_aligned: bool = False) -> str:
+    """Make a Markdown table, in whose cells only `code` is marked; columns of numbers to the right if `is_aligned`."""
+    marks = ["---:" if is_aligned and _is_number_column(rows, index) else "---" for index in range(len(columns))]
+    titles, *lines = [f"| {' | '.join(map(_escaped, cells))} |" for cells in (columns, *rows)]
+    return "\n".join([titles, f"|{'|'.join(marks)}|", *lines])
+
+
+def _is_number_column(rows: Sequence[Sequence[str]], index: int) -> bool:
+    texts = [row[index] for row in rows if row[index] not in (NOTHING, "")]
+    return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
+
+
+def _escaped(text: str) -> str:
+    """Keep what is no code from being marked in a cell."""
+    parts = text.split("`") if text.count("`") % 2 == 0 else [text]
+    parts[::2] = [_MARK.sub(r"\\\g<0>", part) for part in parts[::2]]
+    return "`".join(parts).replace("|", "\\|")
+
+
+def side_by_side(
+    frame: "pd.DataFrame", along: str, lines: Sequence[str], *, unit: str, times: float = 100.0
+) -> "pd.DataFrame":
+    """Lay a tidy frame out for reading: a row per value of `along`, a column per line, numbers with their spread.
+
+    Args:
+        frame: Has `value`, and `low` and `high`, or `std`.
+        along: The column along the axis.
+        lines: The columns that tell lines apart.
+        unit: What the numbers are.
+        times: What they are multiplied by.
+    """
+    names = [", ".join(filter(None, map(str, row))) for row in zip(*(frame[name] for name in lines), strict=True)]
+    nothing = [math.nan] * len(frame)
+    columns = (frame.get(name, nothing) for name in ("value", "std", "low", "high"))
+    texts = [_measured([times * value for value in row]) for row in zip(*columns, strict=True)]
+    table = frame.assign(line=names, text=texts).pivot(index=along, columns="line", values="text")
+    rows, titles = (list(dict.fromkeys(keys)) for keys in (frame[along], names))
+    return table.reindex(index=rows, columns=titles).reset_index().rename_axis(columns=unit)
+
+
+def _measured(numbers: Sequence[float]) -> str:
+    """Write a value with its interval, or else its standard deviation."""
+    value, std, low, high = map(plain_number, numbers)
+    if not value:
+        return ""
+    return f"{value} ({low} to {high})" if low else f"{value} ± {std}" if std not in ("", "0") else value
+
+
+def plain_number(value: float) -> str:
+    """Write a number of a figure with four digits; nothing where it is missing."""
+    return f"{value:.4g}" if math.isfinite(value) else ""
+
+
+def frame_table(frame: "pd.DataFrame") -> Table:
+    """Print a frame: its columns, with the names of the rows where they have one, as of a matrix."""
+    if frame.index.name:
+        corner = f"{frame.index.name} \\ {frame.columns.name}"
+        frame = frame.set_axis([*map(str, frame.columns)], axis=1)
+        frame.insert(0, corner, frame.index, allow_duplicates=True)
+    titles = [cell(str(name)) for name in frame.columns]
+    return Table(titles, [[_frame_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)])
+
+
+def _frame_cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else NOTHING
+    if isinstance(value, int):
+        return f"{value:,}"
+    return plain_number(value) if isinstance(value, float) else cell(str(value))

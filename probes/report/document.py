@@ -1,58 +1,81 @@
-"""The summary of a run: one document for every kind of task, which differ in a `KindReport`."""
+"""The report of a run, a sweep, a search or a pretraining as one document; kinds of tasks differ in a `KindReport`."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from extract.inputs.template import FIRST_FIELDS
+from extract.masks.plan import CAUSAL, MaskPlan
 from probes.heads.pairs.residuals import Residuals
 from probes.heads.result import HeadResult
-from probes.report.blocks import Block, Caution, Document, Heading, Item, Table, markdown
-from probes.report.lead import Bare, SplitRows, run_lead, run_question
-from probes.report.scores import Header, PretrainingScores, RunScores
-from probes.report.table import Column, Row
+from probes.metrics.bootstrap import Resampling, SeedSummary
+from probes.metrics.paired import Difference, difference, paired_scores
+from probes.metrics.spans import NO_PREDICTION
+from probes.report.blocks import (
+    NOTHING,
+    Block,
+    Caution,
+    Document,
+    Heading,
+    Item,
+    Table,
+    describe_point,
+    interval,
+    markdown,
+    metric_label,
+    percent,
+    spread,
+)
+from probes.report.scores import Header, PlanChoice, PlanScores, PlansScores, PretrainingScores, RunScores, SearchCost
+from probes.tasks.base import Task
+
+FEW_UNITS = 30
+"""With fewer rows (or sentences, groups ...) than this, no difference is called one."""
+EVERY_PLAN = "every plan"
+"""What `test_read` is where all plans were scored on test."""
 
 
 @dataclass(frozen=True)
-class KindReport:
-    """What is particular to the report of one kind of task. A new kind is one of these."""
+class SplitRows:
+    """The rows of a split, one for each prediction."""
 
-    columns: tuple[Column, ...]
-    inputs: Callable[[Any, str], Mapping[str, Sequence[Any]]]
-    """Gives, for a task and a split, columns of predictions.csv: `row`, and the inputs of every prediction."""
-    gold: Callable[[Any, str], Sequence[Any]]
-    """Gives, for a task and a split, the gold of every prediction: numbers, or names."""
-    units: Callable[[Any, str], Sequence[Any] | None]
-    """Gives, for a task and a split, the unit of every prediction that intervals draw whole; None where they draw rows,
-    or the sentences of words."""
-    resampled: Callable[[Mapping[str, Any]], str]
-    """Says, from the task's description, what intervals are drawn from."""
-    metrics: Callable[[HeadResult], Sequence[str]] = lambda result: (result.metric,)
-    """Metrics of a head, a row of the results table each."""
-    remarks: tuple["Section", ...] = ()
-    """Paragraphs below the results table, without a heading."""
-    sections: tuple["Section", ...] = ()
-    """Sections after them."""
-    used: tuple["Section", ...] = ()
-    """Further lines of the section "What was used"."""
-    residuals: Callable[[SplitRows, NDArray[np.float64]], Residuals] | None = None
-    """Compares predicted numbers with gold; None for predicted names."""
-    bare: Bare = lambda *_: ""
-    """Gives the score of what needs no head beside that of one, as part of a sentence; empty where there is nothing."""
-    zero_shot: str = ""
-    """Metric of the score that a mask plan has without any head; empty where there is none."""
-    writers: tuple[Callable[..., None], ...] = ()
-    """Write further files into the folder of a run, from task and results."""
+    inputs: Mapping[str, Sequence[Any]]
+    """Columns of predictions.csv: `row`, and the inputs."""
+    gold: Sequence[Any]
+    """Numbers, or names."""
+    units: Sequence[Any] | None = None
+    """The unit of each row that intervals draw whole; None where they draw rows, or the sentences of words."""
 
-    def rows(self, task: Any) -> dict[str, SplitRows]:
-        """Return the rows of every split of a task."""
-        return {
-            split: SplitRows(self.inputs(task, split), self.gold(task, split), self.units(task, split))
-            for split in task.splits
-        }
+
+@dataclass(frozen=True)
+class Row:
+    """What a row of the results table is about: a head and a metric."""
+
+    result: HeadResult
+    metric: str
+
+    def summary(self, split: str, metric: str = "") -> SeedSummary | None:
+        """Return the score on a split, by the metric of the row or another; None where the split was not scored."""
+        return self.result.summary.get(split, {}).get(metric or self.metric)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the metric is the one that the head was chosen by."""
+        return self.metric == self.result.metric
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the results table: its title, and what gives its text in a row."""
+
+    title: str
+    text: Callable[[Row], str]
+    on_screen: bool = True
+    """Whether the table of a terminal, 80 characters wide, has it too."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +84,11 @@ class Context:
 
     scores: RunScores
     rows: Mapping[str, SplitRows]
-    report: KindReport
+    report: "KindReport"
 
-    def with_extra(self, name: str) -> "Iterator[tuple[str, HeadResult, Any]]":
+    def with_extra(self, name: str) -> Iterator[tuple[str, HeadResult, Any]]:
         """Give every head that recorded an extra of this name, its result and the extra; heads of users may not."""
-        return ((head, result, result.extras[name]) for head, result in self.results if name in result.extras)
+        return ((head, result, result.extras[name]) for head, result in self.results if result.extras.get(name))
 
     @property
     def results(self) -> Iterable[tuple[str, HeadResult]]:
@@ -73,8 +96,67 @@ class Context:
         return self.scores.heads.items()
 
 
-Section = Callable[[Context], Iterator[Block]]
-"""Writes a part of a report."""
+class KindReport:
+    """What is particular to the report of one kind of task, whose task, split by split, is the argument `task`."""
+
+    columns: tuple[Column, ...]
+    """Of the results table."""
+    unit = "rows"
+    """What intervals are drawn from where a task has no groups."""
+    zero_shot = ""
+    """Metric of the score that a mask plan has without any head; empty where there is none."""
+
+    def inputs(self, task: Any, split: str) -> Mapping[str, Sequence[Any]]:
+        """Give columns of predictions.csv: `row`, and the inputs of every prediction."""
+        rows = task.rows(split)
+        return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
+
+    def gold(self, task: Any, split: str) -> Sequence[Any]:
+        """Give the gold of every prediction: numbers, or names."""
+        raise NotImplementedError
+
+    def units(self, task: Any, split: str) -> Sequence[Any] | None:
+        """Give the unit of every prediction that intervals draw whole; None where they draw rows or sentences."""
+        units: Sequence[Any] | None = task.units(split)
+        return units
+
+    def rows(self, task: Task) -> dict[str, SplitRows]:
+        """Return the rows of every split of a task."""
+        return {
+            split: SplitRows(self.inputs(task, split), self.gold(task, split), self.units(task, split))
+            for split in task.splits
+        }
+
+    def resampled(self, task: Mapping[str, Any]) -> str:
+        """Say, from the description of a task, what intervals are drawn from."""
+        return "groups" if task["has_groups"] else self.unit
+
+    def metrics(self, result: HeadResult) -> Sequence[str]:
+        """Name the metrics of a head, a row of the results table each."""
+        return tuple(result.summary[result.reported_split])
+
+    def residuals(self, rows: SplitRows, predicted: NDArray[Any]) -> Residuals | None:
+        """Compare predicted numbers with gold; None for predicted names."""
+        return None
+
+    def bare(self, heads: Mapping[str, HeadResult], result: HeadResult, split: str) -> str:
+        """Say what needs no head scores beside a head, as part of a sentence; empty where there is nothing."""
+        return ""
+
+    def remarks(self, context: Context) -> Iterator[Block]:
+        """Write paragraphs below the results table, without a heading."""
+        return iter(())
+
+    def sections(self, context: Context) -> Iterator[Block]:
+        """Write the sections after them."""
+        return iter(())
+
+    def used(self, context: Context) -> Iterator[Block]:
+        """Write further lines of the section "What was used"."""
+        return iter(())
+
+    def write_files(self, folder: Path, task: Any, heads: Mapping[str, HeadResult]) -> None:
+        """Write further files into the folder of a run."""
 
 
 def result_rows(
@@ -89,17 +171,28 @@ def result_rows(
     return tuple(column.title for column in columns), [tuple(column.text(row) for column in columns) for row in rows]
 
 
+def predicted_texts(result: HeadResult, split: str, *, without: str = "") -> list[str]:
+    """Write the predictions of a head on a split, as names where it predicts names, and `without` for none."""
+    predicted = result.predictions[split].tolist()
+    if split not in result.names:
+        return [f"{value:.4f}" for value in predicted]
+    names = result.names[split]
+    return [without if code == NO_PREDICTION else names[code] for code in predicted]
+
+
 def run_document(context: Context) -> Document:
     """Write the report of a run."""
     header, report = context.scores.header, context.report
     titles, rows = result_rows(context.scores, report)
-    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context)]
-    for section in (*report.remarks, _departures, *report.sections, _used):
-        blocks += section(context)
+    blocks = [*opening(header), Table(titles, rows), _numbers(context), *_cautions(context), *report.remarks(context)]
+    blocks += [*_departures(context), *report.sections(context), *_used(context)]
     blocks += _pretraining(context.scores.pretraining)
     if header.task["notes"]:
         blocks += [Heading("Data notes"), *map(Item, header.task["notes"])]
-    return Document(header.name, run_question(header), run_lead(context.scores, report.bare, context.rows), blocks)
+    question = (
+        f"How well can {header.task['name']} be read from the layers of {header.decoder['name']}, which stay frozen?"
+    )
+    return Document(header.name, question, run_lead(context.scores, report.bare, context.rows), blocks)
 
 
 def pretraining_document(scores: PretrainingScores) -> Document:
@@ -110,9 +203,16 @@ def pretraining_document(scores: PretrainingScores) -> Document:
 
 def summary_text(document: Document, figures: Mapping[str, Sequence[str]]) -> str:
     """Write a report as Markdown without HTML, with the files of its figures by their titles."""
-    shown = [figure_line(title, files) for title, files in figures.items()]
-    blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(shown), *shown]
+    lines = [_figure_line(title, files) for title, files in figures.items()]
+    blocks = [*filter(None, [document.answer]), *document.blocks, *[Heading("Figures")] * bool(lines), *lines]
     return markdown([f"# {document.title}", *blocks])
+
+
+def _figure_line(title: str, files: Sequence[str]) -> str:
+    """Show a figure in the first of its formats that a page can show, with links to the others."""
+    picture = next((file for file in files if not file.endswith(".pdf")), None)
+    links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != picture]
+    return " ".join([f"![{title}]({picture})" if picture else f"{title}:", *links])
 
 
 def opening(header: Header) -> Iterator[Block]:
@@ -128,13 +228,6 @@ def machine_line(header: Header) -> Item:
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
     products = f", float32 products by {', '.join(header.products.values())}" if header.products else ""
     return Item(f"Commit `{header.commit or 'not a checkout'}`, device `{header.device}`{products}, {versions}")
-
-
-def figure_line(title: str, files: Sequence[str]) -> str:
-    """Show a figure in the first of its formats that a page can show, with links to the others."""
-    shown = next((file for file in files if not file.endswith(".pdf")), None)
-    links = [f"[{file.rpartition('.')[2]}]({file})" for file in files if file != shown]
-    return " ".join([f"![{title}]({shown})" if shown else f"{title}:", *links])
 
 
 def _numbers(context: Context) -> str:
@@ -153,16 +246,17 @@ def _numbers(context: Context) -> str:
 
 def _cautions(context: Context) -> Iterator[Block]:
     """Warn of heads whose numbers are optimistic or that did not converge, and of rows that are in train as well."""
+    task = context.scores.header.task
     for name, result in context.results:
         if result.is_optimistic:
             yield Caution(f"`{name}` is **optimistic**: {result.optimistic_because}.")
-        found = result.extras.get("convergence", {"n_problems": 0, "n_converged": 0})
-        missing = found["n_problems"] - found["n_converged"]
+        solver = result.extras.get("convergence", {"n_problems": 0, "n_converged": 0})
+        missing = solver["n_problems"] - solver["n_converged"]
         if missing:
-            yield Caution(f"`{name}` **did not converge** in {missing:,} of {found['n_problems']:,} problems.")
-    for note in context.scores.header.task.get("shared_rows", {}).values():
+            yield Caution(f"`{name}` **did not converge** in {missing:,} of {solver['n_problems']:,} problems.")
+    for note in task.get("shared_rows", {}).values():
         yield Caution(f"**Rows that are not independent**, {note}.")
-    for note in context.scores.header.task["notes"]:
+    for note in task["notes"]:
         if note.startswith(("validation: ", "test: ")) and note.endswith((" train", " validation")):
             yield Caution(f"**Leak**, {note}.")
 
@@ -192,8 +286,7 @@ def _used(context: Context) -> Iterator[Block]:
     )
     counts = ", ".join(f"{split} {n:,}" for split, n in task["n_rows"].items())
     yield Item(f"Task: `{task['name']}`, {task['source']}; {counts}")
-    for section in context.report.used:
-        yield from section(context)
+    yield from context.report.used(context)
     yield machine_line(header)
 
 
@@ -203,26 +296,260 @@ def _further(template: Mapping[str, Any]) -> str:
     return "".join(f", {key} {value!r}" for key, value in template.items() if key not in named)
 
 
-def text_inputs(task: Any, split: str) -> dict[str, Sequence[Any]]:
-    """Return the inputs of kinds that predict one thing per row: the row number and the columns of texts."""
-    rows = task.rows(split)
-    return {"row": range(len(rows)), **{column: list(rows[column]) for column in task.text_columns}}
-
-
 def _pretraining(pretraining: Mapping[str, Any]) -> Iterator[Block]:
     """Write the losses of autoencoders, a line per pooling; nothing where there are none."""
-    found = pretraining.get("autoencoders", {})
-    if found:
+    records = pretraining.get("autoencoders", {})
+    if records:
         yield Heading("Layer-wise autoencoders")
-    for pooling, record in found.items():
+    for pooling, record in records.items():
         losses, layers = record["held_out_losses"], record["layers"]
         first, last = min(record["best_epochs"]), max(record["best_epochs"])
-        kept = f"epoch {last}" if first == last else f"epochs {first} to {last}"
-        what = "share of the variance lost" if record["standardises_latents"] else "mean squared error"
+        epochs = f"epoch {last}" if first == last else f"epochs {first} to {last}"
+        loss = "share of the variance lost" if record["standardises_latents"] else "mean squared error"
         yield Item(
             f"`{pooling}`: codes of {', '.join(map(str, dict.fromkeys(record['codes'])))}, "
-            f"{record['n_texts']['train']:,} texts, {kept} of {len(record['history'])}; {what} on "
+            f"{record['n_texts']['train']:,} texts, {epochs} of {len(record['history'])}; {loss} on "
             f"{record['n_texts']['held_out']:,} held-out texts: {sum(losses) / len(losses):.3f} on average, "
             f"{min(losses):.3f} ({layers[losses.index(min(losses))]}) to {max(losses):.3f} "
             f"({layers[losses.index(max(losses))]})"
         )
+
+
+def best_result(results: Iterable[HeadResult]) -> HeadResult:
+    """Return the result that scored best where it was chosen; one without a score comes last, of equals the first."""
+    return max(results, key=_ranked)
+
+
+def _ranked(result: HeadResult) -> float:
+    return -math.inf if math.isnan(result.selection_score) else result.selection_score
+
+
+def run_lead(scores: RunScores, bare: Callable[..., str], rows: Mapping[str, SplitRows]) -> str:
+    """Name the best head of a run with its margin, and its score on test with the interval and what needs no head.
+
+    The margin has the paired interval of the rows that the choice was made on.
+    """
+    best = best_result(scores.heads.values())
+    others = [result for result in scores.heads.values() if result is not best and result.metric == best.metric]
+    margin = ""
+    if others:
+        second = best_result(others)
+        gap = _difference(best, second, rows.get(_split(best)), Resampling(scores.header.n_resamples))
+        margin = f", {_margin(f'the next head, `{second.name}`', _score(second), gap)}"
+    return (
+        f"The {'best ' * bool(others)}head is `{best.name}`{_where(best)} under the plan `{scores.cache['plan']}`: "
+        f"{_chosen_score(best)}{margin}. {_worth(best, bare(scores.heads, best, best.reported_split))}"
+    )
+
+
+def _difference(
+    best: HeadResult, second: HeadResult, rows: SplitRows | None, resampling: Resampling
+) -> Difference | None:
+    """Return what one head has over another, with the interval of the rows that both predicted; None without them.
+
+    The interval is that of the predictions (of several seeds, their mean), around the difference of the scores.
+    """
+    split = _split(best)
+    if rows is None or _split(second) != split or any(split not in head.predictions for head in (best, second)):
+        return None
+    predicted = [
+        predicted_texts(head, split) if split in head.names else head.predictions[split] for head in (best, second)
+    ]
+    sentences = [str(row) for row in rows.inputs["row"]]
+    units = [str(unit) for unit in rows.units] if rows.units is not None else sentences
+    values, resampled = paired_scores(
+        predicted, rows.gold, metric=best.metric, units=units, sentences=sentences, resampling=resampling
+    )
+    gap = difference(values, resampled, 0, 1, n_units=len(set(units)))
+    value, reach = _score(best) - _score(second), gap.high - gap.value
+    return Difference(value, value - reach, value + reach, gap.n_units)
+
+
+def _margin(other: str, score: float, gap: Difference | None) -> str:
+    """Compare with another head: whether the difference is one, its interval and the number of rows."""
+    if gap is None:
+        return f"{other}, has {percent(score)}"
+    signed = [percent(value, sign="+") for value in (gap.value, gap.low, gap.high)]
+    if gap.n_units < FEW_UNITS:
+        return f"too few rows to tell it from {other} ({percent(score)}; n = {gap.n_units:,})"
+    reach = f"{signed[1]} to {signed[2]}, n = {gap.n_units:,}"
+    if gap.low > 0:
+        return f"{signed[0]} ({reach}) over {other} ({percent(score)})"
+    return f"statistically tied with {other} ({percent(score)}; difference {signed[0]}, {reach})"
+
+
+def _where(result: HeadResult) -> str:
+    point = describe_point(result.chosen) or ("all layers" if len(result.layers) > 1 else result.layers[0])
+    return f" ({point}, pooling {result.pooling})"
+
+
+def _split(result: HeadResult) -> str:
+    """Name what the choice was made on; validation where there was nothing to choose."""
+    split = result.selection.partition(" (")[0]
+    return "validation" if split == "nothing to choose" else split
+
+
+def _score(result: HeadResult) -> float:
+    """Return the score where the choice was made; folds of train have no summary."""
+    return result.mean(_split(result)) if _split(result) in result.summary else result.selection_score
+
+
+def _chosen_score(result: HeadResult) -> str:
+    summary = result.summary.get(_split(result), {}).get(result.metric)
+    score = spread(summary) if summary else percent(result.selection_score)
+    return f"{metric_label(result.metric)} {score} on {_split(result)}"
+
+
+def _worth(result: HeadResult, compared: str) -> str:
+    split, score = result.reported_split, result.summary[result.reported_split][result.metric]
+    if math.isnan(score.mean):
+        return f"On {split} it has no score."
+    ends = "" if math.isnan(score.low) else f" (95 % interval {interval(score)})"
+    parts = [f"On {split} it has {spread(score)}{ends}", compared]
+    return ", ".join(filter(None, [*parts, "which is optimistic" * result.is_optimistic])) + "."
+
+
+def plans_document(scores: PlansScores, report: KindReport) -> Document:
+    """Write the report of a sweep or a search: the answer, what was done, the chosen plans, every score."""
+    header, search = scores.header, scores.search
+    task, decoder, n = header.task["name"], header.decoder["name"], search.n_plans if search else len(scores.plans)
+    question = f"Under which of {n:,} mask plans is {decoder} the best encoder for {task}?"
+    summary, *tables = _search(search) if search else _sweep(scores, report)
+    answer = search_lead(scores, search) if search else sweep_lead(scores)
+    blocks = [*opening(header), summary, *_choices(scores), *tables, Heading("What was used"), machine_line(header)]
+    return Document(header.name, question, answer, blocks)
+
+
+def sweep_lead(scores: PlansScores) -> str:
+    """Name the best plan of a sweep with its margin over the next plan, and its score on test with the gain."""
+    name, choice = _best_choice(scores)
+    others = {row.plan: row.heads[name] for row in scores.plans if row.plan != choice.plan}
+    margin = ""
+    if others:
+        plan = max(others, key=lambda plan: _ranked(others[plan]))
+        margin = f"; the next plan, `{plan.text}`, has {percent(_score(others[plan]))}"
+    return (
+        f"The best of {len(scores.plans):,} plans is `{choice.plan.text}`, with the head `{name}`"
+        f"{_where(choice.result)}: {_chosen_score(choice.result)}{margin}. {_worth(choice.result, _gain(choice))}"
+    )
+
+
+def search_lead(scores: PlansScores, search: SearchCost) -> str:
+    """Name the plan that a search found and what it cost, and its score on test with the gain."""
+    name, choice = _best_choice(scores)
+    return (
+        f"Of {search.n_plans:,} plans the search found `{choice.plan.text}` at {search.share:.2f} of the cost of "
+        f"scoring all, with the head `{name}`{_where(choice.result)}: {_chosen_score(choice.result)}. "
+        f"{_worth(choice.result, _gain(choice))}"
+    )
+
+
+def _best_choice(scores: PlansScores) -> tuple[str, PlanChoice]:
+    return max(scores.chosen.items(), key=lambda item: _ranked(item[1].result))
+
+
+def _gain(choice: PlanChoice) -> str:
+    """Compare with the plan that one would take without choosing."""
+    gain = choice.gain
+    if gain is None:
+        return ""
+    if gain.over == choice.plan.text:
+        return "and is the plan one would take without choosing"
+    return f"where the plan `{gain.over}` has {percent(gain.default)}"
+
+
+def plan_scores(scores: PlansScores, report: KindReport) -> dict[MaskPlan, float]:
+    """Return the validation score of every plan, times 100: zero-shot where the kind has one, else the first head's."""
+    return {row.plan: 100 * _validation(row, report) for row in scores.plans}
+
+
+def _validation(row: PlanScores, report: KindReport) -> float:
+    if report.zero_shot:
+        return row.zero_shot["validation"][report.zero_shot]
+    return next(iter(row.heads.values())).selection_score
+
+
+def plan_score_label(scores: PlansScores, report: KindReport) -> tuple[str, str]:
+    """Name what these scores are of, and their metric."""
+    name, choice = next(iter(scores.chosen.items()))
+    if report.zero_shot:
+        return "Zero-shot, final norm", metric_label(report.zero_shot)
+    return f"{name}, best layer", metric_label(choice.result.metric)
+
+
+def _sweep(scores: PlansScores, report: KindReport) -> Iterator[Block]:
+    """Say what a sweep cost, and give every plan's validation scores."""
+    metrics = {name: metric_label(choice.result.metric) for name, choice in scores.chosen.items()}
+    tested = metrics if scores.test_read == EVERY_PLAN else {}
+    columns = [
+        "plan",
+        *[f"zero-shot {metric_label(report.zero_shot)}, final norm"] * bool(report.zero_shot),
+        *(f"{name} {metric}" for name, metric in metrics.items()),
+        *(f"test, {name} {metric}" for name, metric in tested.items()),
+    ]
+    rows = [
+        (
+            f"`{row.plan.text}`",
+            *([percent(_validation(row, report))] if report.zero_shot else []),
+            *(percent(row.heads[name].selection_score) for name in metrics),
+            *(percent(row.heads[name].mean("test")) for name in tested),
+        )
+        for row in scores.plans
+    ]
+    cost = scores.cost
+    passes = f"{cost.block_passes} block passes per batch instead of {cost.apart} ({cost.ratio:.2f})" if cost else ""
+    yield ", ".join(filter(None, (f"{len(scores.plans)} plans", passes))) + "."
+    yield Heading("Every plan, on validation")
+    yield Table(columns, rows)
+
+
+def _search(search: SearchCost) -> Iterator[Block]:
+    """Say what a search cost, and give every trial."""
+    rows = []
+    for number, trial in enumerate(search.trials, start=1):
+        best = max(trial.scores, key=lambda plan: trial.scores[plan])
+        sizes = (str(number), str(len(trial.scores)), f"{trial.n_rows:,}", f"{trial.n_texts:,}")
+        rows.append((*sizes, f"{trial.cost / search.full_cost:.3f}", f"`{best}`", percent(trial.scores[best])))
+    plans = dict.fromkeys(plan for trial in search.trials for plan in trial.scores)
+    scores = [(f"`{plan}`", *(percent(trial.scores.get(plan)) for trial in search.trials)) for plan in plans]
+    yield (
+        f"Strategy `{search.strategy}` over {search.n_plans} plans, by `{search.by}`: {search.cost:,} block passes "
+        f"times texts, {search.share:.3f} of the {search.full_cost:,} that all plans on all {search.n_texts:,} texts "
+        f"of train and validation cost (budget {search.budget:g})."
+    )
+    yield Heading("Trials")
+    yield Table(("trial", "plans", "rows per split, at most", "texts", "cost", "best", "score"), rows)
+    yield Heading("Every score, on the validation rows of its trial")
+    yield Table(("plan", *(f"{trial.n_rows:,} rows" for trial in search.trials)), scores)
+
+
+def _choices(scores: PlansScores) -> Iterator[Block]:
+    """Write the plan chosen for every head, what choosing it gained, and the plans that test was read for."""
+    gains = [choice.gain for choice in scores.chosen.values() if choice.gain]
+    metrics = list(dict.fromkeys(metric_label(choice.result.metric) for choice in scores.chosen.values()))
+    metric = metrics[0] if len(metrics) == 1 else "score"
+    columns = (
+        "head",
+        "plan",
+        f"validation {metric}",
+        f"test {metric}",
+        "95 % interval",
+        f"test, chosen - {gains[0].over if gains else CAUSAL}",
+    )
+    yield Heading("Chosen on validation")
+    yield Table(columns, [_choice(name, choice) for name, choice in scores.chosen.items()])
+    if scores.test_read == EVERY_PLAN:
+        yield (
+            "Test was read for **every plan**, as was asked for. The plan is chosen on validation all the same; a "
+            "plan picked by its test score is a choice on test."
+        )
+    else:
+        yield f"Test was read for {scores.test_read}, after everything was chosen."
+
+
+def _choice(name: str, choice: PlanChoice) -> tuple[str, ...]:
+    result, point = choice.result, describe_point(choice.result.chosen)
+    test = result.summary.get("test", {}).get(result.metric)
+    gain = percent(choice.gain.gain, sign="+") if choice.gain else NOTHING
+    plan = f"`{choice.plan.text}`" + (f", {point}" if point else "")
+    return name, plan, percent(result.mean("validation")), percent(result.mean("test")), interval(test), gain

@@ -14,11 +14,9 @@ from extract.errors import HeadError, first_line
 from extract.files import read_file, write_file
 from probes.heads.result import HeadResult
 from probes.metrics.spans import NO_PREDICTION
-from probes.report.document import KindReport
-from probes.report.lead import SplitRows
+from probes.report.document import KindReport, SplitRows, predicted_texts
 from probes.report.safe_csv import read_csv, write_csv
 from probes.report.scores import RunScores
-from probes.report.table import predicted_texts
 from probes.tasks.base import Task
 from probes.tasks.words.task import WordTask
 
@@ -97,18 +95,17 @@ def read_predictions(folder: Path) -> dict[str, dict[str, list[str]]]:
     Raises:
         HeadError: A file that is missing or damaged.
     """
-    path, found = folder / PREDICTIONS, dict[str, dict[str, list[str]]]()
+    path, tables = folder / PREDICTIONS, dict[str, dict[str, list[str]]]()
     try:
         rows = iter(read_csv(read_file(path).decode("utf-8")))
         names = next(rows)
-        by_split = groupby(rows, key=lambda row: row[names.index("split")])
-        for split, part in by_split:
+        for split, part in groupby(rows, key=lambda row: row[names.index("split")]):
             columns = dict(zip(names, map(list, zip(*part, strict=True)), strict=True))
-            found[split] = {"unit": columns["row"], **columns}
+            tables[split] = {"unit": columns["row"], **columns}
             columns["gold"]
     except (OSError, ValueError, KeyError, IndexError, StopIteration, csv.Error) as error:
         raise HeadError(f"{str(path)!r} cannot be read ({first_line(error)}); run its config again.") from error
-    return found
+    return tables
 
 
 def with_predictions(
@@ -120,27 +117,29 @@ def with_predictions(
     """
     task = scores.header.task
     names = task.get("class_names") or task.get("tags") or ()
-    seen = (text for table in tables.values() for name in ("gold", *scores.heads) for text in table[name])
-    places = {name: place for place, name in enumerate(dict.fromkeys((*names, *seen)) if names else ()) if name}
+    texts = (text for table in tables.values() for name in ("gold", *scores.heads) for text in table[name])
+    codes = {name: code for code, name in enumerate(dict.fromkeys((*names, *texts)) if names else ()) if name}
     rows, heads = dict[str, SplitRows](), dict(scores.heads)
     for split, table in tables.items():
         inputs = {name: table[name] for name in table if name not in {"split", "unit", "gold", *heads}}
-        gold = table["gold"] if places else [float(text) for text in table["gold"]]
+        gold = table["gold"] if codes else [float(text) for text in table["gold"]]
         rows[split] = SplitRows(inputs, gold, table.get("unit"))
     for name, result in heads.items():
-        found = {split: _codes(table[name], places) for split, table in tables.items()}
-        heads[name] = replace(
-            result, predictions=found, names=dict.fromkeys(tables, tuple(places)) if places else {},
-            row_scores={} if places else {
-                split: -np.abs(values - np.asarray(rows[split].gold, np.float64)) for split, values in found.items()
-            },
-        )  # fmt: skip
+        predictions = {split: _read_cells(table[name], codes) for split, table in tables.items()}
+        if codes:
+            heads[name] = replace(result, predictions=predictions, names=dict.fromkeys(tables, tuple(codes)))
+        else:
+            row_scores = {
+                split: -np.abs(values - np.asarray(rows[split].gold, np.float64))
+                for split, values in predictions.items()
+            }
+            heads[name] = replace(result, predictions=predictions, row_scores=row_scores)
     return replace(scores, heads=heads), rows
 
 
-def _codes(texts: Sequence[str], places: Mapping[str, int]) -> NDArray[Any]:
-    """Return predicted numbers, or the places of predicted names."""
-    return np.array([places.get(text, NO_PREDICTION) for text in texts] if places else texts, int if places else float)
+def _read_cells(texts: Sequence[str], codes: Mapping[str, int]) -> NDArray[Any]:
+    """Return predicted numbers, or the codes of predicted names."""
+    return np.array([codes.get(text, NO_PREDICTION) for text in texts], int) if codes else np.array(texts, float)
 
 
 def write_conll(folder: Path, task: WordTask, heads: Mapping[str, HeadResult]) -> None:

@@ -1,7 +1,8 @@
 """scores.json as typed records: of a run, a sweep, a search and a pretraining. The format is docs/scores_format.md."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -86,9 +87,12 @@ class PlanScores:
         """Return the serial form."""
         heads = {name: result.to_dict() for name, result in self.heads.items()}
         return {
-            "plan": self.plan.text, "cache": self.cache, "certificate": dict(self.certificate),
-            "zero_shot": {split: dict(found) for split, found in self.zero_shot.items()}, "heads": heads,
-        }  # fmt: skip
+            "plan": self.plan.text,
+            "cache": self.cache,
+            "certificate": dict(self.certificate),
+            "zero_shot": {split: dict(scores) for split, scores in self.zero_shot.items()},
+            "heads": heads,
+        }
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,51 @@ class PlanChoice:
 
 
 @dataclass(frozen=True)
+class SweepCost:
+    """What a sweep cost, in blocks that a batch passes."""
+
+    block_passes: int
+    apart: int
+    """Of separate extractions of all plans."""
+    ratio: float
+
+
+@dataclass(frozen=True)
+class SearchTrial:
+    """Plans that a search scored on the same rows."""
+
+    n_rows: int
+    """Of each split, at most."""
+    n_texts: int
+    cost: int
+    """Block passes times texts."""
+    scores: Mapping[str, float]
+    """By plan."""
+
+
+@dataclass(frozen=True)
+class SearchCost:
+    """What a search tried and what it cost, in block passes times texts of train and validation."""
+
+    strategy: str
+    budget: float
+    by: str
+    """The head that scored."""
+    n_plans: int
+    n_texts: int
+    cost: int
+    full_cost: int
+    """Of all plans on all texts."""
+    share: float
+    """`cost` of `full_cost`."""
+    trials: tuple[SearchTrial, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the serial form."""
+        return {**asdict(self), "trials": [asdict(trial) for trial in self.trials]}
+
+
+@dataclass(frozen=True)
 class PlansScores:
     """The scores of a sweep or of a search."""
 
@@ -141,17 +190,17 @@ class PlansScores:
     """Every plan that was scored on all rows."""
     chosen: Mapping[str, PlanChoice]
     """By head."""
-    cost: Mapping[str, Any] = field(default_factory=dict)
-    """Of a sweep: block passes, and what separate extractions would take."""
-    search: Mapping[str, Any] = field(default_factory=dict)
-    """Of a search: strategy, budget, cost and every trial."""
+    cost: SweepCost | None = None
+    """Of a sweep."""
+    search: SearchCost | None = None
+    """Of a search."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the serial form."""
         return {
             **self.header.to_dict(),
-            **({"cost": dict(self.cost)} if self.cost else {}),
-            **({"search": dict(self.search)} if self.search else {}),
+            **({"cost": asdict(self.cost)} if self.cost else {}),
+            **({"search": self.search.to_dict()} if self.search else {}),
             "test_read": self.test_read,
             "plans": [row.to_dict() for row in self.plans],
             "chosen": {name: choice.to_dict() for name, choice in self.chosen.items()},
@@ -192,36 +241,69 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
         ValueError: Another schema, or not the scores of a run.
     """
     if values["schema"] != SCORES_SCHEMA or values["what"] != "run":
-        found = f"schema {values['schema']} of a {values.get('what', 'run')}"
-        raise ValueError(f"scores.json has {found}; this version reads schema {SCORES_SCHEMA} of a run; run it again")
+        raise ValueError(
+            f"scores.json has schema {values['schema']} of a {values.get('what', 'run')}; this version reads schema "
+            f"{SCORES_SCHEMA} of a run; run it again"
+        )
     check_scores(values)
-    heads = {name: read_result(name, each) for name, each in values["heads"].items()}
+    heads = _read_heads(values["heads"])
     return RunScores(_read_header(values), values["cache"], heads, values["pretraining"], values["seconds"])
 
 
 def read_plans(values: Mapping[str, Any]) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
     check_scores(values)
-    plans = tuple(
+    plans = [
         PlanScores(
-            parse_plan(row["plan"]), row["cache"], row["certificate"],
-            {name: read_result(name, each) for name, each in row["heads"].items()}, row["zero_shot"],
+            parse_plan(row["plan"]), row["cache"], row["certificate"], _read_heads(row["heads"]), row["zero_shot"]
         )
         for row in values["plans"]
-    )  # fmt: skip
+    ]
     by_text = {row.plan.text: row for row in plans}
-    chosen = {
-        name: PlanChoice(
-            by_text[each["plan"]].plan, by_text[each["plan"]].heads[name],
-            PlanGain(**{key: each["gain"][key] for key in PlanGain.__dataclass_fields__}) if "gain" in each else None,
-        )
-        for name, each in values["chosen"].items()
-    }  # fmt: skip
-    return PlansScores(
-        _read_header(values), values["test_read"], plans, chosen, values.get("cost", {}), values.get("search", {})
-    )
+    chosen = {}
+    for name, choice in values["chosen"].items():
+        row = by_text[choice["plan"]]
+        gain = {key: value for key, value in choice.get("gain", {}).items() if key != "gain"}
+        chosen[name] = PlanChoice(row.plan, row.heads[name], PlanGain(**gain) if gain else None)
+    cost = SweepCost(**values["cost"]) if "cost" in values else None
+    search = _read_search(values["search"]) if "search" in values else None
+    return PlansScores(_read_header(values), values["test_read"], tuple(plans), chosen, cost, search)
+
+
+def _read_heads(values: Mapping[str, Any]) -> dict[str, HeadResult]:
+    return {name: read_result(name, result) for name, result in values.items()}
+
+
+def _read_search(values: Mapping[str, Any]) -> SearchCost:
+    trials = [
+        SearchTrial(**{**trial, "scores": {plan: math.nan if v is None else v for plan, v in trial["scores"].items()}})
+        for trial in values["trials"]
+    ]
+    return SearchCost(**{**values, "trials": tuple(trials)})
 
 
 def _read_header(values: Mapping[str, Any]) -> Header:
-    before: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
-    return Header(**{key: {**before, **values}[key] for key in Header.__dataclass_fields__})
+    earlier: dict[str, Any] = {"own": {}}  # not in runs of earlier versions
+    return Header(**{key: {**earlier, **values}[key] for key in Header.__dataclass_fields__})
+
+
+def tidy_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
+    """Give the rows of `icecore.results` for one head, without the columns that say what it is of."""
+    layer = result.chosen.get("layer")
+    numbers = [seed["seed"] for seed in result.seeds]
+    for split, metrics in result.summary.items():
+        for metric, summary in metrics.items():
+            where = {"layer": layer, "split": split, "metric": metric}
+            intervals = {"value": summary.mean, "std": summary.std, "low": summary.low, "high": summary.high}
+            yield {"record": "score", **where, **intervals}
+            if len(summary.values) == len(numbers) > 1:
+                for seed, value in zip(numbers, summary.values, strict=True):
+                    yield {"record": "seed", **where, "seed": seed, "value": value}
+    for curve in result.curves:
+        spread = curve.spread or (None,) * len(curve.values)
+        for name, value, std in zip(result.layers, curve.values, spread, strict=True):
+            where = {"layer": name, "curve": curve.name, "split": curve.split, "metric": curve.metric}
+            yield {"record": "curve", **where, "value": value, "std": std}
+    for name, by_split in result.baselines.items():
+        for split, value in by_split.items():
+            yield {"record": "baseline", "curve": name, "split": split, "metric": result.metric, "value": value}

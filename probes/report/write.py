@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +15,18 @@ from probes.report.blocks import Document
 from probes.report.document import (
     Context,
     KindReport,
+    plans_document,
     pretraining_document,
     result_rows,
     run_document,
     summary_text,
 )
-from probes.report.figures.fitting import draw_autoencoders
-from probes.report.figures.heads import draw_figures
-from probes.report.figures.plans import (
-    draw_layer_curves,
-    draw_search,
-    draw_sweep,
-    has_layer_curves,
-    layer_curves_note,
-)
-from probes.report.figures.style import TALL, Album
-from probes.report.page.layers import run_page
-from probes.report.page.page import PAGE, Pictures, write_page
+from probes.report.page import PAGE, Pictures, run_page, write_page
+from probes.report.plan_figures import draw_plans
 from probes.report.predictions import PREDICTIONS, SCORED, write_predictions, write_scored
+from probes.report.run_figures import draw_autoencoders, draw_figures
 from probes.report.scores import PlansScores, PretrainingScores, RunScores, seal_scores
-from probes.report.sweeps import plans_document, points_label, points_of
+from probes.report.style import Album
 from probes.tasks.base import Task
 
 
@@ -46,11 +37,10 @@ def write_run(
     values = _write_scores(folder, scores)
     write_predictions(folder / PREDICTIONS, task, scores.heads, report)
     write_scored(folder / SCORED, scores.heads)
-    for write in report.writers:
-        write(folder, task, scores.heads)
+    report.write_files(folder, task, scores.heads)
     pictures = Pictures()
     album = Album(folder, formats, pictures.keep)
-    _write_report(album, pictures, draw_run(album, Context(scores, report.rows(task), report)), values)
+    _write_report(album, pictures, report_run(album, Context(scores, report.rows(task), report)), values)
 
 
 def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, formats: Sequence[str] = ("png",)) -> None:
@@ -58,7 +48,7 @@ def write_plans(folder: Path, scores: PlansScores, report: KindReport, *, format
     values = _write_scores(folder, scores)
     pictures = Pictures()
     album = Album(folder, formats, pictures.keep)
-    _write_report(album, pictures, draw_plans(album, scores, report), values)
+    _write_report(album, pictures, report_plans(album, scores, report), values)
 
 
 def _write_report(album: Album, pictures: Pictures, document: Document, values: Mapping[str, Any]) -> None:
@@ -67,35 +57,16 @@ def _write_report(album: Album, pictures: Pictures, document: Document, values: 
     write_file(album.folder / "summary.md", summary_text(document, album.drawn))
 
 
-def draw_run(album: Album, context: Context) -> Document:
+def report_run(album: Album, context: Context) -> Document:
     """Draw the figures of a run, and write its report."""
     draw_figures(album, context)
     draw_autoencoders(album, context.scores.pretraining, plan=context.scores.cache["plan"])
     return run_document(context)
 
 
-def draw_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
+def report_plans(album: Album, scores: PlansScores, report: KindReport) -> Document:
     """Draw the figures of a sweep or a search, and write its report."""
-    about = f"{scores.header.task['name']} on {scores.header.decoder['name']}"
-    if scores.search:
-        found = scores.plans[0].plan.text
-        note = f"{about}; larger: more rows; framed: found, {found}"
-        album.add("search", draw_search, scores, title="Search for a plan", note=note)
-    else:
-        what, metric = points_label(scores, report)
-        points, label = points_of(scores, report), f"{metric} x 100, validation"
-        best = max(points, key=lambda plan: points[plan])
-        album.add(
-            "sweep", partial(draw_sweep, label=label), points, title=f"{what}, {len(points):,} plans",
-            note=f"{about}; best: {best.text}, {points[best]:.1f}",
-        )  # fmt: skip
-    for name, choice in scores.chosen.items():
-        if has_layer_curves(choice.result):
-            album.add(
-                f"layers_{name.replace('-', '_')}", draw_layer_curves, scores, name,
-                title=f"{name}: score of each layer, {len(scores.plans):,} plans",
-                note=f"{about}; {layer_curves_note(scores, name)}", size=TALL,
-            )  # fmt: skip
+    draw_plans(album, scores, report)
     return plans_document(scores, report)
 
 

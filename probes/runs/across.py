@@ -13,7 +13,7 @@ from extract.decoders.layers import relative_depths
 from extract.errors import HeadError, unknown_name
 from probes.heads.result import Curve, HeadResult
 from probes.metrics.across import centre_of_gravity, normalised_ranks
-from probes.report.lead import best_result
+from probes.report.document import best_result
 from probes.runs.results import read_scores, results_by_plan
 
 if TYPE_CHECKING:

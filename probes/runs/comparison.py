@@ -17,18 +17,29 @@ from probes.heads.result import HeadResult
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import Difference, difference
 from probes.metrics.significance import bootstrap_p_value, correct_p_values
-from probes.report.blocks import Block, Table, markdown
-from probes.report.lead import FEW_UNITS
-from probes.report.table import cell, describe_point, interval, metric_label, number, percent, spread
+from probes.report.blocks import (
+    Block,
+    Table,
+    cell,
+    describe_point,
+    interval,
+    markdown,
+    metric_label,
+    number,
+    percent,
+    spread,
+)
+from probes.report.document import FEW_UNITS
+from probes.report.scores import tidy_rows
 from probes.runs.paired_tests import ComparedRun, read_rows, read_runs
 from probes.runs.record import CONFIG
-from probes.runs.results import COLUMNS, result_rows
+from probes.runs.results import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table as ScreenTable
 
-    from probes.report.figures.style import Album
+    from probes.report.style import Album
 
 TITLES = ("run", "plan", "head", "chosen", "metric", "validation", "test", "95 % interval")
 LEVEL = 0.05
@@ -77,20 +88,25 @@ class Comparison:
     @property
     def curves(self) -> "pd.DataFrame":
         """The score of every layer of every run, tidy, with the columns of `probes.results`."""
+        numbers = self._numbers
+        return numbers[numbers["record"] == "curve"].reset_index(drop=True)
+
+    @property
+    def _numbers(self) -> "pd.DataFrame":
+        """Every number of the heads whose layers are drawn."""
         import pandas as pd
 
         rows = [
             {"run": run.label, "plan": run.plan, "head": curved.name, "pooling": curved.pooling, **row}
             for run in self.runs
             if (curved := _curved(run)) is not None
-            for row in result_rows(curved)
-            if row["record"] == "curve"
+            for row in tidy_rows(curved)
         ]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def draw(self, folder: str | Path, *, formats: Sequence[str] = ("png",)) -> tuple[Path, ...]:
         """Draw the layers of all runs on one scale, `layers` in every format; nothing where no head reads one layer."""
-        from probes.report.figures.style import Album  # brings matplotlib with it
+        from probes.report.style import Album  # brings matplotlib with it
 
         album = Album(Path(folder), tuple(formats))
         self.draw_into(album)
@@ -98,18 +114,25 @@ class Comparison:
 
     def draw_into(self, album: "Album") -> None:
         """Draw the layers of all runs on one scale into an album; nothing where no head reads one layer."""
-        from probes.report.figures.layers import draw_runs, layer_curves
+        from probes.report.comparison_figures import draw_runs, runs_table
+        from probes.report.run_figures import layer_curves
+        from probes.report.style import on_panel
 
-        curved = {run.label: found for run in self.runs if (found := _curved(run)) is not None}
+        curved = {run.label: result for run in self.runs if (result := _curved(run)) is not None}
         splits = [{curve.split for curve in layer_curves(result)} for result in curved.values()]
         shared = set.intersection(*splits) if splits else set()
         if not shared:
             return
         split = "validation" if "validation" in shared else min(shared)
+        numbers = self._numbers
+        is_metric = numbers["metric"] == numbers["run"].map({run: result.metric for run, result in curved.items()})
+        is_chosen = numbers["record"] == "score"
+        frame = numbers[is_metric & (is_chosen | ((numbers["record"] == "curve") & (numbers["split"] == split)))]
         header, heads = self.runs[0].values, ", ".join(dict.fromkeys(result.name for result in curved.values()))
         album.add(
-            "layers", draw_runs, curved, split, title=f"Score of each layer, {heads}",
+            "layers", on_panel(draw_runs), frame, title=f"Score of each layer, {heads}",
             note=f"{header['task']['name']} on {header['decoder']['name']}; circles: the chosen layers",
+            table=runs_table(frame),
         )  # fmt: skip
 
     def __repr__(self) -> str:

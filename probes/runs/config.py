@@ -16,7 +16,7 @@ from probes.fitting.loggers import check_loggers
 from probes.fitting.protocols import find_protocol
 from probes.heads.registry import check_head, resolve_head
 from probes.latents.poolings import split_poolings
-from probes.report.figures.formats import figure_formats
+from probes.report.formats import figure_formats
 from probes.tasks.corpora import CORPORA
 from probes.tasks.table import TASKS, load_task
 

@@ -23,7 +23,7 @@ from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
 from probes.heads.registry import find_head
-from probes.report.lead import best_result
+from probes.report.document import best_result
 from probes.report.scores import SCORES_SCHEMA, RunScores, read_run, seal_scores
 from probes.runs.config import PretrainingSpec, RunConfig, TaskSpec
 from probes.runs.kinds import KINDS

@@ -16,11 +16,7 @@ from probes.heads.scoring import KindScoring, score_texts
 from probes.heads.words.scoring import WORDS_SCORING
 from probes.heads.zero_shot.scoring import ALIKE_SCORING, no_scoring
 from probes.report.document import KindReport
-from probes.report.kinds.classes import CLASSES_REPORT
-from probes.report.kinds.numbers import NUMBERS_REPORT
-from probes.report.kinds.pairs import PAIRS_REPORT, ZERO_SHOT, zero_shot_scores
-from probes.report.kinds.words import WORDS_REPORT
-from probes.report.kinds.zero_shot import zero_shot_report
+from probes.report.kind_reports import REPORTS, ZERO_SHOT, zero_shot_scores
 from probes.tasks.graded import MIN_SPLIT_ROWS
 
 if TYPE_CHECKING:
@@ -78,27 +74,27 @@ def check_pair_config(config: "RunConfig", resolved: HeadOptions) -> None:
 
 _KINDS = (
     TaskKind(
-        "pairs", PAIRS_REPORT, PAIRS_SCORING, check_config=check_pair_config, zero_shot_head=ZERO_SHOT,
+        "pairs", REPORTS["pairs"], PAIRS_SCORING, check_config=check_pair_config, zero_shot_head=ZERO_SHOT,
         zero_shot=zero_shot_scores,
     ),
-    TaskKind("classes", CLASSES_REPORT, CLASSES_SCORING, fewest_rows=fewest_rows),
+    TaskKind("classes", REPORTS["classes"], CLASSES_SCORING, fewest_rows=fewest_rows),
     TaskKind(
-        "numbers", NUMBERS_REPORT,
+        "numbers", REPORTS["numbers"],
         KindScoring(score_texts, lambda text, number: {"number": float(number), "text": text}),
         fewest_rows=lambda _, folds: max(MIN_SPLIT_ROWS, folds),
     ),
     TaskKind(
-        "words", WORDS_REPORT, WORDS_SCORING, reads_words=True,
+        "words", REPORTS["words"], WORDS_SCORING, reads_words=True,
         row_texts=lambda task, split: [(text,) for text in task.joined(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),
     *(
-        TaskKind(name, zero_shot_report(name), no_scoring(name), needs_train=False)
+        TaskKind(name, REPORTS[name], no_scoring(name), needs_train=False)
         for name in ("retrieval", "reranking", "clustering", "bitext")
     ),
-    TaskKind("pair-classification", zero_shot_report("pair-classification"), ALIKE_SCORING, needs_train=False),
+    TaskKind("pair-classification", REPORTS["pair-classification"], ALIKE_SCORING, needs_train=False),
     TaskKind(
-        "odd-one-out", zero_shot_report("odd-one-out"), no_scoring("odd-one-out"), needs_train=False, reads_words=True,
+        "odd-one-out", REPORTS["odd-one-out"], no_scoring("odd-one-out"), needs_train=False, reads_words=True,
         row_texts=lambda task, split: [tuple(question) for question in task.marked(split)],
         describe=lambda task, cache: {**task.describe(), "words_in_cache": cache.word_report()},
     ),

@@ -22,7 +22,7 @@ from probes.metrics.significance import (
     permutation_p_value,
     seed_errors,
 )
-from probes.report.lead import best_result
+from probes.report.document import best_result
 from probes.report.predictions import PREDICTIONS, SCORED, read_predictions, read_scored
 from probes.runs.results import read_scores, results_by_plan
 

@@ -12,7 +12,7 @@ from extract.files import read_file
 from probes.heads.result import HeadResult, read_result
 from probes.metrics.significance import expected_maximum
 from probes.report.score_shapes import check_scores
-from probes.report.scores import SCORES_SCHEMA, seal_scores
+from probes.report.scores import SCORES_SCHEMA, seal_scores, tidy_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,7 @@ def results_by_plan(values: Mapping[str, Any]) -> Iterator[tuple[str, HeadResult
 def _rows(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for plan, result in results_by_plan(values):
         head = {**_common(values), "plan": plan, "head": result.name, "pooling": result.pooling}
-        yield from ({**head, **row} for row in result_rows(result))
+        yield from ({**head, **row} for row in tidy_rows(result))
 
 
 def _common(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,25 +150,3 @@ def _common(values: Mapping[str, Any]) -> dict[str, Any]:
         "run": values["name"], "task": values["task"]["name"], "decoder": values["decoder"]["name"],
         **{key: values[key] for key in ("what", "kind", "protocol")},
     }  # fmt: skip
-
-
-def result_rows(result: HeadResult) -> Iterator[dict[str, Any]]:
-    """Give the rows of one head, without the columns that say what it is of."""
-    layer = result.chosen.get("layer")
-    numbers = [seed["seed"] for seed in result.seeds]
-    for split, metrics in result.summary.items():
-        for metric, found in metrics.items():
-            here = {"layer": layer, "split": split, "metric": metric}
-            intervals = {"value": found.mean, "std": found.std, "low": found.low, "high": found.high}
-            yield {"record": "score", **here, **intervals}
-            if len(found.values) == len(numbers) > 1:
-                for seed, value in zip(numbers, found.values, strict=True):
-                    yield {"record": "seed", **here, "seed": seed, "value": value}
-    for curve in result.curves:
-        spread = curve.spread or (None,) * len(curve.values)
-        for name, value, std in zip(result.layers, curve.values, spread, strict=True):
-            here = {"layer": name, "curve": curve.name, "split": curve.split, "metric": curve.metric}
-            yield {"record": "curve", **here, "value": value, "std": std}
-    for name, by_split in result.baselines.items():
-        for split, value in by_split.items():
-            yield {"record": "baseline", "curve": name, "split": split, "metric": result.metric, "value": value}

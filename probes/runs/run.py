@@ -18,9 +18,9 @@ from probes.heads.pairs.autoencoders import AUTOENCODER
 from probes.heads.registry import HEADS
 from probes.heads.result import HeadResult
 from probes.heads.setting import Setting
+from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
-from probes.report.table import markdown_table
 from probes.report.write import write_pretraining, write_run
 from probes.runs.config import RunConfig, describe_sources
 from probes.runs.existing import config_of, show_as

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import gallery
-from probes.report.figures.heads import FIGURES
+from probes.report.run_figures import FIGURES
 
 PICTURES = gallery.PAGE.parent / "figures" / "gallery"
 MOST_BYTES = 1_500_000

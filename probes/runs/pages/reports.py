@@ -16,8 +16,8 @@ from probes.runs.results import read_scores
 
 if TYPE_CHECKING:
     from probes.report.blocks import Document
-    from probes.report.figures.style import Album
-    from probes.report.page.page import Page, Part, Pictures
+    from probes.report.page import Page, Part, Pictures
+    from probes.report.style import Album
 
 MISFITS = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, ArithmeticError)
 """What scores that were made by hand may lead to."""
@@ -46,7 +46,7 @@ def write_report(
         >>> write_report("runs/demo")  # doctest: +SKIP
         >>> write_report(["runs/causal", "runs/nosink"], "both.html")  # doctest: +SKIP
     """
-    from probes.report.page.page import PAGE, Pictures, write_page  # brings matplotlib with it
+    from probes.report.page import PAGE, Pictures, write_page  # brings matplotlib with it
 
     folders = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     if not folders:
@@ -61,7 +61,7 @@ def write_report(
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
     """Write the page of a comparison: the runs side by side, then each of them."""
-    from probes.report.page.page import Pictures, write_page
+    from probes.report.page import Pictures, write_page
 
     pictures = Pictures()
     write_page(path, _side_by_side([run.folder for run in comparison.runs], pictures, comparison), pictures.classes)
@@ -69,8 +69,8 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 
 def run_page_of(folder: Path, pictures: "Pictures") -> "Page":
     """Make the page of a finished run, sweep or search from its folder."""
-    from probes.report.figures.style import Album
-    from probes.report.page.layers import run_page
+    from probes.report.page import run_page
+    from probes.report.style import Album
 
     values = read_scores(folder)
     try:
@@ -85,22 +85,22 @@ def run_page_of(folder: Path, pictures: "Pictures") -> "Page":
 def _draw(values: dict[str, Any], folder: Path, album: "Album") -> "Document":
     """Draw the figures of a finished run, sweep or search, and write its report."""
     from probes.report.document import Context
-    from probes.report.write import draw_plans, draw_run
+    from probes.report.write import report_plans, report_run
 
     report = KINDS[values["kind"]].report
     if values["what"] == "run":
         scores, rows = with_predictions(read_run(values), read_predictions(folder))
-        return draw_run(album, Context(scores, rows, report))
+        return report_run(album, Context(scores, rows, report))
     own = values.get("own", {})
     require_recorded(own, (row["plan"] for row in values["plans"]))
     import_own(own, folder=folder)
-    return draw_plans(album, read_plans(values), report)
+    return report_plans(album, read_plans(values), report)
 
 
 def _side_by_side(folders: Sequence[Path], pictures: "Pictures", comparison: Comparison | None = None) -> "Page":
     """Make one page of several runs: their comparison, where they are of the same rows, then each."""
-    from probes.report.figures.style import Album
-    from probes.report.page.page import Page, Part
+    from probes.report.page import Page, Part
+    from probes.report.style import Album
 
     labels, complaint = name_apart(folders), ""
     parts, data, answers, warnings = list[Part](), dict[str, Any](), list[str](), dict[str, list[str]]()
@@ -126,7 +126,7 @@ def _side_by_side(folders: Sequence[Path], pictures: "Pictures", comparison: Com
 
 def _in_short(label: str, page: "Page") -> "Part":
     """Make one part of the page of a run: its answers, its first table, its figures."""
-    from probes.report.page.page import Part
+    from probes.report.page import Part
 
     first = next(part for part in page.parts if part.is_main)
     pictures = tuple(picture for part in page.parts for picture in part.pictures)

@@ -27,8 +27,15 @@ def make_findings(**fields: Any) -> HeadFindings:
     shares = tuple(abs(value) for value in GAINS)
     halved = tuple(value / 2 for value in SCORES)
     values: dict[str, Any] = {
-        "head": "cosine-mlp", "pooling": "mean", "metric": "pearson", "split": "test", "unit": "rows", "n_units": 1379,
-        "layers": LAYERS, "best": "block_07", "best_set": BEST,
+        "head": "cosine-mlp",
+        "pooling": "mean",
+        "metric": "pearson",
+        "split": "test",
+        "unit": "rows",
+        "n_units": 1379,
+        "layers": LAYERS,
+        "best": "block_07",
+        "best_set": BEST,
         "confidence": 0.95,
         "curves": (
             make_curve("alone", SCORES),
@@ -44,12 +51,13 @@ def make_findings(**fields: Any) -> HeadFindings:
             make_curve("mix", (1 / 14,) * 14, 0.0, metric="weight", spread=(0.01,) * 14),
         ),
         "agreement": (
-            Agreement("alone", "shapley", 0.82, 0.6, 0.93), Agreement("alone", "without", -0.15, -0.6, 0.35),
+            Agreement("alone", "shapley", 0.82, 0.6, 0.93),
+            Agreement("alone", "without", -0.15, -0.6, 0.35),
             Agreement("shapley", "without", 0.4, -0.1, 0.7),
         ),
         "answer": "Blocks 5 to 8 and the final norm cannot be told from the best.",
         "warnings": ("Two layers did not converge.",),
-    }  # fmt: skip
+    }
     return HeadFindings(**{**values, **fields})
 
 

@@ -32,18 +32,28 @@ HEADS_OF: dict[str, dict[str, dict[str, Any]]] = {
 """Heads of every kind with options that make them quick."""
 SIZES = {"train": 48, "validation": 32, "test": 32}
 DECODER: dict[str, Any] = {
-    "name": "planted", "family": "llama", "n_layers": 3, "width": 12, "dtype": "float32", "revision": "",
+    "name": "planted",
+    "family": "llama",
+    "n_layers": 3,
+    "width": 12,
+    "dtype": "float32",
+    "revision": "",
     "weight_digest": "w" * 64,
-}  # fmt: skip
+}
 AUTOENCODERS: dict[str, Any] = {
     "mean+last": {
-        "layers": ["mean/block_01", "mean/final_norm", "last/block_01"], "codes": [4, 4, 8], "seed": 0,
-        "best_epochs": [2, 1, 2], "held_out_losses": [0.25, 0.75, 0.5], "seconds": 3.0,
-        "standardises_latents": True, "held_out_squared_errors": [4.0, 90.0, 8.0],
+        "layers": ["mean/block_01", "mean/final_norm", "last/block_01"],
+        "codes": [4, 4, 8],
+        "seed": 0,
+        "best_epochs": [2, 1, 2],
+        "held_out_losses": [0.25, 0.75, 0.5],
+        "seconds": 3.0,
+        "standardises_latents": True,
+        "held_out_squared_errors": [4.0, 90.0, 8.0],
         "history": [{"train_loss": 0.9, "held_out_loss": 0.8}, {"train_loss": 0.6, "held_out_loss": 0.5}],
         "n_texts": {"train": 1900, "held_out": 100},
-    },
-}  # fmt: skip
+    }
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +92,19 @@ def make_run(kind: str, folder: Path) -> MadeRun:
 def make_header(kind: str, task: dict[str, Any], what: str = "run") -> Header:
     """Make a header; its commit is that of an installed package."""
     return Header(
-        what=what, kind=kind, protocol="icecore", name="made", command="icecore run made.yaml", commit="",
-        versions={"torch": "2"}, device="cpu", n_resamples=100, decoder=DECODER, task=task,
+        what=what,
+        kind=kind,
+        protocol="icecore",
+        name="made",
+        command="icecore run made.yaml",
+        commit="",
+        versions={"torch": "2"},
+        device="cpu",
+        n_resamples=100,
+        decoder=DECODER,
+        task=task,
         products={"linear": "oneDNN", "cpu": "AVX512"},
-    )  # fmt: skip
+    )
 
 
 def make_pretraining() -> PretrainingScores:
@@ -97,10 +116,15 @@ def make_pretraining() -> PretrainingScores:
 def make_result(name: str = "made", score: float = 0.5, **fields: Any) -> HeadResult:
     """Make the result of a head whose score is `score` on every split."""
     values: dict[str, Any] = {
-        "pooling": "mean", "layers": ("block_01", "final_norm"), "options": {}, "metric": "accuracy",
-        "selection": "validation (layer)", "selection_score": score, "chosen": {"layer": "final_norm"},
+        "pooling": "mean",
+        "layers": ("block_01", "final_norm"),
+        "options": {},
+        "metric": "accuracy",
+        "selection": "validation (layer)",
+        "selection_score": score,
+        "chosen": {"layer": "final_norm"},
         "summary": {split: {"accuracy": make_summary(score)} for split in ("validation", "test")},
-    }  # fmt: skip
+    }
     return HeadResult(name, **{**values, **fields})
 
 
@@ -110,9 +134,16 @@ def make_summary(mean: float, n_seeds: int = 1) -> SeedSummary:
 
 
 WORD_CACHE: dict[str, Any] = {
-    "file": "c.h5", "id": "i" * 64, "plan": "causal", "poolings": ["mean"], "storage_dtype": "float32", "n_rows": 7,
-    "n_truncated": 0, "template": {"bos": "auto", "instruction": ""}, "certificate": {},
-}  # fmt: skip
+    "file": "c.h5",
+    "id": "i" * 64,
+    "plan": "causal",
+    "poolings": ["mean"],
+    "storage_dtype": "float32",
+    "n_rows": 7,
+    "n_truncated": 0,
+    "template": {"bos": "auto", "instruction": ""},
+    "certificate": {},
+}
 
 
 def _pairs(folder: Path) -> tuple[Task, LatentCache]:

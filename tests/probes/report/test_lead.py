@@ -7,7 +7,7 @@ import pytest
 
 from probes.metrics.bootstrap import Resampling
 from probes.metrics.paired import difference, paired_scores
-from probes.report.lead import FEW_UNITS, best_result, run_lead, search_lead, sweep_lead
+from probes.report.document import FEW_UNITS, best_result, run_lead, search_lead, sweep_lead
 from probes.report.scores import PlanChoice, PlanGain
 from tests.probes.report.made_runs import NAN, MadeRun, make_result, make_summary
 from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
@@ -33,8 +33,11 @@ def test_every_kind_has_two_sentences(made: MadeRun) -> None:
 def test_pairs_stand_beside_the_cosine_of_the_top_layer_of_the_same_kind(pairs: MadeRun, kind: str) -> None:
     cosine = pairs.scores.heads["layer-cosine"]
     made = pairs.with_head("layer-cosine", chosen={**cosine.chosen, "kind": kind}, selection_score=2.0)
-    [score] = [curve.values[-1] for curve in cosine.curves
-               if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")]  # fmt: skip
+    [score] = [
+        curve.values[-1]
+        for curve in cosine.curves
+        if (curve.name, curve.split, curve.metric) == (kind, "test", "pearson")
+    ]
     assert f", where the {kind} cosine of the top layer has {100 * score:.1f}." in lead(made)
     constant = tuple(replace(curve, values=(NAN,) * len(curve.values)) for curve in cosine.curves)
     assert lead(made.with_head("layer-cosine", curves=constant)).endswith(").")
@@ -136,8 +139,9 @@ def test_a_sweep_names_its_plan_the_next_one_and_the_gain() -> None:
 
 @pytest.mark.parametrize("score", [0.75, 0.5])
 def test_a_search_names_what_it_found_and_what_it_cost(score: float) -> None:
-    plans = make_plans([("causal", score)], search=make_search(["causal", "backward:1"]), cost={})
-    assert search_lead(plans).startswith(
+    plans = make_plans([("causal", score)], search=make_search(["causal", "backward:1"]), cost=None)
+    assert plans.search
+    assert search_lead(plans, plans.search).startswith(
         "Of 2 plans the search found `causal` at 0.50 of the cost of scoring all, with the head `head` (final_norm, "
         f"pooling mean): accuracy {100 * score:.1f} on validation. On test it has {100 * score:.1f} (95 % interval "
     )

@@ -12,13 +12,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from probes.report.blocks import Table
+from probes.report.blocks import Table, describe_point, interval, markdown_table, number, spread
 from probes.report.document import Context, result_rows, run_document, summary_text
-from probes.report.figures.style import Album
-from probes.report.kinds.words import without_latent
 from probes.report.scores import read_run, seal_scores
-from probes.report.table import describe_point, interval, markdown_table, number, spread
-from probes.report.write import draw_run, screen_table, without_nan, write_pretraining
+from probes.report.style import Album
+from probes.report.write import report_run, screen_table, without_nan, write_pretraining
 from tests.probes.report.made_runs import (
     AUTOENCODERS,
     HEADS_OF,
@@ -133,10 +131,12 @@ def test_every_kind_has_the_same_document(made: MadeRun) -> None:
     used = "\n".join(section(text, "What was used"))
     for fact in (
         "Decoder: `planted` (llama, 3 blocks, width 12, float32, weights `wwwwwwwwwwww`, revision `local`)",
-        "Plan `causal`, poolings mean", "BOS policy `auto`, instruction ''", "0 truncated",
+        "Plan `causal`, poolings mean",
+        "BOS policy `auto`, instruction ''",
+        "0 truncated",
         "Task: `planted`, made up; train 48, validation 32, test 32",
         "Commit `not a checkout`, device `cpu`, float32 products by oneDNN, AVX512, torch 2",
-    ):  # fmt: skip
+    ):
         assert fact in used
     for name, result in made.scores.heads.items():
         assert f"`{name}` {result.selection}" in text
@@ -180,13 +180,17 @@ def test_subsets_that_have_rows_are_scored(pairs: MadeRun) -> None:
 
 def test_the_summary_shows_where_pair_heads_are_wrong(pairs: MadeRun) -> None:
     wrong = {
-        "bias": -0.25, "mean_absolute": 0.5, "root_mean_square": 0.75, "gold_against_overlap": 0.5,
-        "size_against": {"n_words": 0.125, "overlap": -0.5, "gold": NAN}, "prediction_against_overlap": 0.75,
+        "bias": -0.25,
+        "mean_absolute": 0.5,
+        "root_mean_square": 0.75,
+        "gold_against_overlap": 0.5,
+        "size_against": {"n_words": 0.125, "overlap": -0.5, "gold": NAN},
+        "prediction_against_overlap": 0.75,
         "quarters": {
             "n_words": [{"low": 2.0, "high": 11.0, "n": 39, "pearson": 0.625, "mean_absolute": 0.25}],
             "overlap": [{"low": 0.0, "high": 0.5, "n": 1, "pearson": NAN, "mean_absolute": 1.0}],
         },
-    }  # fmt: skip
+    }
     best = pairs.scores.heads["layer-cosine"]
     both = {"test": wrong, "validation": {**wrong, "bias": 9.0}}
     made = pairs.with_head("layer-cosine", extras={**best.extras, "residuals": both})
@@ -247,9 +251,7 @@ def test_the_summary_of_words_has_its_tables(words: MadeRun) -> None:
     assert f"| {row['type']} | {shares} | {row['n_gold']} |" in section(text, "`token-classifier` by type, test")
     wrong = result.extras["errors"]["test"][0]
     lines = section(text, "Most frequent errors of `token-classifier`, test, first seed")
-    assert lines[2] == (
-        f"| {wrong['gold']} | {wrong['predicted']} | {wrong['n']} | {', '.join(wrong['words'])} |"
-    )  # fmt: skip
+    assert lines[2] == (f"| {wrong['gold']} | {wrong['predicted']} | {wrong['n']} | {', '.join(wrong['words'])} |")
     [curve] = result.curves
     layers = section(text, "`token-classifier`: every layer, validation")
     assert f"| block_02 | {100 * curve.values[2]:.1f} ± {100 * curve.spread[2]:.1f} |" in layers
@@ -282,7 +284,7 @@ def test_words_without_a_latent(words: MadeRun, left_out: tuple[bool, bool], lin
     for (name, result), leaves_out_cut in zip(words.scores.heads.items(), left_out, strict=True):
         words = words.with_head(name, options={**result.options, "leaves_out_cut": leaves_out_cut})
     rules = "Spans are counted by the rules of conlleval, unless marked strict."
-    assert list(without_latent(context(words))) == [f"{rules} {line}"]
+    assert list(words.kind.report.remarks(context(words))) == [f"{rules} {line}"]
     assert line in summary(words)
 
 
@@ -303,15 +305,33 @@ def test_the_losses_of_autoencoders_are_reported(pairs: MadeRun, tmp_path: Path)
 
 
 FIGURES = {
-    "pairs": ["layer_cosine_curve", "layer_cosine_residuals", "cosine_mlp_layers", "cosine_mlp_history",
-              "cosine_mlp_residuals", "layer_cosine_rows", "cosine_mlp_rows"],
-    "classes": ["logistic_probe_layers", "logistic_probe_confusion", "cosine_threshold_layers",
-                "cosine_threshold_confusion"],
+    "pairs": [
+        "layer_cosine_curve",
+        "layer_cosine_residuals",
+        "cosine_mlp_layers",
+        "cosine_mlp_history",
+        "cosine_mlp_residuals",
+        "layer_cosine_rows",
+        "cosine_mlp_rows",
+    ],
+    "classes": [
+        "logistic_probe_layers",
+        "logistic_probe_confusion",
+        "cosine_threshold_layers",
+        "cosine_threshold_confusion",
+    ],
     "numbers": ["ridge_probe_curve", "ridge_probe_rows"],
-    "words": ["token_classifier_layers", "token_classifier_confusion", "token_classifier_history",
-              "token_mix_weights", "token_mix_confusion", "token_mix_history", "token_classifier_rows",
-              "token_mix_rows"],
-}  # fmt: skip
+    "words": [
+        "token_classifier_layers",
+        "token_classifier_confusion",
+        "token_classifier_history",
+        "token_mix_weights",
+        "token_mix_confusion",
+        "token_mix_history",
+        "token_classifier_rows",
+        "token_mix_rows",
+    ],
+}
 
 
 def test_a_run_folder_is_whole(
@@ -333,8 +353,10 @@ def test_a_run_folder_is_whole(
     assert written == without_nan(made.scores.to_dict())
     assert without_nan(read_run(written).to_dict()) == written
     assert {key: written[key] for key in ("schema", "what", "kind")} == {
-        "schema": 3, "what": "run", "kind": made.kind.name,
-    }  # fmt: skip
+        "schema": 3,
+        "what": "run",
+        "kind": made.kind.name,
+    }
 
 
 def test_a_missing_number_is_null_in_json() -> None:
@@ -411,6 +433,6 @@ def test_a_head_that_records_nothing_more_than_its_scores_is_reported(made: Made
         bare = made.with_head(
             name, extras={}, baselines={}, seeds=({"seed": 0},), options={}, row_scores={}, curves=(), chosen={}
         )
-        document = draw_run(Album(tmp_path / name, ("png",)), context(bare))
+        document = report_run(Album(tmp_path / name, ("png",)), context(bare))
         assert f"`{name}`" in document.answer or len(made.scores.heads) > 1
         assert any(name in row[0] for block in document.blocks if isinstance(block, Table) for row in block.rows)

@@ -33,9 +33,13 @@ KEYS = (
 )
 """Keys that the page writes as a name in capitals."""
 TYPES: dict[str, Any] = {
-    "text": str, "integer": int, "number": (int, float, type(None)), "boolean": bool, "object": (dict, list),
+    "text": str,
+    "integer": int,
+    "number": (int, float, type(None)),
+    "boolean": bool,
+    "object": (dict, list),
     "text or null": (str, type(None)),
-}  # fmt: skip
+}
 
 
 def documented() -> dict[str, str]:
@@ -90,7 +94,7 @@ def records(made_runs: dict[str, MadeRun]) -> list[dict[str, Any]]:
     scored = pairs.with_head("cosine-mlp", extras={**result.extras, "subsets": subsets, "named_subsets": named})
     scored = scored.with_header(task={"shared_rows": {"test": "2 of 8 rows share a text"}})
     runs = [each.scores for each in (scored, made_runs["classes"], made_runs["numbers"], made_runs["words"])]
-    plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost={})]
+    plans = [make_plans(OVER_K), make_plans(OVER_K, search=make_search(["causal", "backward:1"]), cost=None)]
     everything: list[Any] = [*runs, *plans, make_pretraining()]
     return [without_nan(each.to_dict()) for each in everything]
 

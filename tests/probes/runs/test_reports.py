@@ -11,15 +11,15 @@ import pytest
 import icecore
 from extract.errors import HeadError
 from probes.cli.main import main
-from probes.report.figures import heads
-from probes.report.page.page import PAGE, Pictures
+from probes.report import run_figures as heads
+from probes.report.page import PAGE, Pictures
 from probes.report.scores import read_plans
 from probes.report.write import without_nan, write_plans
 from probes.runs.kinds import KINDS
 from probes.runs.pages.reports import run_page_of, write_report
 from tests.probes.finished_run import Finished, edit_scores, stamps
 from tests.probes.report.made_findings import make_findings, write_findings
-from tests.probes.report.page.reading import require_whole
+from tests.probes.report.reading import require_whole
 from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
 
 
@@ -86,7 +86,7 @@ def test_runs_of_other_rows_stand_side_by_side_uncompared(finished: Finished, co
 
 @pytest.mark.parametrize("what", ["sweep", "search"])
 def test_the_page_of_a_sweep_or_a_search_is_made_again(what: str, tmp_path: Path) -> None:
-    found = {"search": make_search([text for text, _ in OVER_K]), "cost": {}} if what == "search" else {}
+    found = {"search": make_search([text for text, _ in OVER_K]), "cost": None} if what == "search" else {}
     scores = make_plans(OVER_K, **found)
     write_plans(tmp_path, scores, KINDS["classes"].report)
     written = (tmp_path / PAGE).read_bytes()

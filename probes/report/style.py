@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -33,16 +34,42 @@ SIZE, TALL, WIDE = (5.2, 3.2), (5.2, 3.9), (7.0, 4.4)
 """Width and height of figures in inches: readable in a column of 3.3 inches, and across a page."""
 SMALL = 7.5
 THEME: dict[str, Any] = {
-    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 8.5,
-    "axes.titlesize": 8.5, "axes.labelsize": 8.5, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
-    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": GREY, "xtick.color": GREY, "ytick.color": GREY,
-    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.grid": True, "grid.color": "#e8e8e8", "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.xmargin": 0.035,
-    "lines.linewidth": 1.3, "lines.markersize": 3.0, "errorbar.capsize": 2.0, "image.interpolation": "nearest",
-    "figure.dpi": 160, "savefig.dpi": 160, "text.hinting": "none",
-    "text.parse_math": False, "svg.hashsalt": "icecore", "svg.fonttype": "path", "pdf.fonttype": 42,
-}  # fmt: skip
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e8e8e8",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.035,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.0,
+    "errorbar.capsize": 2.0,
+    "image.interpolation": "nearest",
+    "figure.dpi": 160,
+    "savefig.dpi": 160,
+    "text.hinting": "none",
+    "text.parse_math": False,
+    "svg.hashsalt": "icecore",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,
+}
 """Settings of matplotlib, over its own defaults, whatever a matplotlibrc says. Letters without hinting have the
 same width in every format, so that one layout fits all."""
 UNDATED: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -51,11 +78,11 @@ END = "label of an end"
 ENDS = {"embedding": "emb", "final_norm": "norm"}
 """How layers that are no blocks are written under an axis."""
 
-Numbers = Sequence[Any] | NDArray[Any]
+Numbers: TypeAlias = Sequence[Any] | NDArray[Any] | pd.Series
 Draw = Callable[..., object]
-"""Draws into a figure what it is given beside it."""
-Keep = Callable[[Figure, str, str], None]
-"""Takes a figure, its title and its note."""
+"""Draws data into a figure."""
+Keep = Callable[[Figure, str, str, pd.DataFrame | None], None]
+"""Takes a figure, its title, its note and its table."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +92,46 @@ class Album:
     folder: Path
     formats: Sequence[str] = ("png",)
     keep: Keep = lambda *_: None
-    """Receives every figure with its title and note, as a page does; last, so that it may change the figure."""
+    """Receives every figure with its title, note and table, as a page does; last, so that it may change the figure."""
     drawn: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Title to the files of the figure, relative to the folder."""
 
     def add(
-        self, name: str, draw: Draw, *what: Any, title: str, note: str = "", size: tuple[float, float] = SIZE
+        self,
+        name: str,
+        draw: Draw,
+        *data: Any,
+        title: str,
+        note: str = "",
+        size: tuple[float, float] = SIZE,
+        table: pd.DataFrame | None = None,
     ) -> None:
-        """Draw a figure as `make_figure` does, and write it to `name` with the ending of each format."""
-        figure = make_figure(draw, *what, title=title, note=note, size=size)
-        self.drawn[title] = tuple(f"{name}.{each}" for each in self.formats)
+        """Draw a figure as `make_figure` does, and write it to `name` with the ending of each format.
+
+        Args:
+            name: Of the files, relative to the folder.
+            draw: Draws into a figure.
+            data: What it draws.
+            title: Above the figure.
+            note: Below it.
+            size: Width and height in inches.
+            table: The frame that is drawn as a page prints it; none for a picture.
+        """
+        figure = make_figure(draw, *data, title=title, note=note, size=size)
+        self.drawn[title] = tuple(f"{name}.{suffix}" for suffix in self.formats)
         if self.formats:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        for each, file in zip(self.formats, self.drawn[title], strict=True):
-            save_figure(figure, self.folder / file, file_format=each)
-        self.keep(figure, title, note)
+        for suffix, file in zip(self.formats, self.drawn[title], strict=True):
+            save_figure(figure, self.folder / file, file_format=suffix)
+        self.keep(figure, title, note, table)
 
 
-def make_figure(draw: Draw, *what: Any, title: str, note: str = "", size: tuple[float, float] = SIZE) -> Figure:
-    """Make a figure in the theme: title above, `draw(figure, *what)`, a grey note below; size in inches."""
+def make_figure(draw: Draw, *data: Any, title: str, note: str = "", size: tuple[float, float] = SIZE) -> Figure:
+    """Make a figure in the theme: title above, `draw(figure, *data)`, a grey note below; size in inches."""
     with context(["default", THEME]):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
-        draw(figure, *what)
+        draw(figure, *data)
         width = 72 * figure.get_figwidth()
         figure.suptitle(_wrap(title, width / (0.62 * 9.5)), x=0.01, ha="left", fontsize=9.5, fontweight="bold")
         if note:
@@ -102,20 +146,20 @@ def make_figure(draw: Draw, *what: Any, title: str, note: str = "", size: tuple[
 
 def save_figure(figure: Figure, path: Path, *, file_format: str) -> None:
     """Write a figure; the same figure always has the same bytes."""
-    drawn = BytesIO()
+    content = BytesIO()
     with context(["default", THEME]):
         if file_format == "png":  # `savefig` would draw it twice
             canvas: Any = FigureCanvasAgg(figure)
-            canvas.print_png(drawn, metadata=UNDATED["png"])
+            canvas.print_png(content, metadata=UNDATED["png"])
         else:
-            figure.savefig(drawn, format=file_format, metadata=UNDATED[file_format])
-    write_file(path, drawn.getvalue())
+            figure.savefig(content, format=file_format, metadata=UNDATED[file_format])
+    write_file(path, content.getvalue())
 
 
 def panels(figure: Figure, n_rows: int = 1, n_columns: int = 1, **shares: Any) -> list[Axes]:
     """Divide a figure into panels, row by row; `shares` are those of `Figure.subplots`."""
-    found: list[Axes] = figure.subplots(n_rows, n_columns, squeeze=False, **shares).ravel().tolist()
-    return found
+    axes: list[Axes] = figure.subplots(n_rows, n_columns, squeeze=False, **shares).ravel().tolist()
+    return axes
 
 
 def panel(figure: Figure) -> Axes:
@@ -125,7 +169,7 @@ def panel(figure: Figure) -> Axes:
 
 def on_panel(draw: Draw) -> Draw:
     """Let what draws into axes draw into the one panel of a figure."""
-    return lambda figure, *what: draw(panel(figure), *what)
+    return lambda figure, *data: draw(panel(figure), *data)
 
 
 def colours(n: int) -> list[str]:
@@ -134,23 +178,30 @@ def colours(n: int) -> list[str]:
 
 
 def draw_line(
-    axes: Axes, x: Numbers, y: Numbers, *, colour: str, label: str = "", spread: Numbers = (),
-    breaks: Sequence[int] = (), **how: Any,
-) -> None:  # fmt: skip
+    axes: Axes,
+    x: Numbers,
+    y: Numbers,
+    *,
+    colour: str,
+    label: str = "",
+    spread: Numbers = (),
+    breaks: Sequence[int] = (),
+    **options: Any,
+) -> None:
     """Draw a line with its label at its end, a band of `spread` to both sides, and a gap before each of `breaks`."""
-    places, values = (np.insert(np.asarray(each, np.float64), breaks, np.nan) for each in (x, y))
-    axes.plot(places, values, **{"color": colour, "marker": ".", "label": label, **how})
+    positions, values = (np.insert(np.asarray(numbers, np.float64), breaks, np.nan) for numbers in (x, y))
+    axes.plot(positions, values, **{"color": colour, "marker": ".", "label": label, **options})
     if np.any(spread):
         sides = np.insert(np.asarray(spread, np.float64), breaks, np.nan)
-        draw_band(axes, places, values - sides, values + sides, colour=colour, label=f"{label} ± 1 SD".strip())
-    known = np.flatnonzero(np.isfinite(values))
-    if label and len(known):
-        label_end(axes, label, float(places[known[-1]]), float(values[known[-1]]), colour=colour)
+        draw_band(axes, positions, values - sides, values + sides, colour=colour)
+    finite = np.flatnonzero(np.isfinite(values))
+    if label and len(finite):
+        label_end(axes, label, float(positions[finite[-1]]), float(values[finite[-1]]), colour=colour)
 
 
-def draw_band(axes: Axes, x: Numbers, low: Numbers, high: Numbers, *, colour: str, label: str) -> None:
-    """Draw a band, as of an interval; its label is for tables of the figure's numbers."""
-    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0, label=label)
+def draw_band(axes: Axes, x: Numbers, low: Numbers, high: Numbers, *, colour: str) -> None:
+    """Draw a band, as of an interval."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def draw_level(axes: Axes, value: float, label: str) -> None:
@@ -167,11 +218,26 @@ def label_end(axes: Axes, label: str, x: float, y: float, *, colour: str) -> Non
     side = axes.get_yaxis_transform()
     is_edge = np.isinf(x)
     axes.annotate(
-        f" {label}", (1.0 if is_edge else x, y), xycoords=side if is_edge else "data", textcoords=side, va="center",
-        xytext=(1.03, y), fontsize=SMALL, color=INK if colour == PALE else colour, annotation_clip=False, gid=END,
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "patchA": None, "shrinkA": 0, "shrinkB": 0,
-                    "relpos": (0, 0.5)},
-    )  # fmt: skip
+        f" {label}",
+        (1.0 if is_edge else x, y),
+        xycoords=side if is_edge else "data",
+        textcoords=side,
+        va="center",
+        xytext=(1.03, y),
+        fontsize=SMALL,
+        color=INK if colour == PALE else colour,
+        annotation_clip=False,
+        gid=END,
+        arrowprops={
+            "arrowstyle": "-",
+            "color": colour,
+            "linewidth": 0.5,
+            "patchA": None,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "relpos": (0, 0.5),
+        },
+    )
 
 
 def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
@@ -182,21 +248,14 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
     # Taps stand between the numbers of the blocks, unless there is nothing else.
     is_tapped = all(tap for _, tap in blocks.values())
     numbers = {k: int(name.removeprefix("block_")) for k, (name, tap) in blocks.items() if is_tapped or not tap}
-    room = len(layers) / 12  # places that a label takes
-    step = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if each >= room)
+    room = len(layers) / 12  # positions that a label takes
+    step = next(size for size in (1, 2, 5, 10, 20, 50, 100, 1000) if size >= room)
     fit = {k for k, number in numbers.items() if number % step == 0 and all(abs(k - end) > room for end in labels)}
     labels |= {k: str(numbers[k]) for k in fit}
-    if which == "x":
-        axes.fmt_xdata = lambda place: layers[round(place)]
     named = [f"{short}: {name.replace('_', ' ')}" for name, short in ENDS.items() if name in names]
     title = "block" + f" ({', '.join(named)})" * bool(named)
-    axes.set(
-        **{
-            f"{which}ticks": sorted(labels),
-            f"{which}ticklabels": [labels[k] for k in sorted(labels)],
-            f"{which}label": title,
-        }
-    )
+    ticks = sorted(labels)
+    axes.set(**{f"{which}ticks": ticks, f"{which}ticklabels": [labels[k] for k in ticks], f"{which}label": title})
     starts = [0, *layer_breaks(layers), len(layers)]
     for first, last in pairwise(starts) if which == "x" else ():
         if len(starts) > 2:
@@ -205,11 +264,19 @@ def mark_layers(axes: Axes, layers: Sequence[str], *, which: str = "x") -> None:
 
 
 def write_above(axes: Axes, text: str, x: float, *, colour: str = INK, side: str = "center") -> None:
-    """Write a text above the axes, at a place along it."""
+    """Write a text above the axes at `x`."""
     axes.annotate(
-        text, (x, 1), xycoords=axes.get_xaxis_transform(), xytext=(0, 3), textcoords="offset points", ha=side,
-        va="bottom", fontsize=SMALL, color=colour, annotation_clip=False,
-    )  # fmt: skip
+        text,
+        (x, 1),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha=side,
+        va="bottom",
+        fontsize=SMALL,
+        color=colour,
+        annotation_clip=False,
+    )
 
 
 def layer_breaks(layers: Sequence[str]) -> list[int]:
@@ -243,17 +310,21 @@ def _wrap(text: str, letters: float) -> str:
 def _keep_labels_apart(figure: Figure) -> None:
     """Move the labels at the ends of lines up or down, as little as needed, until none covers another."""
     gap = 1.25 * SMALL * figure.dpi / 72
-    for axes, labels in ((axes, found) for axes in figure.axes if (found := _end_labels(axes))):
+    for axes in figure.axes:
+        labels = _end_labels(axes)
+        if not labels:
+            continue
         ends = np.array([axes.transData.transform((0, label.xy[1]))[1] for label in labels])
         steps = gap * np.arange(len(labels))
         box = axes.get_window_extent()
         top = max(box.y0, box.y1 - steps[-1])
-        places: NDArray[np.float64] = np.clip(isotonic_regression(ends - steps).x, box.y0, top) + steps
-        for label, place in zip(labels, places, strict=True):
-            label.set_position((1.03, float(axes.transData.inverted().transform((0, place))[1])))
+        heights: NDArray[np.float64] = np.clip(isotonic_regression(ends - steps).x, box.y0, top) + steps
+        for label, height in zip(labels, heights, strict=True):
+            label.set_position((1.03, float(axes.transData.inverted().transform((0, height))[1])))
 
 
 def _end_labels(axes: Axes) -> list[Annotation]:
     """Return the labels at the ends of lines, the lowest first."""
-    found = [child for child in axes.get_children() if isinstance(child, Annotation) and child.get_gid() == END]
-    return sorted(found, key=lambda label: float(label.xy[1]))
+    children = axes.get_children()
+    labels = [child for child in children if isinstance(child, Annotation) and child.get_gid() == END]
+    return sorted(labels, key=lambda label: float(label.xy[1]))

@@ -1,50 +1,66 @@
 """Figures of sweeps: every plan is in them, and every layer of every plan."""
 
 from dataclasses import replace
-from functools import partial
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 
 from probes.heads.result import Curve, HeadResult
-from probes.report.figures.plans import (
+from probes.report.document import plan_scores
+from probes.report.kind_reports import REPORTS
+from probes.report.plan_figures import (
     MOST_COLOURED,
-    Points,
-    _lines,
     best_scores,
-    draw_layer_curves,
+    draw_plan_curves,
+    draw_search,
     draw_sweep,
     has_layer_curves,
-    layer_curves_note,
+    plan_curves_frame,
+    plan_curves_note,
+    plan_curves_table,
+    search_frame,
+    search_table,
+    sweep_frame,
 )
-from probes.report.figures.style import PALE, make_figure
-from probes.report.kinds.classes import CLASSES_REPORT
 from probes.report.scores import PlansScores
-from probes.report.sweeps import points_of
+from probes.report.style import PALE, make_figure
 from tests.probes.report.made_runs import NAN, make_result
-from tests.probes.report.test_sweeps import OVER_K, WINDOWS, Plans, grid, make_plans
+from tests.probes.report.test_sweeps import OVER_K, WINDOWS, Plans, grid, make_plans, make_search
 
 
-def points(plans: Plans) -> Points:
-    return points_of(make_plans(plans), CLASSES_REPORT)
+def frame_of(plans: Plans) -> pd.DataFrame:
+    return sweep_frame(make_plans(plans), REPORTS["classes"])
 
 
-def test_windows_are_lines_over_their_last_block() -> None:
-    assert _lines(points(WINDOWS), of_windows=True) == {
-        "nosink-bidirectional, 2 blocks": {4: 60.0, 6: 70.0},
-        "nosink-bidirectional, 3 blocks": {6: 65.0},
-        "backward, 1 block": {6: 40.0},
-    }
-    assert _lines(points([*WINDOWS, ("backward:2", 0.3)]), of_windows=True) == {}
-    assert _lines(points([("causal", 0.5)]), of_windows=True) == {}
+def test_windows_are_placed_over_their_last_block() -> None:
+    frame = frame_of(WINDOWS)
+    assert frame["plan"].tolist() == [text for text, _ in WINDOWS]
+    assert frame["form"].tolist() == ["causal", *["window"] * 4]
+    assert frame["line"].tolist() == [
+        "",
+        "nosink-bidirectional, 2 blocks",
+        "nosink-bidirectional, 2 blocks",
+        "nosink-bidirectional, 3 blocks",
+        "backward, 1 block",
+    ]
+    assert frame["x"].tolist() == [0, 4, 6, 6, 6]
+    assert frame["score"].tolist() == pytest.approx([50, 60, 70, 65, 40])
 
 
 def test_lines_over_k_begin_at_causal() -> None:
-    found = _lines(points(OVER_K), of_windows=False)
-    assert found["backward"] == pytest.approx({0: 50, 1: 60, 2: 70})
-    assert found["bidirectional"] == pytest.approx({0: 50, 1: 55})
-    assert _lines(points(WINDOWS), of_windows=False) == {}
+    axes = make_figure(draw_sweep, frame_of(OVER_K), title="t").axes[0]
+    lines = {str(line.get_label()): np.asarray(line.get_xydata()) for line in axes.lines}
+    np.testing.assert_allclose(lines["backward"], [[0, 50], [1, 60], [2, 70]])
+    np.testing.assert_allclose(lines["bidirectional"], [[0, 50], [1, 55]])
+
+
+def test_a_grid_is_a_frame_of_k_and_k0() -> None:
+    frame = frame_of([*grid([2], [1]), ("[causal,backward]", 0.5)])
+    assert frame[["k", "k0"]].iloc[0].tolist() == [2, 1]
+    assert frame["k"].isna().tolist() == [False, True]
+    assert frame["form"].iloc[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +80,7 @@ def test_lines_over_k_begin_at_causal() -> None:
     ids=["two k0", "one point", "grid", "k0 is 0", "over k", "windows", "k and combined", "skip", "mixed", "list"],
 )
 def test_every_plan_is_in_the_figure(plans: Plans, kind: str) -> None:
-    axes = make_figure(partial(draw_sweep, label="accuracy"), points(plans), title="t").axes[0]
+    axes = make_figure(draw_sweep, frame_of(plans).rename(columns={"score": "accuracy"}), title="t").axes[0]
     assert kind == ("heat map" if axes.images else "lines" if axes.lines else "bars")
     if kind == "heat map":
         shown = [float(text.get_text()) for text in axes.texts]
@@ -80,9 +96,10 @@ def with_curves(result: HeadResult) -> HeadResult:
     """Give a result two lines on validation, the better of which is its score at the top, and one on test."""
     best = result.selection_score
     curves = (
-        Curve("C 1", "validation", "accuracy", (0.1, best)), Curve("C 2", "validation", "accuracy", (0.2, NAN)),
+        Curve("C 1", "validation", "accuracy", (0.1, best)),
+        Curve("C 2", "validation", "accuracy", (0.2, NAN)),
         Curve("C 1", "test", "accuracy", (0.9, 0.9)),
-    )  # fmt: skip
+    )
     return replace(result, curves=curves, baselines={"majority": {"validation": 0.25}})
 
 
@@ -97,7 +114,7 @@ def test_every_layer_of_every_plan_is_on_one_scale() -> None:
     plans = [("causal", 0.3), *((f"backward:{k}", 0.5 + 0.01 * k) for k in range(1, 12))]
     scores = sweep_with_curves(plans)
     assert scores.chosen["head"].plan.text == "backward:11"
-    [axes] = make_figure(draw_layer_curves, scores, "head", title="t").axes
+    [axes] = make_figure(draw_plan_curves, plan_curves_frame(scores, "head"), title="t").axes
     lines = [line for line in axes.lines if len(np.asarray(line.get_ydata())) == 2 and line.get_marker() == "."]
     tops = sorted(float(np.asarray(line.get_ydata(), float)[1]) for line in lines)
     assert tops == pytest.approx(sorted(100 * score for _, score in plans))
@@ -107,7 +124,7 @@ def test_every_layer_of_every_plan_is_on_one_scale() -> None:
     assert len(pale) == len(plans) - MOST_COLOURED
     [thick] = [line for line in lines if line.get_linewidth() > 2]
     assert thick.get_label() == "backward:11"
-    assert layer_curves_note(scores, "head") == (
+    assert plan_curves_note(scores, "head") == (
         "thick: chosen, backward:11 at final_norm; pale: 5 other plans; the best of the head's values at each layer"
     )
 
@@ -127,7 +144,29 @@ def test_plans_with_more_blocks_share_the_axis() -> None:
         curves=(Curve("", "validation", "accuracy", (0.1, 0.2, 0.3)),),
     )
     rows = (scores.plans[0], replace(scores.plans[1], heads={"head": longer}))
-    [axes] = make_figure(draw_layer_curves, replace(scores, plans=rows), "head", title="t").axes
+    [axes] = make_figure(draw_plan_curves, plan_curves_frame(replace(scores, plans=rows), "head"), title="t").axes
     ends = {str(line.get_label()): np.asarray(line.get_xdata()).tolist() for line in axes.lines}
     assert ends["causal"] == [0, 2]
     assert ends["bidirectional:1"] == [0, 1, 2]
+
+
+def test_the_tables_of_plans_are_those_of_the_frames() -> None:
+    scores = sweep_with_curves([("causal", 0.3), ("backward:1", 0.5)])
+    table = plan_curves_table(plan_curves_frame(scores, "head"))
+    assert table.columns.name == "accuracy x 100, validation"
+    assert table.to_dict("records") == [
+        {"layer": "block_01", "backward:1": "20", "causal": "20", "majority": 25.0},
+        {"layer": "final_norm", "backward:1": "50", "causal": "30", "majority": 25.0},
+    ]
+    searched = make_plans([("causal", 0.9)], search=make_search(["backward:1", "causal"]), cost=None)
+    assert searched.search
+    frame = search_frame(searched.search, "causal")
+    assert frame["is_found"].tolist() == [False, True, True]
+    table = search_table(frame).fillna("")
+    assert table.to_dict("list") == {
+        "plan": ["backward:1", "causal"],
+        "trial 1, 16 rows": ["0", "10"],
+        "trial 2, 2,000 rows": ["", "90"],
+    }
+    assert len(make_figure(draw_search, frame, title="t").axes) == 1  # no key, since the plans are on no grid
+    assert list(plan_scores(scores, REPORTS["classes"]).values()) == pytest.approx([30, 50])

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probes.report.figures.across import draw_centres, draw_layer_map, name_curves
-from probes.report.figures.style import make_figure, on_panel
+from probes.report.comparison_figures import draw_centres, draw_layer_map, draw_runs, name_curves, runs_table
+from probes.report.style import make_figure, on_panel
 
 CURVE = {"run": "r", "decoder": "tiny", "plan": "causal", "head": "h", "pooling": "mean", "metric": "accuracy"}
 
@@ -55,3 +55,30 @@ def test_centres_are_sorted_and_have_bars_over_seeds() -> None:
     assert [float(np.asarray(dot.get_xdata())[0]) for dot in dots] == [0.2, 0.8]
     assert np.asarray(bars[0].get_xdata()).tolist() == pytest.approx([0.7, 0.9])
     assert len(bars) == 1
+
+
+def test_runs_are_drawn_from_the_frame_of_their_results() -> None:
+    columns = ["record", "run", "layer", "curve", "value"]
+    rows = [
+        ("curve", "one", "block_01", "C 1", 0.2),
+        ("curve", "one", "final_norm", "C 1", 0.4),
+        ("curve", "one", "block_01", "C 2", 0.3),
+        ("curve", "one", "final_norm", "C 2", float("nan")),
+        ("curve", "two", "block_01", "", 0.5),
+        ("curve", "two", "final_norm", "", 0.6),
+        ("score", "one", "block_01", None, 0.3),
+        ("score", "two", None, None, 0.6),
+    ]
+    frame = pd.DataFrame(rows, columns=columns).assign(metric="accuracy", split="validation")
+    [axes] = make_figure(on_panel(draw_runs), frame, title="t").axes
+    first, ring, second, no_ring = axes.lines
+    assert np.asarray(first.get_ydata()).tolist() == pytest.approx([30, 40])
+    assert np.asarray(second.get_ydata()).tolist() == pytest.approx([50, 60])
+    assert np.asarray(ring.get_xydata()).tolist() == [[0, 30]]
+    assert len(np.asarray(no_ring.get_xydata())) == 0
+    assert axes.get_ylabel() == "accuracy x 100, validation"
+    table = runs_table(frame)
+    assert table.to_dict("list") == {"layer": ["block_01", "final_norm"], "one": ["30", "40"], "two": ["50", "60"]}
+    other = frame.assign(layer=frame["layer"].where(frame["run"] == "one", "block_02")).iloc[:5]
+    [axes] = make_figure(on_panel(draw_runs), other, title="t").axes
+    assert axes.get_xlabel().startswith("relative depth")

@@ -12,12 +12,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from probes.report import style
+from probes.report.decoder_figures import draw_sink_mass
 from probes.report.document import Context
-from probes.report.figures import style
-from probes.report.figures.attention import draw_sink_mass
-from probes.report.figures.fitting import draw_autoencoders
-from probes.report.figures.heads import draw_figures
-from probes.report.figures.style import Album, draw_line, make_figure, mark_layers, panel, shorten
+from probes.report.run_figures import draw_autoencoders, draw_figures
+from probes.report.style import Album, draw_line, make_figure, mark_layers, panel, shorten
 from tests.probes.report.made_runs import AUTOENCODERS, HEADS_OF, MadeRun
 
 LAYERS = ("embedding", *(f"block_{k:02d}" for k in range(1, 31)), "final_norm")
@@ -30,8 +29,9 @@ class Shelf(Album):
 
     figures: list[Figure] = field(default_factory=list)
 
-    def add(self, name: str, draw: style.Draw, *what: Any, title: str, **how: Any) -> None:
-        figure = make_figure(draw, *what, title=title, **how)
+    def add(self, name: str, draw: style.Draw, *data: Any, title: str, table: Any = None, **options: Any) -> None:
+        figure = make_figure(draw, *data, title=title, **options)
+        assert table is not None
         self.figures.append(figure)
         self.drawn[title] = (name,)
 

@@ -1,14 +1,24 @@
 """Figures of geometry show what they are given, on axes that can be used by themselves."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.figure import Figure
 
-from probes.report.figures.geometry import draw_geometry, draw_measure, draw_similarity, split_series
-from probes.report.figures.style import make_figure, on_panel
+from probes.report.decoder_figures import (
+    MOST_PANELS,
+    draw_geometry,
+    draw_maps,
+    draw_measure,
+    draw_similarity,
+    draw_sink_mass,
+    split_series,
+)
+from probes.report.style import make_figure, on_panel
 
 LAYERS = ("embedding", "block_01", "block_02", "final_norm")
 WHERE = {"cache": "c", "decoder": "tiny", "plan": "causal", "pooling": "mean"}
@@ -16,10 +26,19 @@ WHERE = {"cache": "c", "decoder": "tiny", "plan": "causal", "pooling": "mean"}
 
 def rows(measure: str, *values: float, half: float = 0.5, **where: str) -> list[dict[str, Any]]:
     return [
-        {**WHERE, **where, "layer": layer, "depth": k / 3, "measure": measure, "value": value, "low": value - half,
-         "high": value + half, "n_rows": 100}
+        {
+            **WHERE,
+            **where,
+            "layer": layer,
+            "depth": k / 3,
+            "measure": measure,
+            "value": value,
+            "low": value - half,
+            "high": value + half,
+            "n_rows": 100,
+        }
         for k, (layer, value) in enumerate(zip(LAYERS, values, strict=False))
-    ]  # fmt: skip
+    ]
 
 
 def test_lines_are_named_by_what_tells_them_apart() -> None:
@@ -60,8 +79,14 @@ def test_decoders_of_other_depths_share_relative_depth() -> None:
 
 
 def test_panels_are_filled_and_gold_takes_the_place_of_the_spare_one() -> None:
-    measures = ("mean-cosine", "norm-median", "massive-share", "effective-rank", "participation-ratio",
-                "intrinsic-dimension")  # fmt: skip
+    measures = (
+        "mean-cosine",
+        "norm-median",
+        "massive-share",
+        "effective-rank",
+        "participation-ratio",
+        "intrinsic-dimension",
+    )
     frame = pd.DataFrame([row for name in measures for row in rows(name, 1, 2, 3, 4)])
     gold = pd.concat([frame, pd.DataFrame(rows("gold-pearson", 0.1, 0.2, 0.3, 0.4))])
     plain, with_gold = Figure(), Figure()
@@ -75,11 +100,20 @@ def test_panels_are_filled_and_gold_takes_the_place_of_the_spare_one() -> None:
 
 def similarity(**other: str) -> pd.DataFrame:
     there = {**WHERE, **other}
-    return pd.DataFrame([
-        {**WHERE, "layer": one, **{f"other_{key}": value for key, value in there.items()}, "other_layer": two,
-         "value": np.nan if two == "embedding" else 0.25 * i, "n_rows": 50}
-        for i, one in enumerate(LAYERS) for two in LAYERS
-    ])  # fmt: skip
+    return pd.DataFrame(
+        [
+            {
+                **WHERE,
+                "layer": one,
+                **{f"other_{key}": value for key, value in there.items()},
+                "other_layer": two,
+                "value": np.nan if two == "embedding" else 0.25 * i,
+                "n_rows": 50,
+            }
+            for i, one in enumerate(LAYERS)
+            for two in LAYERS
+        ]
+    )
 
 
 def test_similarity_has_one_scale_and_says_what_is_on_each_side() -> None:
@@ -95,3 +129,37 @@ def test_similarity_has_one_scale_and_says_what_is_on_each_side() -> None:
     assert key.get_ylabel() == "debiased linear CKA"
     alone = draw_similarity(Figure().subplots(), similarity(), has_key=False)
     assert alone.get_xlabel().startswith("block")
+
+
+BLOCKS = tuple(f"block_{k:02d}" for k in range(1, 31))
+
+
+def shades(figure: Figure) -> list[float]:
+    """Return how dark the darkest cell of every panel is, from 0 to 1."""
+    return [float(np.max(image.norm(np.asarray(image.get_array())))) for axes in figure.axes for image in axes.images]
+
+
+def test_uniform_attention_is_paler_than_a_sink() -> None:
+    uniform, sink = torch.full((8, 8), 1 / 8), torch.zeros(8, 8)
+    sink[:, 0] = 1.0
+    pale, dark = shades(make_figure(draw_maps, torch.stack([uniform, sink]), BLOCKS[:2], title="t"))
+    assert dark == 1.0
+    assert pale == pytest.approx((1 / 8) ** 0.5)
+
+
+def test_panels_are_named_and_few_and_have_one_key() -> None:
+    figure = make_figure(draw_maps, torch.rand(30, 6, 6), BLOCKS, title="t")
+    *maps, key = figure.axes
+    assert len(maps) == MOST_PANELS
+    assert [axes.get_title() for axes in maps][:: len(maps) - 1] == ["block 01", "block 30"]
+    assert key.get_ylabel().startswith("attention")
+    assert all(float(tick).is_integer() for axes in maps for tick in (*axes.get_xticks(), *axes.get_yticks()))
+    masks = make_figure(partial(draw_maps, label=""), torch.ones(3, 4, 4, dtype=torch.bool), BLOCKS[:3], title="t")
+    assert len(masks.axes) == 3
+
+
+def test_the_mass_on_the_first_tokens_is_over_blocks() -> None:
+    [axes] = make_figure(draw_sink_mass, torch.rand(30, 4), title="t").axes
+    assert [text.get_text().strip() for text in axes.texts] == [f"token {k}" for k in (1, 2, 3, 4)]
+    assert np.asarray(axes.lines[0].get_xdata())[[0, -1]].tolist() == [1, 30]
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())

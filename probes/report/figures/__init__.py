@@ -1,1 +1,0 @@
-"""Figures in one style, written in every format asked for."""

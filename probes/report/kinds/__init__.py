@@ -1,1 +1,0 @@
-"""What is particular to the report of each kind of task."""

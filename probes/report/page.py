@@ -1,0 +1,367 @@
+"""A report as one HTML page that needs nothing else: what it says and shows as plain data, and the file made of it."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from markdown_it import MarkdownIt
+from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.style import context
+
+from extract.errors import HeadError, printable
+from extract.files import write_file
+from probes.layers.findings import HeadFindings, load_findings
+from probes.report import style
+from probes.report.blocks import Block, Caution, Document, Heading, Table, cell, frame_table, markdown
+from probes.report.layer_figures import draw_findings, findings_blocks, set_sentence
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from jinja2 import Template
+
+PAGE = "report.html"
+MOST_BYTES = 950_000
+"""Of a page; figures, and before them the embedded scores, are left out of a larger one."""
+MOST_ROWS, MOST_CELLS = 300, 3000
+"""Of the table of a figure; a larger one is left out."""
+WIDE = 6.0
+"""Inches beyond which a figure takes the whole width."""
+HERE = Path(__file__).parent
+MARKS = ("backticks", "emphasis", "escape", "list", "table")
+"""What of Markdown a page knows: neither HTML nor links nor pictures, so that a text of a user stays one."""
+DARK = {
+    style.INK: ("ink", "#e6e6e6"),
+    style.GREY: ("grey", "#9a9a9a"),
+    style.PALE: ("pale", "#4c4c4c"),
+    "#e8e8e8": ("grid", "#333333"),
+    "#000000": ("black", "#e6e6e6"),
+    "#ffffff": ("card", "#1b1d20"),
+    "#0072b2": ("blue", "#4aa3df"),
+    "#d55e00": ("orange", "#f0853a"),
+    "#009e73": ("green", "#35c79b"),
+    "#cc79a7": ("pink", "#e3a5c6"),
+    "#e69f00": ("amber", "#f2bd45"),
+    "#56b4e9": ("sky", "#a5dbfa"),
+}
+"""Colour of a figure to its name on a page and what it is there when the page is dark."""
+MOST_DOTS = 300
+"""Drawn as shapes; more are drawn as a picture, which keeps the page small."""
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+FONTS = "'DejaVu Sans', Verdana, sans-serif"
+"""Of the same width as what the figure was laid out with."""
+_NUMBERS = ("d", "x", "y", "x1", "y1", "x2", "y2", "points", "transform", "width", "height")
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")
+"""Characters that make the text after them run the other way."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of a page."""
+
+    name: str
+    title: str
+    note: str
+    svg: str
+    unit: str = ""
+    """What the numbers of the table are, where its titles do not say it."""
+    table: Table | None = None
+    """The frame that was drawn; None where it is too large."""
+    is_wide: bool = False
+    """Whether it takes the whole width of the page."""
+
+
+class Pictures:
+    """Takes the figures of a page as they are drawn."""
+
+    def __init__(self) -> None:
+        self.classes: dict[str, str] = {}
+        self._n_figures, self._pictures = 0, list[Picture]()
+
+    def keep(self, figure: Figure, title: str, note: str, frame: "pd.DataFrame | None" = None) -> None:
+        """Keep a figure, as an `Album` gives it, with the frame that it shows."""
+        self._n_figures += 1
+        name, unit, table = f"figure-{self._n_figures}", "", None
+        if frame is not None and 0 < len(frame) <= MOST_ROWS and frame.size <= MOST_CELLS:
+            table, unit = frame_table(frame), "" if frame.index.name else str(frame.columns.name or "")
+        about = f"{note}. " * bool(note) + "Its numbers are in the table below it." * bool(table)
+        svg = svg_text(figure, name=name, title=title, about=about or title, classes=self.classes)
+        self._pictures.append(Picture(name, title, note, svg, unit, table, bool(figure.get_figwidth() > WIDE)))
+
+    def take(self) -> tuple[Picture, ...]:
+        """Return the figures since the last call."""
+        pictures, self._pictures = tuple(self._pictures), []
+        return pictures
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a page."""
+
+    title: str
+    blocks: tuple[Block, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    is_main: bool = False
+    """Whether it holds the results."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says and shows."""
+
+    title: str
+    question: str
+    answers: tuple[str, ...]
+    warnings: tuple[str, ...]
+    parts: tuple[Part, ...]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Name to the scores of a run, embedded as JSON."""
+    n_left_out: int = 0
+    """Figures that would have made it too large."""
+
+
+def run_page(folder: Path, document: Document, pictures: Pictures, values: Mapping[str, Any]) -> Page:
+    """Make the page of a run: first what is in its folder about its layers, then its report.
+
+    Args:
+        folder: The run folder.
+        document: Its report.
+        pictures: Holds its figures; those of its layers are drawn here.
+        values: The content of scores.json.
+    """
+    figures, parts, warnings = pictures.take(), list[Part](), list[str]()
+    heads = list[HeadFindings]()
+    try:
+        heads = load_findings(folder)
+    except HeadError as error:
+        warnings.append(str(error))
+    for findings in heads:
+        draw_findings(style.Album(folder, (), pictures.keep), findings)
+        name = f"`{cell(findings.head)}`"
+        parts.append(Part(f"Which layers matter to {name}", (set_sentence(findings),), pictures.take()))
+        parts.append(Part(f"Every layer of {name} in numbers", tuple(findings_blocks(findings))))
+    answers = [f"`{cell(findings.head)}`: {cell(findings.answer)}" for findings in heads if findings.answer]
+    warnings += [cell(text) for findings in heads for text in findings.warnings]
+    return Page(
+        document.title,
+        document.question,
+        (*answers, document.answer),
+        (*warnings, *warnings_of(document)),
+        (*parts, *parts_of(document, figures)),
+        {document.title: values},
+    )
+
+
+def parts_of(document: Document, pictures: tuple[Picture, ...]) -> tuple[Part, ...]:
+    """Sort a document into parts, the first with a table first, then the figures; warnings are left to the top."""
+    parts = [Part("Results")]
+    for block in document.blocks:
+        if isinstance(block, Heading):
+            parts.append(Part(block.text))
+        elif not isinstance(block, Caution):
+            parts[-1] = replace(parts[-1], blocks=(*parts[-1].blocks, block))
+    if len(parts) > 1 and not any(isinstance(block, Table) for block in parts[0].blocks):
+        parts = [*parts[1:], replace(parts[0], title="What was done")]
+    figures = [Part("Figures", (), pictures)] * bool(pictures)
+    return (replace(parts[0], is_main=True), *figures, *parts[1:])
+
+
+def warnings_of(document: Document) -> tuple[str, ...]:
+    """Return what a document warns of."""
+    return tuple(block.text for block in document.blocks if isinstance(block, Caution))
+
+
+def write_page(path: Path, page: Page, classes: Mapping[str, str]) -> None:
+    """Write a page that needs no other file and stays under a megabyte; the same page always has the same bytes."""
+    text = page_text(page, classes)
+    while len(text.encode()) > MOST_BYTES and (page.data or any(part.pictures for part in page.parts)):
+        page = _smaller(page)
+        text = page_text(page, classes)
+    write_file(path, text)
+
+
+def _smaller(page: Page) -> Page:
+    """Leave the embedded scores out, or else the last figure."""
+    if page.data:
+        return replace(page, data={})
+    last = max(index for index, part in enumerate(page.parts) if part.pictures)
+    shorter = replace(page.parts[last], pictures=page.parts[last].pictures[:-1])
+    parts = (*page.parts[:last], shorter, *page.parts[last + 1 :])
+    return replace(page, parts=parts, n_left_out=page.n_left_out + 1)
+
+
+def page_text(page: Page, classes: Mapping[str, str]) -> str:
+    """Write a page as HTML."""
+    light, dark = colour_sheet()
+    text = _template().render(
+        page=page,
+        colours={"light": Markup(light), "dark": Markup(dark)},
+        classes=Markup(style_sheet(classes)),
+        css=Markup((HERE / "page.css").read_text("utf-8")),
+        script=Markup((HERE / "page.js").read_text("utf-8")),
+    )
+    text = _TURNS.sub("\N{REPLACEMENT CHARACTER}", printable(text))
+    return text.encode("utf-8", "replace").decode()
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # brings a compiler with it
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"marked": marked, "html": html, "as_json": as_json, "svg": Markup, "anchor": anchor}
+    return environment.get_template("page.html")
+
+
+def html(blocks: Sequence[Block]) -> Markup:
+    """Write blocks as HTML, columns of numbers to the right."""
+    return Markup(_markdown().render(markdown(blocks, is_page=True)))
+
+
+def marked(text: str) -> Markup:
+    """Write one marked text as HTML: `code`, **strong** and *emphasis*; everything else is escaped."""
+    return Markup(_markdown().renderInline(text))
+
+
+@cache
+def _markdown() -> MarkdownIt:
+    """Make the reader of Markdown, whose tables can be scrolled and sorted."""
+    reader = MarkdownIt("zero", {"html": False}).enable(MARKS)
+    opening = '<div class="scroll" tabindex="0" role="region" aria-label="table">\n<table>\n'
+    reader.add_render_rule("table_open", lambda *_: opening)
+    reader.add_render_rule("table_close", lambda *_: "</table>\n</div>\n")
+    reader.add_render_rule("th_open", lambda _, tokens, index, *__: f'<th scope="col"{_alignment(tokens[index])}>')
+    reader.add_render_rule("td_open", lambda _, tokens, index, *__: f"<td{_alignment(tokens[index])}>")
+    return reader
+
+
+def _alignment(token: Any) -> str:
+    return ' class="n"' if token.attrs else ""
+
+
+def as_json(value: Any) -> Markup:
+    """Write plain values as JSON that cannot end the element it is in."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def anchor(title: str) -> str:
+    """Make a name for the address of a part."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "part"
+
+
+def svg_text(figure: Figure, *, name: str, title: str, about: str, classes: dict[str, str]) -> str:
+    """Write a figure as an SVG element of a page.
+
+    Args:
+        figure: The figure; rows of very many dots become pictures in it.
+        name: Begins every id, so that those of no other figure on the page are the same.
+        title: Read out in place of the figure.
+        about: Read out after it.
+        classes: Style to the class that stands for it, shared by all figures of a page; new ones are added.
+    """
+    for dots in figure.findobj(_has_many_dots):
+        dots.set_rasterized(True)
+    content = BytesIO()
+    with context(["default", {**style.THEME, "svg.fonttype": "none"}]):
+        for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+            patch.set_facecolor("none")
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(content, metadata=NO_METADATA)  # `savefig` would draw it twice
+    root = ElementTree.fromstring(content.getvalue())
+    for parent in root.iter():
+        for child in [child for child in parent if child.tag.endswith("}style")]:
+            parent.remove(child)
+    for element in root.iter():
+        _simplify(element, classes)
+    _rename_ids(root, name)
+    width = round(1.45 * figure.get_figwidth() * 72)
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "role": "img",
+        "aria-labelledby": f"{name}-title {name}-about",
+        "width": str(width),
+        "height": str(round(width * figure.get_figheight() / figure.get_figwidth())),
+    }
+    for index, (tag, text) in enumerate((("title", title), ("desc", about))):
+        element = ElementTree.Element(tag, {"id": f"{name}-{'title' if tag == 'title' else 'about'}"})
+        element.text = text
+        root.insert(index, element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def style_sheet(classes: Mapping[str, str]) -> str:
+    """Write the classes of the figures of a page."""
+    return "".join(f".{name}{{{text}}}" for text, name in classes.items())
+
+
+def colour_sheet() -> tuple[str, str]:
+    """Write the colours of figures as variables, for a light page and for a dark one."""
+    light = "".join(f"--{name}:{colour};" for colour, (name, _) in DARK.items())
+    return light, "".join(f"--{name}:{dark};" for name, dark in DARK.values())
+
+
+def _has_many_dots(artist: object) -> bool:
+    dots: Any = ()
+    if isinstance(artist, PathCollection):
+        dots = artist.get_offsets()
+    elif isinstance(artist, Line2D) and artist.get_linestyle() == "None":
+        dots = artist.get_xdata()
+    return len(dots) > MOST_DOTS
+
+
+def _simplify(element: ElementTree.Element, classes: dict[str, str]) -> None:
+    """Drop name spaces, round coordinates, and put a class in place of a style."""
+    tag = element.tag.rpartition("}")[2]
+    attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    for key in (key for key in _NUMBERS if key in attributes):
+        attributes[key] = " ".join(re.sub(r"-?\d+\.\d+", _rounded, attributes[key]).split())
+    if attributes.get("transform", "").startswith(("rotate(-0 ", "rotate(0 ")):
+        del attributes["transform"]
+    if text := attributes.pop("style", ""):
+        text = re.sub(r"font-family: [^;]*", f"font-family: {FONTS}", text)
+        if tag != "text" or not re.search(r"fill: #(000000|ffffff)", text):  # written on a colour that stays
+            text = re.sub(r"#[0-9a-f]{6}\b", _variable, text.lower() if "font" not in text else text)
+        attributes["class"] = classes.setdefault(text.replace(": ", ":").replace("; ", ";"), f"s{len(classes)}")
+    element.tag, element.attrib = tag, attributes
+    if tag not in {"text", "tspan"}:
+        element.text = (element.text or "").strip()
+    element.tail = None if tag != "tspan" else element.tail
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def _variable(match: re.Match[str]) -> str:
+    name, _ = DARK.get(match[0].lower(), ("", ""))
+    return f"var(--{name})" if name else match[0]
+
+
+def _rename_ids(root: ElementTree.Element, name: str) -> None:
+    """Keep the ids that something refers to, under names that no other figure has."""
+    names: dict[str, str] = {}
+    for element in root.iter():
+        for value in element.attrib.values():
+            for match in re.finditer(r"^#([\w.-]+)$|url\(#([\w.-]+)\)", value):
+                names.setdefault(match[1] or match[2], f"{name}-{len(names)}")
+    for element in root.iter():
+        new = names.get(element.attrib.pop("id", ""))
+        for key, value in element.attrib.items():
+            if key == "href" and value.startswith("#"):
+                element.set(key, f"#{names[value[1:]]}")
+            elif value.startswith("url(#"):
+                element.set(key, f"url(#{names[value[5:-1]]})")
+        if new:
+            element.set("id", new)

@@ -1,0 +1,212 @@
+"""Figures of findings: every value where its layer is, the set shaded, intervals and units named."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from probes.layers.findings import FINDINGS, VIEWS, load_findings
+from probes.report.blocks import Document, Table
+from probes.report.layer_figures import (
+    draw_agreement,
+    draw_alone,
+    draw_findings,
+    draw_view,
+    findings_blocks,
+    findings_note,
+    shade_set,
+)
+from probes.report.page import Pictures, page_text, run_page
+from probes.report.style import Album, make_figure, panel
+from tests.probes.report.made_findings import (
+    BEST,
+    GAINS,
+    LAYERS,
+    ORDER,
+    SCORES,
+    make_curve,
+    make_findings,
+    write_findings,
+)
+from tests.probes.report.reading import require_whole
+
+MADE = make_findings()
+FRAME = pd.DataFrame(MADE.rows())
+
+
+@pytest.fixture
+def axes() -> Axes:
+    return panel(Figure())
+
+
+def test_single_layers_have_their_set_shaded_and_controls_beside_them(axes: Axes) -> None:
+    assert draw_alone(axes, FRAME) is axes
+    shades = [
+        (patch.get_x(), patch.get_x() + patch.get_width()) for patch in axes.patches if isinstance(patch, Rectangle)
+    ]
+    assert shades == [(4.5, 8.5), (12.5, 13.5)]
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    np.testing.assert_allclose(np.asarray(lines["alone"].get_ydata(), float), 100 * np.array(SCORES))
+    assert {"control, word types", "control, shuffled gold"} <= set(lines)
+    assert lines["alone"].get_linestyle() != lines["control, word types"].get_linestyle()
+    assert axes.get_ylabel() == "Pearson x 100"
+
+
+def test_findings_are_drawn_as_their_frame() -> None:
+    lines = []
+    for rows in (MADE, FRAME):
+        alone = draw_alone(panel(Figure()), rows)
+        greedy = draw_view(panel(Figure()), rows, "greedy")
+        lines.append([np.asarray(line.get_xydata()).tolist() for axes in (alone, greedy) for line in axes.lines])
+    assert lines[0] == lines[1]
+
+
+def test_gains_are_bars_with_intervals_around_zero(axes: Axes) -> None:
+    draw_view(axes, FRAME, "shapley")
+    heights = [bar.get_height() for bar in axes.containers[0]]
+    np.testing.assert_allclose(heights, 100 * np.array(GAINS))
+    assert any(isinstance(each, ErrorbarContainer) for each in axes.containers)
+    assert axes.get_ylabel() == "Shapley value,\nPearson x 100"
+
+
+@pytest.mark.parametrize(
+    ("view", "label", "ticks"),
+    [
+        ("shapley-group", "Shapley value of a group,\nPearson x 100", ["embedding", "lower half", "upper half"]),
+        ("greedy", "Pearson x 100", [layer.replace("_", " ") for layer in ORDER]),
+        ("new-information", "new information,\nbits", None),
+        ("mix", "weight", None),
+        ("without", "lost without,\nretrained,\nPearson x 100", None),
+    ],
+)
+def test_every_view_names_its_layers_and_its_unit(view: str, label: str, ticks: list[str] | None, axes: Axes) -> None:
+    draw_view(axes, FRAME, view)
+    assert axes.get_ylabel() == label
+    names = [text.get_text() for text in axes.get_xticklabels()]
+    assert names == ticks if ticks else {"emb", "norm"} <= set(names)
+
+
+def test_agreement_has_its_intervals_and_the_views_that_were_compared(axes: Axes) -> None:
+    draw_agreement(axes, pd.DataFrame(map(asdict, MADE.agreement)))
+    written = sorted(text.get_text() for text in axes.texts)
+    assert written == sorted(2 * ["+0.82\n0.60 to 0.93", "-0.15\n-0.60 to 0.35", "+0.40\n-0.10 to 0.70"])
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        "alone",
+        "Shapley value",
+        "lost without,\nretrained",
+    ]
+    low, high = axes.images[0].get_clim()
+    assert (low, high) == (-1, 1)
+
+
+def test_the_note_says_sample_size_and_level(axes: Axes) -> None:
+    assert findings_note(MADE, has_set=True) == (
+        "cosine-mlp, pooling mean; intervals: 95 % for all layers together, drawn from 1,379 rows of test; shaded: the "
+        "layers that cannot be told from the best (circle)"
+    )
+    assert "shaded" not in findings_note(MADE)
+    assert len(shade_set(axes, [True] * len(LAYERS)).patches) == 1
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_can_be_drawn_in_the_style_of_the_house(view: str) -> None:
+    curve = make_findings().curves[0]
+    findings = make_findings(curves=(type(curve)(view, "accuracy", LAYERS, SCORES),))
+    figure = make_figure(lambda figure: draw_view(panel(figure), pd.DataFrame(findings.rows()), view), title="t")
+    assert figure.axes[0].get_ylabel()
+
+
+def test_baselines_are_levels_beside_the_layers(axes: Axes) -> None:
+    draw_alone(axes, FRAME)
+    levels = {line.get_label(): np.asarray(line.get_ydata(), float)[0] for line in axes.get_lines()}
+    assert levels["bag-of-words"] == pytest.approx(35)
+    assert levels["<majority>"] == pytest.approx(20)
+
+
+DOCUMENT = Document("a run", "Why?", "The head is good.", [Table(("head",), [("a",)])])
+
+
+def test_a_page_begins_with_what_its_layers_say(tmp_path: Path) -> None:
+    findings, pictures = make_findings(), Pictures()
+    write_findings(tmp_path, findings)
+    page = run_page(tmp_path, DOCUMENT, pictures, {})
+    assert page.answers == (f"`cosine-mlp`: {findings.answer}", DOCUMENT.answer)
+    assert page.warnings == findings.warnings
+    first, numbers, *rest = page.parts
+    assert first.title == "Which layers matter to `cosine-mlp`"
+    assert "5 of 14 layers cannot be told from it at 95 %" in str(first.blocks[0])
+    assert all(f"`{layer}`" in str(first.blocks[0]) for layer in BEST)
+    views = dict.fromkeys(curve.view for curve in findings.curves if curve.view not in ("control", "baseline"))
+    assert len(first.pictures) == len(views) + 1
+    for view, picture in zip(views, first.pictures, strict=False):
+        assert VIEWS[view].asks in picture.title
+        assert "1,379 rows of test" in picture.note
+        assert picture.table
+    assert [part.title for part in rest] == ["Results"]
+    table = next(block for block in numbers.blocks if isinstance(block, Table))
+    assert [row[0] for row in table.rows] == list(LAYERS)
+    assert {row[0] for row in table.rows if row[1] == "yes"} == set(BEST)
+    require_whole(page_text(page, pictures.classes))
+
+
+def test_the_tables_hold_every_number() -> None:
+    whole, baselines, groups, order = (block for block in findings_blocks(make_findings()) if isinstance(block, Table))
+    row = dict(zip(whole.columns, whole.rows[7], strict=True))
+    assert row["layer"] == "block_07"
+    assert row["alone"] == "70.0 (67.0 to 73.0)"
+    assert row["control (word types)"] == "35.0"
+    assert row["new information, bits"] == "0.040 (0.020 to 0.060)"
+    assert row["weight in the mix, weight"] == "0.071"
+    assert list(baselines.rows[0]) == ["bag-of-words", "35.0 (34.0 to 36.0)"]
+    assert baselines.columns[0] == "baseline"
+    assert list(groups.rows[1]) == ["lower half", "20.0 (17.0 to 23.0)"]
+    assert [row[0] for row in order.rows][:2] == ["block_07", "block_02"]
+
+
+def test_a_run_without_findings_has_none(tmp_path: Path) -> None:
+    assert load_findings(tmp_path) == []
+    assert [part.title for part in run_page(tmp_path, DOCUMENT, Pictures(), {}).parts] == ["Results"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda values: values.update(schema=2), "schema 2, this version reads 1"),
+        (lambda values: values.pop("heads"), "'heads'"),
+        (lambda values: values["heads"][0].update(best="block_99"), "are not among its layers"),
+        (lambda values: values["heads"][0]["curves"][0].update(view="magic"), "its view 'magic'"),
+        (lambda values: values["heads"][0]["curves"][0]["low"].pop(), "one value per layer"),
+        (lambda values: values["heads"][0]["curves"][0]["values"].__setitem__(0, "x"), "Type"),
+        (lambda values: values["heads"][0]["curves"][0]["layers"].reverse(), "not of every layer"),
+        (lambda values: values["heads"][0].pop("unit"), "unit"),
+        (lambda values: values["heads"].append(3), "Type"),
+    ],
+)
+def test_findings_that_cannot_be_read_are_one_warning(change: Any, reason: str, tmp_path: Path) -> None:
+    write_findings(tmp_path, make_findings())
+    values = json.loads((tmp_path / FINDINGS).read_text(encoding="utf-8"))
+    change(values)
+    (tmp_path / FINDINGS).write_text(json.dumps(values), encoding="utf-8")
+    page = run_page(tmp_path, DOCUMENT, Pictures(), {})
+    [warning] = page.warnings
+    assert warning.startswith(f"{FINDINGS} of run {tmp_path.name!r} cannot be read (")
+    assert reason in warning
+    assert page.answers == (DOCUMENT.answer,)
+
+
+def test_findings_with_missing_numbers_are_drawn(tmp_path: Path) -> None:
+    holes = tuple(math.nan if k % 3 else 0.5 for k in range(14))
+    findings = make_findings(curves=(make_curve("alone", holes), make_curve("shapley", holes, 0.0)), agreement=())
+    pictures = Pictures()
+    draw_findings(Album(tmp_path, (), pictures.keep), findings)
+    assert len(pictures.take()) == 2
+    assert not list(tmp_path.iterdir())
