@@ -202,4 +202,4 @@ def _frame_cell(value: object) -> str:
         return "yes" if value else NOTHING
     if isinstance(value, int):
         return f"{value:,}"
-    return plain_number(value) if isinstance(value, float) else cell(str(value))
+    return plain_number(value) if isinstance(value, float) else cell("" if value is None else str(value))

@@ -6,7 +6,7 @@ A figure draws the rows of one head in the frame of `icecore.compare_layers`, or
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import numpy as np
 import pandas as pd
@@ -73,7 +73,7 @@ def draw_view(axes: Axes, rows: pd.DataFrame | HeadFindings, view: str) -> Axes:
     frame, is_gain = _frame_of(rows), VIEWS[view].is_gain
     layers, views = _layers_of(frame), frame[frame["view"] == view]
     curves = [curve for _, curve in views.groupby("name", sort=False)]
-    for curve, colour, line in zip(curves, style.colours(len(curves)), _repeated(LINES, len(curves)), strict=True):
+    for curve, colour, line in zip(curves, style.colours(len(curves)), cycle(LINES), strict=False):
         if is_gain and len(curves) == 1:
             _draw_bars(axes, curve, layers)
         else:
@@ -99,11 +99,10 @@ def draw_alone(axes: Axes, rows: pd.DataFrame | HeadFindings) -> Axes:
     layers, first = _layers_of(frame), alone[alone["name"] == alone["name"].iloc[0]]
     shade_set(axes, first["in_set"].tolist())
     curves = [curve for _, curve in alone.groupby("name", sort=False)]
-    for curve, colour, line in zip(curves, style.COLOURS, _repeated(LINES, 7), strict=False):
+    for curve, colour, line in zip(curves, style.COLOURS, cycle(LINES), strict=False):
         label = curve["name"].iloc[0] or VIEWS["alone"].title
         _draw_curve(axes, curve, layers, colour=colour, linestyle=line, label=label)
-    controls = list(control.groupby("name", sort=False))
-    for (name, curve), line in zip(controls, _repeated(LINES[1:], len(controls)), strict=True):
+    for (name, curve), line in zip(control.groupby("name", sort=False), cycle(LINES[1:]), strict=False):
         label = f"control, {name}" if name else "control"
         _draw_curve(axes, curve, layers, colour=style.GREY, linestyle=line, label=label)
     for name, value in zip(baseline["layer"], _scaled(baseline, "value"), strict=True):
@@ -209,10 +208,6 @@ def _draw_curve(
     )
     if has_interval:
         style.draw_band(axes, positions, low, high, colour=colour)
-
-
-def _repeated(lines: Sequence[object], n: int) -> list[object]:
-    return [lines[index % len(lines)] for index in range(n)]
 
 
 def _scaled(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:

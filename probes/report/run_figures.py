@@ -82,8 +82,8 @@ class HeadFigure:
     draw: Callable[[Figure, pd.DataFrame], object]
     note: Callable[[FigureInput], str] = lambda _: ""
     """What is written below it, after task, decoder and pooling."""
-    size: Callable[[FigureInput], tuple[float, float]] = lambda _: style.SIZE
-    """Width and height in inches."""
+    size: tuple[float, float] = style.SIZE
+    """Width and height in inches; drawing may change it."""
     table: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame
     """Lays the frame out for reading."""
 
@@ -105,7 +105,7 @@ def draw_figures(album: style.Album, context: Context) -> None:
                     frame,
                     title=f"{figure.title.format(head=name, split=split)}, plan {scores.cache['plan']}",
                     note="; ".join(filter(None, (about, figure.note(source)))),
-                    size=figure.size(source),
+                    size=figure.size,
                     table=figure.table(frame),
                 )
 
@@ -133,7 +133,8 @@ def curve_frame(result: HeadResult) -> pd.DataFrame | None:
     rows = rows[(rows["metric"] == result.metric) & (rows["split"] != "train") & (rows["record"] != "seed")]
     chosen = {curve.name for curve in result.curves if _is_chosen(curve.name, result.chosen)}
     is_chosen = (rows["record"] == "curve") & rows["curve"].isin(chosen)
-    return rows.assign(is_chosen=is_chosen).sort_values("is_chosen", ascending=False, kind="stable")
+    rows = rows.assign(is_chosen=is_chosen).sort_values("is_chosen", ascending=False, kind="stable")
+    return rows.drop_duplicates(["record", "layer", "curve", "split"])  # of curves of one name, the first
 
 
 def tidy_frame(result: HeadResult, **columns: str) -> pd.DataFrame:
@@ -295,7 +296,7 @@ def draw_history(figure: Figure, frame: pd.DataFrame) -> None:
 
 def history_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay the epochs of seeds out side by side."""
-    table = frame.drop(columns="is_kept").pivot(index="epoch", columns="seed")
+    table = frame.drop(columns="is_kept").drop_duplicates(["epoch", "seed"]).pivot(index="epoch", columns="seed")
     table.columns = [f"{label}, seed {seed}" for label, seed in table.columns]
     return table.reset_index()
 
@@ -331,6 +332,8 @@ def draw_confusion(figure: Figure, frame: pd.DataFrame) -> None:
     """Draw the confusion of classes or tags, rows gold: counts, the darker the larger their share of the gold name."""
     counts = frame.to_numpy()
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    side = 2.4 + 0.3 * min(len(frame), 13)
+    figure.set_size_inches(side + 0.8, side)
     axes = style.panel(figure)
     axes.grid(visible=False)
     image = axes.imshow(shares, cmap=style.SHADES, vmin=0, vmax=1)
@@ -346,11 +349,6 @@ def draw_confusion(figure: Figure, frame: pd.DataFrame) -> None:
             axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=size, color=colour)
     axes.set_xlabel("predicted")
     axes.set_ylabel("gold")
-
-
-def _confusion_size(source: FigureInput) -> tuple[float, float]:
-    side = 2.4 + 0.3 * min(len(source.names), 13)
-    return side + 0.8, side
 
 
 def residual_frame(residuals: Residuals) -> pd.DataFrame:
@@ -501,7 +499,7 @@ FIGURES: tuple[HeadFigure, ...] = (
         _extra_frame("contributions"),
         draw_parts,
         lambda source: f"{metric_label(source.result.metric)} on {source.result.extras['contributions']['split']}",
-        lambda _: style.TALL,
+        style.TALL,
     ),
     HeadFigure(
         "What each layer gives {head}",
@@ -509,7 +507,7 @@ FIGURES: tuple[HeadFigure, ...] = (
         _extra_frame("mix"),
         draw_parts,
         lambda source: f"{metric_label(source.result.metric)} on validation",
-        lambda _: (style.TALL[0], 4.9),
+        (style.TALL[0], 4.9),
     ),
     HeadFigure(
         "Fitting {head}",
@@ -517,7 +515,7 @@ FIGURES: tuple[HeadFigure, ...] = (
         lambda source: history_frame(source.result),
         draw_history,
         _history_note,
-        lambda _: style.TALL,
+        style.TALL,
         history_table,
     ),
     HeadFigure(
@@ -532,7 +530,6 @@ FIGURES: tuple[HeadFigure, ...] = (
         lambda source: (
             f"{len(source.gold):,} predictions" + ", counted in the cells" * (len(source.names) <= MOST_NAMED)
         ),
-        _confusion_size,
     ),
     HeadFigure(
         "Residuals of {head}, {split}",
@@ -542,7 +539,7 @@ FIGURES: tuple[HeadFigure, ...] = (
         lambda source: (
             f"{len(source.gold):,} rows, in the units of the gold; bands and whiskers: 95 % intervals of means"
         ),
-        lambda _: style.WIDE,
+        style.WIDE,
         residual_table,
     ),
     HeadFigure(

@@ -95,6 +95,14 @@ def test_a_correlation_is_compared_with_0_where_that_is_near(lowest: float, is_n
     assert ("chance" in texts(axes)) is is_near
 
 
+def test_of_curves_of_one_name_the_first_is_drawn() -> None:
+    curves = tuple(Curve("", "validation", "accuracy", values) for values in ((0.1, 0.2), (0.3, 0.4)))
+    frame = curve_frame(make_result(curves=curves))
+    assert frame is not None
+    assert curve_table(frame)["validation"].tolist() == ["10", "20"]
+    np.testing.assert_allclose(values(drawn(draw_curves, frame).axes[0].lines[0]), [10, 20])
+
+
 def test_lines_of_several_poolings_do_not_join() -> None:
     layers = ("mean/block_01", "mean/final_norm", "last/block_01", "last/final_norm")
     curve = Curve("", "validation", "accuracy", (0.1, 0.2, 0.3, 0.4))
