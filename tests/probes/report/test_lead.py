@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.metrics.bootstrap import Resampling
-from probes.metrics.paired import difference, paired_scores
+from probes.metrics.bootstrap import Resampling, difference, paired_scores
 from probes.report.document import FEW_UNITS, best_result, run_lead, search_lead, sweep_lead
 from probes.report.scores import PlanChoice, PlanGain
 from tests.probes.report.made_runs import NAN, MadeRun, make_result, make_summary

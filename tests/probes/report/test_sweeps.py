@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from extract.masks.grid import plans_over_k_and_k0
-from extract.masks.plan import parse_plan
+from extract.masks.mask_plan import parse_plan, plans_over_k_and_k0
 from probes.report.document import EVERY_PLAN, KindReport, plan_score_label, plan_scores, plans_document, summary_text
 from probes.report.kind_reports import REPORTS
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores, SearchCost, SearchTrial, SweepCost
