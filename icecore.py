@@ -60,6 +60,10 @@ if TYPE_CHECKING:  # the tables of `extract` and `probes` as a type checker sees
     from probes.layers.study import StudyOptions as StudyOptions
     from probes.logistic.estimator import LogisticProbe as LogisticProbe
     from probes.networks.pair_networks import CosineLinear as CosineLinear
+    from probes.report.decoder_figures import draw_measure as draw_measure
+    from probes.report.decoder_figures import draw_similarity as draw_similarity
+    from probes.report.layer_figures import draw_alone as draw_alone
+    from probes.report.layer_figures import draw_view as draw_view
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import centres_of_gravity as centres_of_gravity
     from probes.runs.compare import compare as compare

@@ -23,7 +23,7 @@ from IPython.display import Image, Markdown, display
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
 import icecore
-from probes.runs.run_config import PretrainingSpec, TaskSpec
+from icecore import PretrainingSpec, TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))

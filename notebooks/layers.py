@@ -23,9 +23,8 @@ from IPython.display import Markdown, display
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
 import icecore
+from icecore import TaskSpec, draw_alone, draw_view
 from probes.layers.findings import load_findings
-from probes.report.layer_figures import draw_alone, draw_view
-from probes.runs.run_config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 decoder = icecore.DecoderSpec(os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct"))

@@ -23,12 +23,10 @@ from IPython.display import Image, Markdown, display
 warnings.filterwarnings("ignore", "IProgress not found")  # tqdm asks for ipywidgets; none of its bars is shown here
 
 import icecore
-from extract.inputs.template import InputTemplate
-from extract.masks.mask_plan import parse_plan
 from extract.wiring.tree import attention_maps
+from icecore import InputTemplate, TaskSpec, parse_plan
 from probes.report.decoder_figures import draw_maps, draw_sink_mass
 from probes.report.style import Album
-from probes.runs.run_config import TaskSpec
 
 folder = Path(tempfile.mkdtemp(prefix="icecore-"))
 name = os.environ.get("ICECORE_DEMO_DECODER", "smollm2-135m-instruct")

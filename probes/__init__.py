@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from probes.layers.study import StudyOptions as StudyOptions
     from probes.logistic.estimator import LogisticProbe as LogisticProbe
     from probes.networks.pair_networks import CosineLinear as CosineLinear
+    from probes.report.decoder_figures import draw_measure as draw_measure
+    from probes.report.decoder_figures import draw_similarity as draw_similarity
+    from probes.report.layer_figures import draw_alone as draw_alone
+    from probes.report.layer_figures import draw_view as draw_view
     from probes.runs.compare import Comparison as Comparison
     from probes.runs.compare import centres_of_gravity as centres_of_gravity
     from probes.runs.compare import compare as compare
@@ -65,6 +69,10 @@ _HOMES = {
     "compare_at_layers": "probes.runs.layer_studies",
     "compare_layers": "probes.runs.layer_studies",
     "cosine_with_gold": "probes.layers.geometry",
+    "draw_alone": "probes.report.layer_figures",
+    "draw_measure": "probes.report.decoder_figures",
+    "draw_similarity": "probes.report.decoder_figures",
+    "draw_view": "probes.report.layer_figures",
     "expected_validation": "probes.runs.results",
     "export_sentence_transformer": "probes.export.sentence_transformers",
     "fill_task": "probes.export.mteb",

@@ -445,7 +445,7 @@ class TwoColumns:
             title = [strong(f"{panel.title}:")] if panel.title else []
             indent = 14 if panel.format == "command" else INDENT
             rows = ((_label(entry), _plain(entry.description)) for entry in panel.entries)
-            sys.stdout.write("\n".join([*title, *two_columns(rows, indent), "", ""]))
+            sys.stdout.write("\n".join(["", *title, *two_columns(rows, indent), ""]))
 
     def render_usage(self, console: "Console", options: "ConsoleOptions", usage: Any) -> None:
         """Write the usage."""
@@ -460,7 +460,7 @@ class TwoColumns:
         if lines[:1] == ["examples:"]:
             sys.stdout.write("\n".join([strong(lines[0]), *lines[1:], ""]))
         elif lines:
-            sys.stdout.write("\n".join([*textwrap.wrap(" ".join(lines), WIDTH), "", ""]))
+            sys.stdout.write("\n".join([*textwrap.wrap(" ".join(" ".join(lines).split()), WIDTH), ""]))
 
 
 def _label(entry: "HelpEntry") -> str:

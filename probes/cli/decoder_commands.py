@@ -10,7 +10,7 @@ from rich.table import Table
 
 from extract.decoders.decoder import compare_weights, load_decoder
 from extract.decoders.decoder_spec import DecoderSpec
-from extract.errors import ConfigError, printable
+from extract.errors import printable
 from extract.files import write_file
 from extract.inputs.template import InputTemplate
 from extract.masks.mask_rules import draw
@@ -20,7 +20,7 @@ from extract.wiring.plan_wiring import plan_in_force
 from extract.wiring.tree import attention_maps
 from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
 from probes.cli.run_commands import read_lines
-from probes.cli.screen import show
+from probes.cli.screen import open_output, show, show_written
 from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
 from probes.report.formats import figure_formats
 from probes.report.safe_csv import write_frame
@@ -59,7 +59,7 @@ def verify_command(args: VerifyArgs) -> int:
         f"(allowed {certificate['allowed']:g})"
     )
     if args.picture:
-        album = Album(_writable(picture.parent), formats)
+        album = Album(open_output(picture.parent), formats)
         title = f"Measured masks, {plan.text} on {decoder.description.name}"
         album.add(picture.stem, partial(draw_maps, label=""), torch.stack(masks), names, title=title)
     return 0
@@ -71,7 +71,7 @@ def attention_command(args: AttentionArgs) -> int:
     texts = [line for line in read_lines(args.texts) if line.strip()] if args.texts else list(TEXTS)
     decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
     maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=args.bos))
-    album = Album(_writable(Path(args.out)), args.figures)
+    album = Album(open_output(Path(args.out)), args.figures)
     title, note = f"{plan.text} on {decoder.description.name}", f"mean over heads and {len(texts):,} texts"
     album.add(
         "attention",
@@ -94,16 +94,6 @@ def attention_command(args: AttentionArgs) -> int:
     return 0
 
 
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"folder {str(folder)!r} of figures cannot be written ({error.strerror}); name another."
-        ) from error
-    return folder
-
-
 # --- Decoders ---
 
 
@@ -122,8 +112,7 @@ def weights_command(args: WeightsArgs) -> int:
     Console(markup=False).print(table)
     show("distance: length of the difference of all weights over that of the first")
     if args.out:
-        folder = Path(args.out)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = open_output(args.out)
         write_file(folder / "weights.csv", write_frame(frame))
         album = Album(folder, args.figures)
         n = int(frame.loc[frame["part"] == "block", "n_parameters"].sum())
@@ -134,5 +123,5 @@ def weights_command(args: WeightsArgs) -> int:
             title=f"Weights of {names}",
             note=f"{n:,} parameters; a block's matrices as one vector, norms left out",
         )
-        show("\n".join(f"written: {folder / file}" for file in ("weights.csv", *sum(album.drawn.values(), ()))))
+        show_written(folder, ("weights.csv",), album.drawn)
     return 0

@@ -16,7 +16,7 @@ from extract.run.extraction_spec import ExtractionSpec
 from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
 from probes.cli.config import read_config
 from probes.cli.run_commands import column_of, read_lines
-from probes.cli.screen import show, watcher_of
+from probes.cli.screen import show, show_written, watcher_of
 from probes.data.task import read_texts
 from probes.export.hub_export import push_run, stage_run
 from probes.export.mteb import fill_task, run_mteb
@@ -181,5 +181,5 @@ def mteb_command(args: MtebArgs) -> int:
     album = Album(folder, args.figures)
     what = f"{decoder.description.name}, {config.extraction.plan}"
     album.add("mteb", draw_scores, frame, title=f"Scores of mteb by layer, {what}", note="mteb's main score per split")
-    show("\n".join(f"written: {folder / file}" for file in ("mteb.csv", *sum(album.drawn.values(), ()))))
+    show_written(folder, ("mteb.csv",), album.drawn)
     return 0

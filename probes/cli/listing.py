@@ -73,7 +73,7 @@ def _tasks() -> list[tuple[str, str]]:
 
 def _corpora() -> list[tuple[str, str]]:
     from extract.registry import parameter_names
-    from probes.data.task import CORPORA
+    from probes.data.task_table import CORPORA
 
     rows = [(name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items()]
     return [*rows, ("any task", "the texts of the task; its own options")]
@@ -193,7 +193,7 @@ def _names(table: str) -> list[str]:
 
 def _options(command: Command) -> list[str]:
     own = [name for slot in command.options for name in (slot.name, slot.about.alias) if name]
-    keys = [f"--{each.name}" for each in list_keys()] if command.takes_config else []
+    keys = [f"--{key.name}" for key in list_keys()] if command.takes_config else []
     return [*own, *keys, "--help"]
 
 

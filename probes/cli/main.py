@@ -90,14 +90,14 @@ def stop_signals(handler: Callable[..., Any]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    taken = {number: before for number, before in found.items() if before not in (signal.SIG_IGN, None)}
-    for number in taken:
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    replaced = {number: before for number, before in handlers.items() if before not in (signal.SIG_IGN, None)}
+    for number in replaced:
         signal.signal(number, handler)
     try:
         yield
     finally:
-        for number, before in taken.items():
+        for number, before in replaced.items():
             signal.signal(number, before)
 
 

@@ -13,7 +13,6 @@ from rich.table import Table as ScreenTable
 
 from extract.errors import (
     CacheError,
-    ConfigError,
     HeadError,
     IcecoreError,
     UsageError,
@@ -26,7 +25,7 @@ from extract.store.cache import LatentCache, ShardedCache, open_cache
 from extract.store.manifest import STORAGE_DTYPES, flatten
 from probes.cli.commands import CompareArgs, GeometryArgs, InspectArgs, LayersArgs, ReportArgs
 from probes.cli.config import read_config
-from probes.cli.screen import show, watcher_of
+from probes.cli.screen import open_output, show, show_written, watcher_of
 from probes.data.pair_task import PairTask
 from probes.layers.findings import load_findings
 from probes.layers.geometry import (
@@ -76,14 +75,13 @@ def compare_command(args: CompareArgs) -> int:
     Console(markup=False).print(comparison.to_screen())
     show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
     if args.out:
-        folder = _open(args.out)
+        folder = open_output(args.out)
         write_file(folder / "curves.csv", write_frame(comparison.curves))
         drawn = comparison.draw(folder, formats=args.figures)
         pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
         write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
         write_comparison(comparison, folder / PAGE)
-        files = (folder / PAGE, folder / "comparison.md", folder / "curves.csv", *drawn)
-        show("\n".join(f"written: {path}" for path in files))
+        show_written(folder, (PAGE, "comparison.md", "curves.csv", *(path.name for path in drawn)))
     return 0
 
 
@@ -94,7 +92,7 @@ def _across(args: CompareArgs) -> int:
     tables = [_centres_table(centres)]
     try:
         frames["ranks"] = ranks = rank_systems(args.runs, head=args.head).reset_index()
-        rows = [[str(row[0]), *(number(each, 2) for each in row[1:])] for row in ranks.itertuples(index=False)]
+        rows = [[str(row[0]), *(number(value, 2) for value in row[1:])] for row in ranks.itertuples(index=False)]
         tables.append(Table(list(ranks.columns), [[cell(text) for text in row] for row in rows]))
         notes = ["Plans by their average normalised rank over tasks; 0 is the best."]
     except HeadError as error:
@@ -113,7 +111,7 @@ def _across(args: CompareArgs) -> int:
             )
         )
         page = Page("Runs of any tasks", "Where do layers gain their scores?", answers, (), ())
-        _write(_open(args.out), frames, page, (*tables, *notes), draw_across, args.figures)
+        _write(open_output(args.out), frames, page, (*tables, *notes), draw_across, args.figures)
     return 0
 
 
@@ -146,7 +144,7 @@ def _by_layer(args: CompareArgs) -> int:
     show(f"{answer}\n{note}")
     if args.out:
         page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer, note), (), ())
-        _write(_open(args.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, args.figures)
+        _write(open_output(args.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, args.figures)
     return 0
 
 
@@ -185,17 +183,7 @@ def _write(
         write_file(folder / f"{name}.csv", write_frame(frame))
     part = Part("Results", blocks, pictures.take(), is_main=True)
     write_page(folder / PAGE, replace(page, parts=(part,)), pictures.classes)
-    files = [PAGE, *(f"{name}.csv" for name in frames), *(file for files in album.drawn.values() for file in files)]
-    show("\n".join(f"written: {folder / file}" for file in files))
-
-
-def _open(name: str) -> Path:
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"folder {name!r} cannot be written ({first_line(error)}); name another.") from error
-    return folder
+    show_written(folder, (PAGE, *(f"{name}.csv" for name in frames)), album.drawn)
 
 
 def report_command(args: ReportArgs) -> int:
@@ -231,7 +219,7 @@ def geometry_command(args: GeometryArgs) -> int:
     for name in wanted:
         if name not in ALL_MEASURES:
             raise unknown_name("measure", name, ALL_MEASURES)
-    sources = [Path(each) for each in args.sources]
+    sources = [Path(name) for name in args.sources]
     if GOLD in args.measures:
         _require_gold(args, wanted, sources)
     caches = [open_named(source) for source in args.sources]
@@ -255,7 +243,7 @@ def geometry_command(args: GeometryArgs) -> int:
         alike = [similarity_of_layers(cache, most_rows=rows, **how) for cache in caches]
         alike += [similarity_of_layers(caches[0], other, most_rows=rows, **how) for other in caches[1:]]
     if args.out:
-        _write_geometry(Path(args.out), frame, alike, args.figures)
+        _write_geometry(open_output(args.out), frame, alike, args.figures)
     return 0
 
 
@@ -313,10 +301,6 @@ def _write_geometry(
     """Write the frames as CSV, and the figures."""
     import pandas as pd
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"folder {str(folder)!r} cannot be written ({first_line(error)}); name another.") from error
     album, written = Album(folder, formats), []
     if len(frame):
         write_file(folder / "geometry.csv", write_frame(frame))
@@ -332,24 +316,23 @@ def _write_geometry(
     if alike:
         write_file(folder / "similarity.csv", write_frame(pd.concat(alike)))
         written.append("similarity.csv")
-    for n, each in enumerate(alike, 1):
+    for n, similarity in enumerate(alike, 1):
         album.add(
             "similarity" + f"_{n}" * (len(alike) > 1),
             on_panel(draw_similarity),
-            each,
+            similarity,
             size=(5.2, 4.4),
-            title=f"Similarity of layers, {_sides(each)}",
-            note=f"{int(each['n_rows'].iloc[0]):,} rows",
+            title=f"Similarity of layers, {_sides(similarity)}",
+            note=f"{int(similarity['n_rows'].iloc[0]):,} rows",
         )
-    files = [*written, *(file for files in album.drawn.values() for file in files)]
-    show("\n".join(f"written: {folder / file}" for file in files))
+    show_written(folder, written, album.drawn)
 
 
 def _counts(frame: "pd.DataFrame") -> str:
     """Say how many rows and pairs the values are of."""
     is_gold = ~frame["measure"].isin(list(MEASURES))
     counts = ((noun, frame.loc[part, "n_rows"].unique()) for noun, part in (("rows", ~is_gold), ("pairs", is_gold)))
-    return ", ".join(f"{' and '.join(f'{n:,}' for n in found)} {noun}" for noun, found in counts if len(found))
+    return ", ".join(f"{' and '.join(f'{n:,}' for n in numbers)} {noun}" for noun, numbers in counts if len(numbers))
 
 
 def _title(frame: "pd.DataFrame") -> str:
@@ -406,10 +389,10 @@ def layers_command(args: LayersArgs) -> int:
     for folder in map(Path, args.runs):
         run = read_finished(folder)
         names = run.heads if args.head == ALL else [args.head or run.best]
-        for each in load_findings(folder):
-            if each.head in names:
-                Console(markup=False).print(layers_table(each, title=folder.name))
-                show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))
+        for findings in load_findings(folder):
+            if findings.head in names:
+                Console(markup=False).print(layers_table(findings, title=folder.name))
+                show("\n".join([findings.answer, *(f"Note: {line}" for line in findings.warnings)]))
         show(f"written: {write_report(folder)}")
     if args.out:
         write_file(Path(args.out), write_frame(frame))
@@ -417,22 +400,22 @@ def layers_command(args: LayersArgs) -> int:
     return 0
 
 
-def layers_table(found: "HeadFindings", *, title: str) -> ScreenTable:
+def layers_table(findings: "HeadFindings", *, title: str) -> ScreenTable:
     """Make the table of layers for a terminal: scores times 100, a mark at layers of the set that holds the best."""
     table = ScreenTable(
-        title=printable(f"{title}: {found.head}, {found.metric} x 100 on {found.split}"),
+        title=printable(f"{title}: {findings.head}, {findings.metric} x 100 on {findings.split}"),
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )
-    curves = {view: curve for view in SHOWN if (curve := found.curve(view))}
+    curves = {view: curve for view in SHOWN if (curve := findings.curve(view))}
     for name in ("layer", "", "alone", "interval", *(SHOWN[view] for view in curves)):
         table.add_column(name, justify="left" if name in ("layer", "") else "right", no_wrap=True)
-    alone = found.curve("alone")
+    alone = findings.curve("alone")
     if alone is None:
         return table
-    for k, layer in enumerate(found.layers):
+    for k, layer in enumerate(findings.layers):
         ends = f"{_times(alone.low, k)} to {_times(alone.high, k)}" if alone.low else ""
-        mark = "best" if layer == found.best else "*" if layer in found.best_set else ""
+        mark = "best" if layer == findings.best else "*" if layer in findings.best_set else ""
         cells = (
             _bits(curve.values, k) if curve.metric == "bits" else _times(curve.values, k) for curve in curves.values()
         )

@@ -162,10 +162,10 @@ def _sources(config: RunConfig, task: Task) -> list[tuple[RunConfig, Task | Corp
     Queries and documents are two where the template tells them apart.
     """
     sides, corpus = find_sides(config, task), obtain_corpus(config)
-    found: list[tuple[RunConfig, Task | Corpus]] = [(config, sides.queries if sides else task)]
+    sources: list[tuple[RunConfig, Task | Corpus]] = [(config, sides.queries if sides else task)]
     if sides:
-        found.append((sides.config, sides.documents))
-    return found if corpus is None else [*found, (config, corpus)]
+        sources.append((sides.config, sides.documents))
+    return sources if corpus is None else [*sources, (config, corpus)]
 
 
 def _open_named(name: str) -> LatentCache:
@@ -278,13 +278,13 @@ def sweep_command(args: SweepArgs) -> int:
 def _show_plans(result: Any) -> None:
     scores = result.record
     for name, choice in scores.chosen.items():
-        found = choice.result
-        point = f" ({found.chosen['layer']})" if "layer" in found.chosen else ""
+        best = choice.result
+        point = f" ({best.chosen['layer']})" if "layer" in best.chosen else ""
         line = f"{name}: best on validation {choice.plan.text}{point}"
         line += "".join(
-            f", {split} {found.metric} {100 * found.mean(split):.1f}"
+            f", {split} {best.metric} {100 * best.mean(split):.1f}"
             for split in ("validation", "test")
-            if split in found.summary
+            if split in best.summary
         )
         if choice.gain is not None:
             line += f" ({100 * choice.gain.gain:+.1f} over {choice.gain.over})"
@@ -299,19 +299,19 @@ def choose_plans(args: SweepArgs) -> list[MaskPlan]:
         return list(dict.fromkeys(parse_plan(text) for text in args.plans.split(";") if text.strip()))
     if args.windows and args.read and kinds:
         sizes, reads = parse_counts(args.windows), parse_counts(args.read)
-        found = [plan for kind in kinds for plan in plans_over_windows(kind, sizes, reads)]
+        plans = [plan for kind in kinds for plan in plans_over_windows(kind, sizes, reads)]
     elif args.k0 and args.k:
-        found = plans_over_k_and_k0(parse_counts(args.k), parse_counts(args.k0))
+        plans = plans_over_k_and_k0(parse_counts(args.k), parse_counts(args.k0))
     elif kinds and args.k:
-        found = plans_over_k(kinds, parse_counts(args.k))
+        plans = plans_over_k(kinds, parse_counts(args.k))
     else:
         raise ConfigError(
             "the sweep does not say its plans; allowed: --kinds with --k, --k with --k0, --kinds with --windows and "
             "--read, or --plans 'PLAN;PLAN'."
         )
-    if not found:
+    if not plans:
         raise ConfigError("the sweep has no plan left: every k0 is above k, or every window larger than its block.")
-    return found
+    return plans
 
 
 # --- Scores of new rows ---
@@ -468,16 +468,16 @@ def _read(
     return [row.values for row in table.rows], rows
 
 
-def _find_columns(found: Sequence[str], named: tuple[str, ...], n_texts: int, *, where: str) -> tuple[str, ...]:
+def _find_columns(columns: Sequence[str], named: tuple[str, ...], n_texts: int, *, where: str) -> tuple[str, ...]:
     for name in named:
-        if name not in found:
-            raise unknown_name("column", name, found, hint=f"They are those of {where}.")
+        if name not in columns:
+            raise unknown_name("column", name, columns, hint=f"They are those of {where}.")
     if named and len(named) != n_texts:
         raise InputError(f"--columns names {len(named)} columns; this run takes {n_texts} texts per row.")
-    guess = next((each for each in GUESSES[n_texts] if set(each) <= set(found)), ())
+    guess = next((names for names in GUESSES[n_texts] if set(names) <= set(columns)), ())
     if not (named or guess):
-        tried = " or ".join(", ".join(each) for each in GUESSES[n_texts])
-        own = ", ".join(found)
+        tried = " or ".join(", ".join(names) for names in GUESSES[n_texts])
+        own = ", ".join(columns)
         raise InputError(f"{where} has no columns {tried}; name {n_texts} of its own with --columns: {own}.")
     return named or guess
 
@@ -500,15 +500,15 @@ def _predict(
     shares = loaded.predict_proba(rows, head=head).to_dict("records") if with_shares else [{}] * len(rows)
     taken = {name for values in given for name in values}
     for values, row, prediction, share in zip(given, rows, loaded.predict(rows, head=head), shares, strict=True):
-        found = _fields(scorer, row, prediction, beside=values)
-        found |= {f"p_{name}": value for name, value in share.items()}
-        yield {**values, **{_free_name(name, taken): value for name, value in found.items()}}
+        fields = _fields(scorer, row, prediction, beside=values)
+        fields |= {f"p_{name}": value for name, value in share.items()}
+        yield {**values, **{_free_name(name, taken): value for name, value in fields.items()}}
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
     """Name a column of ours: `score`, or where the table has one `predicted_score`, `predicted_score_2` and so on."""
     tries = chain([name, f"predicted_{name}"], (f"predicted_{name}_{number}" for number in count(2)))
-    return next(each for each in tries if each not in taken)
+    return next(free for free in tries if free not in taken)
 
 
 def _fields(scorer: Scorer, row: Any, prediction: Any, *, beside: Mapping[str, Any]) -> dict[str, Any]:
@@ -521,14 +521,14 @@ def _write(rows: Iterable[Mapping[str, Any]], form: str, *, is_safe: bool) -> st
     """Write rows as CSV, lists joined by spaces, or as JSON Lines."""
     if form == "jsonl":
         return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    found = list(rows)
-    columns = dict.fromkeys(name for row in found for name in row)  # objects of JSON may each have their own
-    cells = ([_csv_cell(row.get(name, "")) for name in columns] for row in found)
+    listed = list(rows)
+    columns = dict.fromkeys(name for row in listed for name in row)  # objects of JSON may each have their own
+    cells = ([_csv_cell(row.get(name, "")) for name in columns] for row in listed)
     return write_csv([columns, *cells], newline="\n", is_safe=is_safe)
 
 
 def _csv_cell(value: Any) -> Any:
-    return " ".join("-" if each is None else str(each) for each in value) if isinstance(value, list) else value
+    return " ".join("-" if part is None else str(part) for part in value) if isinstance(value, list) else value
 
 
 def _serve(loaded: LoadedRun, head: str, columns: tuple[str, ...], *, with_shares: bool) -> int:
@@ -630,7 +630,7 @@ def _texts(file: str, column: str) -> list[str]:
 
 def _npy(cache: LatentCache, texts: Sequence[str]) -> bytes:
     rows = cache.rows_of(texts)
-    found = np.stack([cache.gather(rows, pooling).transpose(0, 1).numpy() for pooling in cache.poolings], axis=2)
+    latents = np.stack([cache.gather(rows, pooling).transpose(0, 1).numpy() for pooling in cache.poolings], axis=2)
     out = io.BytesIO()
-    np.save(out, found)
+    np.save(out, latents)
     return out.getvalue()

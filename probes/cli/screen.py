@@ -1,10 +1,13 @@
-"""What a command shows while it works."""
+"""What a command shows while it works, and the folders it writes to."""
 
 import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
-from extract.errors import printable
+from extract.errors import ConfigError, first_line, printable
 from extract.run.extraction import BarProgress
 from probes.cli.arguments import Watched
 from probes.fitting.fit import EpochReport
@@ -22,6 +25,24 @@ WORD_SCORES = {
 def show(text: str) -> None:
     """Print text as it is: no colours, no line breaks but its own, and nothing that commands a terminal."""
     Console().print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def show_written(
+    folder: Path, files: Iterable[str], figures: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> None:
+    """Print the files that were written to a folder, and those of every figure."""
+    names = (*files, *(name for group in figures.values() for name in group))
+    show("\n".join(f"written: {folder / name}" for name in names))
+
+
+def open_output(name: str | Path) -> Path:
+    """Make a folder to write to; ConfigError where that is not possible."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder {str(folder)!r} cannot be written ({first_line(error)}); name another.") from error
+    return folder
 
 
 def watcher_of(args: Watched) -> Watcher:

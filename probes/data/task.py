@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extract.errors import TaskError, unknown_name
-from extract.registry import later
 from probes.data.sources import need_local, read_hub
 from probes.data.splits import SPLITS, SplitRule, order_splits, place_rows
 from probes.data.table_files import CheckedRow, RawTable, columns_of, read_lines, read_raw, unknown_column
-from probes.data.task_table import TASKS, check_options, load_task
+from probes.data.task_table import CORPORA, TASKS, check_options, load_task
 from probes.data.units import Units, find_units, plain_form
 
 if TYPE_CHECKING:
@@ -502,16 +501,7 @@ def _column(table: RawTable, column: str) -> list[str]:
     return [str(row.values[column]) for row in table.rows if not row.problem and row.values[column] is not None]
 
 
-# The table of corpora, and loading one of them, or the texts of any task.
-
-CORPORA: dict[str, tuple["Callable[..., Corpus]", str]] = {
-    "generics": (later("probes.data.task:load_generics"), "generic sentences: $ICECORE_DATA/genericskb"),
-    "text-file": (
-        later("probes.data.task:load_text_file"),
-        "a line per text, or a column of CSV, TSV, JSON Lines or Parquet",
-    ),
-    "text-hub": (later("probes.data.task:load_hub_texts"), "a column of a hub dataset"),
-}
+# Loading a corpus of the table, or the texts of any task.
 
 
 def load_corpus(name: str, n_texts: int, options: Mapping[str, object]) -> "Corpus":

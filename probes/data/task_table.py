@@ -12,7 +12,7 @@ from extract.errors import TaskError, unknown_name
 from extract.registry import later, parameter_names, resolve
 
 if TYPE_CHECKING:
-    from probes.data.task import Task
+    from probes.data.task import Corpus, Task
 
 
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
@@ -244,6 +244,17 @@ TASKS: dict[str, TaskEntry] = {
 
 RENAMED = {"validation_share": "validation_fraction"}
 """Old names of task options that are still read."""
+
+
+CORPORA: dict[str, tuple["Callable[..., Corpus]", str]] = {
+    "generics": (later("probes.data.task:load_generics"), "generic sentences: $ICECORE_DATA/genericskb"),
+    "text-file": (
+        later("probes.data.task:load_text_file"),
+        "a line per text, or a column of CSV, TSV, JSON Lines or Parquet",
+    ),
+    "text-hub": (later("probes.data.task:load_hub_texts"), "a column of a hub dataset"),
+}
+"""Corpora by name (`icecore list corpora`): what loads one, and what it is."""
 
 
 def load_task(name: str, /, **options: object) -> "Task":

@@ -11,8 +11,7 @@ from extract.inputs.template import TASK, TEMPLATES
 from extract.poolings.pooling_table import AUTO, REBA, WORD_POOLINGS, RebaOptions
 from extract.records import complete, to_plain
 from extract.run.extraction_spec import ExtractionSpec
-from probes.data.task import CORPORA
-from probes.data.task_table import TASKS, load_task
+from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.fitting.fit_options import check_loggers, find_protocol
 from probes.heads.head_table import check_head, resolve_head
 from probes.latents.pooled_reads import split_poolings
@@ -198,12 +197,14 @@ class RunConfig:
             kind.check_config(self, resolved)
 
     def _refuse_unread(self, *, reads_words: bool) -> None:
-        """Refuse what was typed about the extraction and would be ignored."""
+        """Refuse what was typed about the extraction or a corpus and would be ignored."""
         has_reba = bool(REBA & {*self.extraction.poolings, *self.extraction.words.poolings})
         unread = {
             "extraction.words": (reads_words, f"task {self.task.name!r} has no words"),
             "extraction.poolings": (not reads_words, f"task {self.task.name!r} is one of words"),
             "extraction.reba": (has_reba, "no pooling of ReBA is extracted"),
+            "pretraining.texts": (bool(self.pretraining.corpus), "pretraining.corpus names no texts"),
+            "pretraining.options": (bool(self.pretraining.corpus), "pretraining.corpus names no texts"),
         }
         for key, source in self.sources.items():
             is_read, why = unread.get(".".join(key.split(".")[:2]), (True, ""))

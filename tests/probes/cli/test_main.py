@@ -21,8 +21,7 @@ from probes.cli import listing, run_commands
 from probes.cli.arguments import Command, print_help, read_command, split_keys
 from probes.cli.commands import COMMANDS
 from probes.cli.main import MESSAGE, load_command, main
-from probes.data.task import CORPORA
-from probes.data.task_table import INSTRUCTIONS, TASKS
+from probes.data.task_table import CORPORA, INSTRUCTIONS, TASKS
 from probes.heads.head_table import HEADS
 from probes.networks.network_options import LOSSES
 

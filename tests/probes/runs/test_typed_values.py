@@ -157,6 +157,8 @@ def test_sources_make_no_other_run(tmp_path: Path) -> None:
             [*TYPED_WORDS, ("extraction.poolings", "mean")],
             "extraction.poolings does nothing, as task 'words-sample' is",
         ),
+        ([("pretraining.texts", "9")], "pretraining.texts does nothing, as pretraining.corpus names no texts"),
+        ([("pretraining.options.file", "x")], "pretraining.options.file does nothing, as pretraining.corpus names no"),
         ([("extraction.reba.attention", "last")], "extraction.reba.attention does nothing, as no pooling of ReBA is"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 
 from extract.errors import IcecoreError, TaskError, UnknownNameError
 from probes.data.table_files import quiet_datasets
-from probes.data.task import CORPORA, load_corpus, load_generics, load_hub_texts, load_text_file
-from probes.data.task_table import TASKS, load_task
+from probes.data.task import load_corpus, load_generics, load_hub_texts, load_text_file
+from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.runs.run_config import PretrainingSpec
 
 NATURAL = [f"Glaciers of kind {i} move." for i in range(12)]

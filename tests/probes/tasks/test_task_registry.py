@@ -12,8 +12,8 @@ from extract.registry import parameter_names, resolve
 from probes.data.class_task import ClassTask, NumberTask
 from probes.data.pair_task import PairTask
 from probes.data.splits import SPLITS
-from probes.data.task import CORPORA, Task
-from probes.data.task_table import TASKS, load_task
+from probes.data.task import Task
+from probes.data.task_table import CORPORA, TASKS, load_task
 from probes.data.word_task import WordTask
 
 KINDS = {
