@@ -113,24 +113,16 @@ def find_cycle(graph: Graph) -> list[str]:
     return []
 
 
-def folder_of(module: str, path: Path, *, depth: int = 2) -> str:
-    """Name the folder of a module, at most `depth` names deep; a root file is in the folder of its package."""
+def folder_of(module: str, path: Path) -> str:
+    """Name the folder of a module, at most two names deep; a root file is in the folder of its package."""
     parts = module.split(".")
     folders = parts if path.name == "__init__.py" else parts[:-1]
-    return ".".join(folders[:depth])
+    return ".".join(folders[:2])
 
 
-def folder_graph(known: dict[str, Path], *, depth: int = 2) -> dict[str, dict[str, str]]:
-    """Map each folder to the other folders it imports from, each with one import that does.
-
-    Args:
-        known: Modules by dotted name.
-        depth: 2 counts nested folders as part of their top folder, 3 keeps them apart.
-
-    Returns:
-        Folder to folder to a sentence that names the import.
-    """
-    folders = {module: folder_of(module, path, depth=depth) for module, path in known.items()}
+def folder_graph(known: dict[str, Path]) -> dict[str, dict[str, str]]:
+    """Map each folder to the folders it imports from, each with a sentence that names one import that does."""
+    folders = {module: folder_of(module, path) for module, path in known.items()}
     graph: dict[str, dict[str, str]] = {folder: {} for folder in folders.values()}
     for module, targets in import_graph(known).items():
         for target, line in targets.items():
@@ -138,13 +130,6 @@ def folder_graph(known: dict[str, Path], *, depth: int = 2) -> dict[str, dict[st
                 where = f"{module} (line {line}) imports {target}"
                 graph[folders[module]].setdefault(folders[target], where)
     return graph
-
-
-def siblings_graph(known: dict[str, Path], folder: str) -> dict[str, dict[str, str]]:
-    """Keep the arrows among the folders nested in one folder; the folder's own files are left out."""
-    graph = folder_graph(known, depth=folder.count(".") + 2)
-    inside = [name for name in graph if name.rpartition(".")[0] == folder]
-    return {name: {target: where for target, where in graph[name].items() if target in inside} for name in inside}
 
 
 def arrows_against(graph: Graph, order: Iterable[str]) -> list[str]:

@@ -24,7 +24,6 @@ from tests.import_graph import (
     imported_names,
     modules,
     parse,
-    siblings_graph,
     without_shortcuts,
 )
 
@@ -156,14 +155,6 @@ def test_imports_between_folders_point_down_the_declared_order() -> None:
     assert not offences, "against the order of docs/architecture.md:\n" + "\n".join(offences)
 
 
-def test_nested_folders_form_a_dag_among_themselves() -> None:
-    nesting = {name.rpartition(".")[0] for name in folder_graph(modules(), depth=3) if name.count(".") == 2}
-    assert nesting, "no folder holds other folders"
-    for folder in sorted(nesting):
-        graph = siblings_graph(modules(), folder)
-        assert not find_cycle(graph), f"the folders in {folder} import each other: {graph}"
-
-
 def test_a_cycle_between_folders_would_be_found(tmp_path: Path) -> None:
     """No file of it is in a cycle, so the test between files is silent."""
     known = write_modules(
@@ -188,9 +179,6 @@ def test_a_cycle_between_folders_would_be_found(tmp_path: Path) -> None:
     assert set(find_cycle(graph)) == {"probes.tasks", "probes.heads"}
     order = ("probes", "probes.heads", "probes.tasks")
     assert arrows_against(graph, order) == ["probes.heads.fit (line 1) imports probes.tasks.table"]
-    nested = siblings_graph(known, "probes.tasks")
-    assert set(nested) == {"probes.tasks.pairs", "probes.tasks.words"}
-    assert set(find_cycle(nested)) == set(nested)
 
 
 def test_shortcuts_are_left_out_of_the_drawing() -> None:
