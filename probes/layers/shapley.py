@@ -163,7 +163,7 @@ def control_task(task: Same, how: str = "type", seed: int = 0) -> Same:
         TaskError: No training split, or labels that no head can be scored on, as of a task of few types.
 
     Example:
-        >>> from probes.data import load_task
+        >>> from icecore import load_task
         >>> control = control_task(load_task("class-sample"), "type", seed=1)
         >>> control.name, control.n_classes
         ('class-sample, control by type (seed 1)', 6)
