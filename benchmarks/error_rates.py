@@ -7,9 +7,11 @@ Data are drawn from worlds whose true scores are known. The rates, each with its
 simulations), are written to benchmarks/results/error_rates.json.
 """
 
+import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from probes.runs.record import describe_program
 from probes.tasks.units import find_units
 
 OUT = Path(__file__).parent / "results" / "error_rates.json"
+FOLDER = Path(__file__).parent.parent / "docs" / "tables"
 LEVEL = 0.05
 RHO = 0.8
 SIZE = 5
@@ -307,60 +310,57 @@ def shown(found: dict[str, float]) -> str:
     return f"{100 * found['rate']:.1f} ± {100 * found['error']:.1f}"
 
 
-def page_tables(results: dict[str, Any]) -> list[str]:
-    """Write the tables of docs/statistics.md, row by row."""
-    lines = [
-        "| metric | units | rows of a unit | interval | bootstrap test | permutation test |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in results["scores"]:
-        tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
-        lines.append(f"| {row['world']} | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
-    for row in results["units"]:
-        tests = " | ".join(shown(row[key]) for key in ("coverage", "bootstrap_test", "permutation_test"))
-        lines.append(f"| {row['world']}, rows drawn apart | {row['n_units']} | {row['rows_of_a_unit']} | {tests} |")
-    lines += [*_case_table(results)]
-    lines += [
-        "| layers | number | rows | best is in | worst of the tied | layers in the set | all intervals hold |",
-        "|---|---|---|---|---|---|---|",
+def csv_tables(results: dict[str, Any]) -> dict[str, str]:
+    """Write the tables that docs/statistics.md shows, by the names of their files."""
+    tests = ("coverage", "bootstrap_test", "permutation_test")
+    scores = [["metric", "units", "rows of a unit", "interval", "bootstrap test", "permutation test"]]
+    for part, note in (("scores", ""), ("units", ", rows drawn apart")):
+        for row in results[part]:
+            rates = [shown(row[key]) for key in tests]
+            scores.append([f"{row['world']}{note}", row["n_units"], row["rows_of_a_unit"], *rates])
+    layers = [
+        ["layers", "number", "rows", "best is in", "worst of the tied", "layers in the set", "all intervals hold"]
     ]
     for row in results["layers"]:
-        if row["errors"] != NEIGHBOURS:
-            continue
-        inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
-        least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
-        lines.append(
-            f"| {row['world']} | {row['n_layers']} | {row['n_rows']} | {inside} | {least} | {size} | {joint} |"
-        )
-    lines += ["| seeds | rows | interval of rows | interval of rows and seeds |", "|---|---|---|---|"]
-    for row in results["seeds"]:
-        lines.append(
-            f"| {row['n_seeds']} | {row['n_rows']} | {shown(row['rows_alone'])} | {shown(row['rows_and_seeds'])} |"
-        )
-    return lines
+        if row["errors"] == NEIGHBOURS:
+            inside, joint = shown(row["best_is_in_set"]), shown(row["joint_intervals"])
+            least, size = f"{100 * row['least_of_tied']:.1f}", f"{row['mean_size_of_set']:.1f}"
+            layers.append([row["world"], row["n_layers"], row["n_rows"], inside, least, size, joint])
+    seeds = [["seeds", "rows", "interval of rows", "interval of rows and seeds"]]
+    seeds += [
+        [row["n_seeds"], row["n_rows"], shown(row["rows_alone"]), shown(row["rows_and_seeds"])]
+        for row in results["seeds"]
+    ]
+    tables = {"scores": scores, "cases": _case_table(results), "layers": layers, "seeds": seeds}
+    return {f"error_rates_{name}.csv": _csv_text(rows) for name, rows in tables.items()}
 
 
-def _case_table(results: dict[str, Any]) -> list[str]:
-    """Write one table whose columns are cases: layers that tie, by their errors, and pairs that share texts."""
+def _case_table(results: dict[str, Any]) -> list[list[Any]]:
+    """Give one table whose columns are cases: layers that tie, by their errors, and pairs that share texts."""
     tied = {(row["errors"], row["n_layers"], row["n_rows"]): row for row in results["layers"] if row["world"] == TIED}
     cases = list(dict.fromkeys((errors, n_layers) for errors, n_layers, _ in tied))
-    titles = [f"{n_layers} layers, {errors}" for errors, n_layers in cases]
-    titles += [row["world"] for row in results["sharing"]]
-    lines = [f"| rate | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
-    for key, what in (("best_is_in_set", "best layer is in the set"), ("joint_intervals", "all intervals hold")):
+    pairs = results["sharing"]
+    table = [["rate", *(f"{n} layers, {errors}" for errors, n in cases), *(row["world"] for row in pairs)]]
+    for key, title in (("best_is_in_set", "best layer is in the set"), ("joint_intervals", "all intervals hold")):
         for n_rows in (100, 300):
             rows = [tied.get((*case, n_rows)) for case in cases]
-            cells = [shown(row[key]) if row else "" for row in rows] + [""] * len(results["sharing"])
-            lines.append(f"| {what}, {n_rows} rows | {' | '.join(cells)} |")
-    for key, what in (
+            table.append(
+                [f"{title}, {n_rows} rows", *(shown(row[key]) if row else "" for row in rows), *[""] * len(pairs)]
+            )
+    for key, title in (
         ("coverage_of_units", "interval holds, units drawn"),
         ("coverage_of_rows", "interval holds, pairs drawn"),
         ("test_of_units", "false findings, units drawn"),
         ("test_of_rows", "false findings, pairs drawn"),
     ):
-        cells = [""] * len(cases) + [shown(row[key]) for row in results["sharing"]]
-        lines.append(f"| {what} | {' | '.join(cells)} |")
-    return lines
+        table.append([title, *[""] * len(cases), *(shown(row[key]) for row in pairs)])
+    return table
+
+
+def _csv_text(rows: list[list[Any]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def _scores(**how: Any) -> list[dict[str, Any]]:
@@ -406,6 +406,8 @@ def main() -> None:
         results = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
         results |= {"n_simulations": n_simulations, name: rows, **describe_program()}
         OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for name, text in csv_tables(json.loads(OUT.read_text(encoding="utf-8"))).items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How time and memory grow with rows N, tokens T, layers L and width D: extraction, and the fit of every head.
 
 Run as `OMP_NUM_THREADS=1 python -m benchmarks.growth`; its numbers go to results/cpu-growth.json, and
-`python -m benchmarks.growth --page` writes them into docs/scaling.md.
+`python -m benchmarks.growth --page` writes them into docs/speed.md.
 
 A curve is a process of its own. For memory it forks a child for each size, which goes through the smallest size first
 and then through its own; its peak is the largest resident size above what it had between the two. For time it goes
@@ -29,7 +29,7 @@ from benchmarks.training_free_page import ROOT, filled
 from extract.poolings.pages import trim_heap
 
 OUT = ROOT / "benchmarks" / "results" / "cpu-growth.json"
-PAGE = ROOT / "docs" / "scaling.md"
+PAGE = ROOT / "docs" / "speed.md"
 LETTERS = "QXZJVKWY"
 """Letters that the tokenizer of the tiny decoders never joins: a text of them has a token for each."""
 SIZES: dict[str, tuple[dict[str, int], dict[str, tuple[int, ...]]]] = {
@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=SIZES, default=list(SIZES), help="what is measured")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--curve", nargs=2, metavar=("WHAT", "VARIABLE"), help="measure one curve here, and print it")
-    parser.add_argument("--page", action="store_true", help="write the committed numbers into docs/scaling.md")
+    parser.add_argument("--page", action="store_true", help="write the committed numbers into docs/speed.md")
     parser.add_argument("--out", type=Path, default=OUT)
     asked = parser.parse_args()
     if asked.curve:

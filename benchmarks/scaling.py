@@ -1,7 +1,4 @@
-"""What large extractions take, where their time goes, and what others take: the tables of docs/scaling.md.
-
-`python -m benchmarks.scaling` writes them into the page.
-"""
+"""What large extractions and trainings take: `python -m benchmarks.scaling` writes the tables of docs/scaling.md."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,62 +73,6 @@ def rows() -> Iterator[str]:
             yield f"| {size.name} | {n:,} | {' | '.join(cells)} |"
 
 
-PARTS = {
-    "products": "products of the decoder's weights with real tokens",
-    "padding": "the same with padding",
-    "rounding": "the same with rows of zeros up to a number of rows that oneDNN has compiled",
-    "attention": "attention",
-    "elementwise": "norms, rotations, activations and sums between the products",
-    "capture": "hooks, pooling and capturing every layer",
-    "rest": "certificates, digest of the weights, tokenising, laying out and writing",
-}
-
-
-def part_rows() -> Iterator[str]:
-    """Write where the time of an extraction goes."""
-    yield "| part | share of the time |"
-    yield "|---|---|"
-    for part, what in PARTS.items():
-        share = read_results("cpu-roofline")["roofline"][part]
-        yield f"| {what} | {f'{100 * share:.1f} %' if share > 0 else 'below what can be told'} |"
-
-
-def peer_rows() -> Iterator[str]:
-    """Write what other programs take beside an extraction of the same texts."""
-    yield "| the same sentences by | times as long as icecore | range | seconds of both |"
-    yield "|---|---|---|---|"
-    for each in read_results("cpu-peers")["comparisons"]:
-        (other, theirs), (_, ours) = each["seconds"].items()
-        if each["name"].startswith("extraction vs "):
-            name = other if other != "plain loop" else each["name"].removeprefix("extraction vs ")
-            spread = f"{min(each['ratios']):.2f} to {max(each['ratios']):.2f}"
-            yield f"| {name} | {each['ratio']:.2f} | {spread} | {theirs:.1f} and {ours:.1f} |"
-
-
-def precision_rows() -> Iterator[str]:
-    """Write what bfloat16 does to the score of every head."""
-    yield "| task | head | float32 | with bfloat16 | 95 % |"
-    yield "|---|---|---|---|---|"
-    for task, heads in read_results("cpu-precision")["heads"].items():
-        for head, row in heads.items():
-            low, high = 100 * row["low"], 100 * row["high"]
-            yield (
-                f"| {task} | {head} | {100 * row['float32']:.1f} | {100 * row['difference']:+.2f} | "
-                f"{low:+.2f} to {high:+.2f} |"
-            )
-
-
-def compiled_rows() -> Iterator[str]:
-    """Write what compiled blocks save, and from how many texts on their start-up pays."""
-    yield "| blocks | time of plain ones / theirs | range | start-up | pays from |"
-    yield "|---|---|---|---|---|"
-    for way in read_results("cpu-compiled")["ways"]:
-        ratio, n_rows = way["comparison"], way["rows_to_pay"]
-        spread = f"{min(ratio['ratios']):.2f} to {max(ratio['ratios']):.2f}"
-        pays = "never" if n_rows is None else f"{float(f'{n_rows:.2g}'):,.0f} texts"
-        yield f"| {way['name']} | {ratio['ratio']:.2f} | {spread} | {way['start_up_seconds']:.0f} s | {pays} |"
-
-
 def cache_rows() -> Iterator[str]:
     """Write the peak memory of training on caches that are larger."""
     yield "| training | cache | its size | peak memory of the process |"
@@ -142,10 +83,8 @@ def cache_rows() -> Iterator[str]:
 
 
 def tables() -> dict[str, str]:
-    """Make every table of the page by its name there."""
-    made = {"sizes": rows(), "parts": part_rows(), "peers": peer_rows(), "precision": precision_rows()}
-    made |= {"compiled": compiled_rows(), "caches": cache_rows()}
-    return {name: "\n".join(lines) for name, lines in made.items()}
+    """Make the tables of the page by their names there."""
+    return {"sizes": "\n".join(rows()), "caches": "\n".join(cache_rows())}
 
 
 def main() -> None:

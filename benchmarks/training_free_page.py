@@ -1,24 +1,28 @@
-"""The tables of docs/encoders_compared.md and of the README, from the committed JSON.
+"""The tables of docs/encoders_compared.md, from the committed JSON: `python -m benchmarks.training_free_page`.
 
-`python -m benchmarks.training_free_page` writes both; `tests/test_encoders_compared.py` holds them against the JSON.
+`tests/test_encoders_compared.py` holds them against the JSON.
 """
 
+import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from benchmarks.training_free import OUT, TASKS
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "docs" / "encoders_compared.md", ROOT / "README.md")
+PAGE = ROOT / "docs" / "encoders_compared.md"
+TABLE = ROOT / "docs" / "tables" / "encoders.csv"
 DECODERS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct", "gemma-3-270m-q4_k_m": "Gemma-3-270M"}
 TITLES = {
-    "stsb": "STS-B", "banking77": "Banking77, few shots", "banking77-clusters": "Banking77, clusters",
+    "stsb": "STS-B",
+    "banking77": "Banking77, few shots",
+    "banking77-clusters": "Banking77, clusters",
     "odd-sample": "word sense",
-}  # fmt: skip
-METRICS = {"pearson": "Pearson", "spearman": "Spearman", "accuracy": "accuracy", "v-measure": "V-measure"}
+}
 CERTAIN = 0.05
 """Corrected p-value below which a difference is marked."""
 
@@ -35,11 +39,6 @@ def of_decoder(results: Mapping[str, Any], decoder: str) -> dict[str, dict[str, 
     return {task: each["encoders"] for task, each in found.items() if each}
 
 
-def layer_of(row: Mapping[str, Any]) -> str:
-    """Write the chosen layer."""
-    return str(row["chosen"].get("layer", "")).replace("block_0", "block ").replace("block_", "block ")
-
-
 def gap_of(row: Mapping[str, Any]) -> str:
     """Write the difference from the plain mean, in bold where it is certain."""
     if "difference" not in row:
@@ -48,53 +47,76 @@ def gap_of(row: Mapping[str, Any]) -> str:
     return f"**{gap}**" if row["bootstrap_corrected"] < CERTAIN else gap
 
 
-def options_of_row(row: Mapping[str, Any]) -> str:
-    """Take what makes an encoder from the options of its run; the prefix that they share is left out."""
-    options = str(row["options"]).partition("--extraction.template.bos force ")[2]
-    transform = re.search(r"transform: standardise", str(row["options"]))
-    return options.replace("--extraction.", "") + (", transform: standardise" if transform else "")
+def command_of(row: Mapping[str, Any]) -> str:
+    """Write the command of a run so that a shell can take it."""
+    options = re.sub(r"\[([^]]+)\]", r"\1", str(row["options"]))
+    return re.sub(r"--heads (\{.*?\}\})", r"--heads '\1'", f"icecore run {options}")
 
 
 def summary_table(results: Mapping[str, Any], decoder: str) -> Iterator[str]:
-    """Write one row per encoder: tokens, test on every task with what it has over the plain mean, and the options."""
+    """Write one row per encoder: tokens, and for every task the test score and the difference from the plain mean."""
     tasks = of_decoder(results, decoder)
-    yield f"| {DECODERS[decoder]} | tokens | " + " | ".join(TITLES[task] for task in tasks) + " | `icecore run` with |"
-    yield "|---" * (len(tasks) + 3) + "|"
+    titles = " | ".join(f"{TITLES[task]} | over mean" for task in tasks)
+    yield f"| {DECODERS[decoder]} | tokens | {titles} |"
+    yield "|---" * (2 * len(tasks) + 2) + "|"
     first = next(iter(tasks.values()))
     for encoder, row in first.items():
-        cells = []
-        for found in tasks.values():
-            own = found.get(encoder)
-            cells.append("-" if own is None else f"{100 * own['test']['mean']:.1f} {gap_of(own)}".strip())
+        cells: list[str] = []
+        for encoders in tasks.values():
+            scored = encoders.get(encoder)
+            cells += ["", ""] if scored is None else [f"{100 * scored['test']['mean']:.1f}", gap_of(scored)]
         times = row["n_tokens"] / first["mean"]["n_tokens"]
-        yield f"| {encoder} | {times:.1f}x | " + " | ".join(cells) + f" | `{options_of_row(row)}` |"
+        yield f"| {encoder} | {times:.1f}x | {' | '.join(cells)} |"
 
 
-def task_table(encoders: Mapping[str, Any]) -> Iterator[str]:
-    """Write one row per encoder on one task: layer, validation, test with its interval, and the paired difference."""
-    metric = next(iter(encoders.values()))["metric"]
-    yield f"| encoder | layer | validation {METRICS[metric]} | test | 95 % | over plain mean | p, corrected | tokens |"
-    yield "|---" * 8 + "|"
-    for encoder, row in encoders.items():
-        test, gap, p = row["test"], gap_of(row), ""
-        if gap:
-            gap += f" ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
-            p = "< 0.01" if row["bootstrap_corrected"] < 0.01 else f"{row['bootstrap_corrected']:.2f}"
-        yield (
-            f"| {encoder} | {layer_of(row)} | {100 * row['validation']['mean']:.1f} | {100 * test['mean']:.1f} | "
-            f"{100 * test['low']:.1f} to {100 * test['high']:.1f} | {gap} | {p} | {row['n_tokens']:,} |"
-        )
+def command_block(results: Mapping[str, Any]) -> Iterator[str]:
+    """Write the command of every encoder on STS-B."""
+    yield "```console"
+    yield from map(command_of, of_decoder(results, "smollm2-135m-instruct")["stsb"].values())
+    yield "```"
+
+
+def csv_rows(results: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Give one row per decoder, task and encoder, with everything that was measured; scores are not multiplied."""
+    yield [
+        "decoder",
+        "task",
+        "encoder",
+        "layer",
+        "metric",
+        "validation",
+        "test",
+        "test_low",
+        "test_high",
+        "over_mean",
+        "over_mean_low",
+        "over_mean_high",
+        "p_corrected",
+        "n_tokens",
+        "command",
+    ]
+    for decoder in DECODERS:
+        for task, encoders in of_decoder(results, decoder).items():
+            for encoder, row in encoders.items():
+                scores = [row["validation"]["mean"], *(row["test"][name] for name in ("mean", "low", "high"))]
+                scores += [row.get(name) for name in ("difference", "low", "high", "bootstrap_corrected")]
+                rounded = ["" if score is None else f"{score:.4f}" for score in scores]
+                layer = row["chosen"].get("layer", "")
+                yield [decoder, task, encoder, layer, row["metric"], *rounded, row["n_tokens"], command_of(row)]
+
+
+def csv_text(results: Mapping[str, Any]) -> str:
+    """Write the table of every decoder, task and encoder."""
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows(csv_rows(results))
+    return text.getvalue()
 
 
 def blocks(results: Mapping[str, Any]) -> dict[str, str]:
     """Make every generated table by the name it has in the pages."""
-    found = {}
-    for decoder in DECODERS:
-        tasks = of_decoder(results, decoder)
-        if tasks:
-            found[f"summary {decoder}"] = summary_table(results, decoder)
-        found |= {f"{task} {decoder}": task_table(encoders) for task, encoders in tasks.items()}
-    return {name: "\n".join(lines) for name, lines in found.items()}
+    tables = {f"summary {decoder}": summary_table(results, decoder) for decoder in DECODERS}
+    tables["commands"] = command_block(results)
+    return {name: "\n".join(lines) for name, lines in tables.items()}
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
@@ -107,10 +129,11 @@ def filled(page: str, tables: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Write the tables into the pages."""
-    tables = blocks(read_tables())
-    for path in PAGES:
-        path.write_text(filled(path.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    """Write the tables into the page, and the long one beside it."""
+    results = read_tables()
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), blocks(results)), encoding="utf-8")
+    TABLE.parent.mkdir(exist_ok=True)
+    TABLE.write_text(csv_text(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

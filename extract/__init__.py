@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from extract.inputs.streams import stream_texts as stream_texts
     from extract.inputs.template import InputTemplate as InputTemplate
     from extract.masks.kinds import register_mask as register_mask
+    from extract.masks.plan import parse_plan as parse_plan
     from extract.own.gate import allow_code as allow_code
     from extract.poolings.reba_options import RebaOptions as RebaOptions
     from extract.poolings.table import register_pooling as register_pooling
@@ -55,6 +56,7 @@ _HOMES = {
     "join_words": "extract.inputs.joined",
     "load_decoder": "extract.decoders.loading",
     "open_cache": "extract.store.shards.cache",
+    "parse_plan": "extract.masks.plan",
     "register_mask": "extract.masks.kinds",
     "register_pooling": "extract.poolings.table",
     "register_word_pooling": "extract.poolings.table",

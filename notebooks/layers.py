@@ -98,4 +98,4 @@ display(picks.round(3))
 #
 # - your own finished run: `icecore layers runs/NAME`
 # - the same under another plan, and both side by side: `icecore report runs/a runs/b`
-# - what each view means, with sources: [docs/layers.md](../docs/layers.md)
+# - what each view means, with sources: [docs/guide.md](../docs/guide.md#which-layers-matter)

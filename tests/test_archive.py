@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import icecore
 from probes.cli.main import main
@@ -27,6 +28,8 @@ from tests.sketched import sketched
 
 ARCHIVE = Path(__file__).parent / "archive" / "first.tar.xz"
 OF_MACHINE = ("versions", "products")
+COMMENTED = "config_sha256"
+"""The seal of config.yaml, whose comments say where values came from; its settings are compared instead."""
 TABLES = ("predictions.csv", "predictions_scored.csv")
 MODULE = "my_parts"
 
@@ -70,7 +73,11 @@ def folder(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def read_scores(run: str) -> dict[str, Any]:
     scores = without_times(json.loads(Path("runs", run, "scores.json").read_text(encoding="utf-8")))
-    return {key: value for key, value in scores.items() if key not in OF_MACHINE}
+    return {key: value for key, value in scores.items() if key not in (*OF_MACHINE, COMMENTED)}
+
+
+def read_settings(run: str) -> Any:
+    return yaml.safe_load(Path("runs", run, "config.yaml").read_text(encoding="utf-8"))
 
 
 def head_stamps(run: str) -> dict[str, int]:
@@ -127,8 +134,10 @@ def test_a_config_finds_its_cache_and_heads_and_gives_the_same_numbers(run: str,
     [command] = [args for args in contents["commands"] if args[1] == f"{run.removesuffix('-sweep')}.yaml"]
     assert next(Path("runs", run).glob("**/heads/*"), None), "no head was saved"
     before, heads, caches = read_scores(run), head_stamps(run), stamps(Path("caches"))
+    settings = read_settings(run)
     tables = {name: path.read_bytes() for name in TABLES if (path := Path("runs", run, name)).is_file()}
     assert main(command) == 0
+    assert read_settings(run) == settings
     assert head_stamps(run) == heads, "a head was fitted again"
     assert stamps(Path("caches")) == caches, "a cache was written again"
     is_exact = processor() == contents["processor"]

@@ -16,9 +16,9 @@ import yaml
 import icecore
 from extract.errors import IcecoreError
 from probes.cli import main as main_module
+from probes.cli.arguments import read_command
+from probes.cli.commands import COMMANDS
 from probes.cli.main import main
-from probes.cli.parsing import read_arguments
-from probes.cli.table import COMMANDS
 from tests.pages import PAGES, ROOT, Block, name_of, parsed_commands, read_blocks, read_page, split_commands
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -104,7 +104,7 @@ def test_commands_parse(words: list[str], desk: Path, capsys: pytest.CaptureFixt
 def test_keys_in_prose_are_keys(page: Path, desk: Path) -> None:
     del desk
     for code in re.findall(OPTION_IN_PROSE, read_page(page)[1]):
-        read_arguments(COMMANDS["run"], ["configs/demo.yaml", *shlex.split(code)])
+        read_command(COMMANDS["run"], ["configs/demo.yaml", *shlex.split(code)])
 
 
 def test_a_wrong_command_would_be_found(desk: Path, parse_only: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_a_config_opens_with_its_command(config: Path, desk: Path) -> None:
     assert commands[0][:3] == ["icecore", commands[0][1], name_of(config)]
     assert commands[0][1] == ("sweep" if config.stem.endswith("-sweep") else "run")
     assert any("untime" in line for line in config.read_text(encoding="utf-8").splitlines()[:6])
-    made = read_arguments(COMMANDS[commands[0][1]], commands[0][2:]).config
+    made = read_command(COMMANDS[commands[0][1]], commands[0][2:]).config
     assert made.name in (config.stem, f"{config.parent.name}-{config.stem}")
 
 
@@ -144,7 +144,7 @@ def test_configs_on_pages_can_be_used(page: Path, tmp_path: Path) -> None:
             assert isinstance(yaml.safe_load(block.text), dict), block
             (tmp_path / "shown.yaml").write_text(block.text, encoding="utf-8")
             try:
-                read_arguments(COMMANDS["run"], [str(tmp_path / "shown.yaml")])
+                read_command(COMMANDS["run"], [str(tmp_path / "shown.yaml")])
             except IcecoreError as error:
                 pytest.fail(f"{name_of(page)}:{block.line}: {error}")
 
@@ -234,6 +234,12 @@ def test_the_reference_has_every_public_name() -> None:
     page = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"auto(?:class|function):: (\w+)", page)) == sorted({*icecore.__all__} - {"IcecoreError"})
     assert "automodule:: extract.errors" in page, "which has IcecoreError"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_imports_from_icecore_alone(page: Path) -> None:
+    code = "\n".join(block.text for block in read_page(page)[0] if block.language in ("python", "text"))
+    assert re.findall(r"^\s*(?:from|import) (?:extract|probes)\b.*", code, re.MULTILINE) == []
 
 
 @pytest.mark.long

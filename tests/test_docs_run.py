@@ -48,7 +48,7 @@ from tests.pages import (
 OWN_TEST = {"docs/cache_format.md"}
 """Pages with a test of their own."""
 REAL = ("README.md", "docs/cookbook/serving.md")
-OFTEN = ("docs/concepts.md",)
+OFTEN = ("docs/report.md",)
 """Pages whose code runs in the default suite; that of the others is `long`."""
 TRAINED = ("cosine-mlp", "siamese-cosine", "token-classifier")
 N_BLOCKS = 12  # of the stand-in; pages convert up to ten of them
@@ -103,7 +103,7 @@ def run_python(block: Block, names: dict[str, Any], page: Path) -> str:
 
 def is_there(line: str) -> bool:
     """Whether a line of output names no block that only the real decoder has."""
-    block = re.match(r"block_(\d+)", line)
+    block = re.match(r" *block_(\d+)", line)
     return not block or int(block[1]) <= N_BLOCKS
 
 

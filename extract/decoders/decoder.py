@@ -133,8 +133,8 @@ def wrap_decoder(
     module = body_of(model)
     module.eval().requires_grad_(False)
     config: Any = module.config
-    text_config = config.get_text_config()
-    blocks = find_blocks(module, int(text_config.num_hidden_layers), family=config.model_type)
+    text_config, n_layers, width = _sizes(config)
+    blocks = find_blocks(module, n_layers, family=config.model_type)
     description = DecoderDescription(
         name=located.name,
         source=located.source,
@@ -142,7 +142,7 @@ def wrap_decoder(
         adapter=Path(adapter).name if Path(adapter).exists() else adapter,
         family=str(config.model_type),
         n_layers=len(blocks),
-        width=int(text_config.hidden_size),
+        width=width,
         n_parameters=sum(p.numel() for p in module.parameters()),
         window=_window(text_config),
         dtype=str(next(module.parameters()).dtype).removeprefix("torch."),
@@ -154,6 +154,19 @@ def wrap_decoder(
         bidirectional=bidirectional_flags(config) or None,
     )
     return Decoder(module, blocks, tokenizer, description)
+
+
+def _sizes(config: Any) -> tuple[Any, int, int]:
+    """Return the configuration of the text decoder, its number of blocks and its width."""
+    try:
+        text_config = config.get_text_config()
+        return text_config, int(text_config.num_hidden_layers), int(text_config.hidden_size)
+    except (AttributeError, ValueError, TypeError, NotImplementedError) as error:
+        raise DecoderError(
+            f"the configuration of the family {config.model_type!r} does not state one number of blocks and one width "
+            "(several transformers in one, as over bytes and patches, are not read); allowed: causal language models "
+            "with all blocks in one module list."
+        ) from error
 
 
 def find_blocks(module: nn.Module, n_layers: int, *, family: str) -> tuple[nn.Module, ...]:
@@ -173,6 +186,8 @@ def body_of(model: nn.Module) -> nn.Module:
     body = get_decoder() if callable(get_decoder) else getattr(model, "base_model", model)
     if getattr(body, "lm_head", None) is not None:  # a model of several parts hands out its text model, head and all
         body = getattr(body, "model", body)
+    if not hasattr(body, "config"):  # a head that is called `decoder` (ModernBERT)
+        body = getattr(model, "base_model", model)
     return body if isinstance(body, nn.Module) else model
 
 

@@ -132,7 +132,7 @@ def local_snapshot(hub_id: str, revision: str) -> Path | None:
     """Find a loadable snapshot, a folder named by its commit, in the hub's own cache without asking the hub."""
     try:
         folder = _snapshot(hub_id, revision, local_files_only=True)
-    except OSError:  # LocalEntryNotFoundError and IncompleteSnapshotError are FileNotFoundError
+    except (OSError, ValueError):  # LocalEntryNotFoundError is a FileNotFoundError, a bad name a ValueError
         return None
     return folder if _is_loadable(folder) else None
 

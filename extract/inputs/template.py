@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from extract.errors import InputError, unknown_name
 from extract.inputs.named_templates import TEMPLATES, split_names
+from extract.records import GIVEN, given, remembers_given
 
 BosPolicy = Literal["auto", "force", "none"]
 BOS_POLICIES = {
@@ -56,6 +57,7 @@ UNREAD = ("name", "task", "document_instruction")
 TASK = "{task}"
 
 
+@remembers_given
 @dataclass(frozen=True)
 class InputTemplate:
     """How a text becomes tokens; part of a cache's identity.
@@ -76,8 +78,8 @@ class InputTemplate:
     spans: str = ""
     """Spans for the hybrid mask: `random:SEED`, or a JSON Lines file with `text` and `spans`; empty for none."""
     name: str = ""
-    """A named template (`icecore list templates`), which fills in the other fields where they have their defaults;
-    several, joined by `+`, are extracted one by one and averaged."""
+    """A named template (`icecore list templates`), which decides the other fields where they are not given; several,
+    joined by `+`, are extracted one by one and averaged."""
     task: str = ""
     """What replaces `{task}` in the instruction."""
     document_instruction: str | None = None
@@ -118,9 +120,9 @@ class InputTemplate:
                 raise InputError(why)
 
     def _fill(self, values: Mapping[str, Any]) -> None:
-        for field, value in values.items():
-            if getattr(self, field) == DEFAULTS[field]:
-                object.__setattr__(self, field, value)
+        for field in values.keys() - given(self):
+            object.__setattr__(self, field, values[field])
+        object.__setattr__(self, GIVEN, given(self) | frozenset(values))  # to a protocol, which comes before a template
         for field in ("instruction", "document_instruction"):
             text = getattr(self, field)
             if TASK in (text or ""):
@@ -158,7 +160,12 @@ class InputTemplate:
     def members(self) -> tuple["InputTemplate", ...]:
         """The templates whose latents are averaged: the template itself, unless its name is that of several."""
         names = split_names(self.name)
-        return tuple(replace(self, name=name) for name in names) if len(names) > 1 else (self,)
+        if len(names) < 2:
+            return (self,)
+        values = {key: getattr(self, key) for key in given(self)}
+        # Records write the first fields of several templates always, so their defaults say nothing.
+        told = {key: value for key, value in values.items() if key not in FIRST_FIELDS or value != DEFAULTS[key]}
+        return tuple(InputTemplate(**{**told, "name": name}) for name in names)
 
     def for_documents(self) -> "InputTemplate":
         """Return the template that documents are read with, as opposed to queries."""
@@ -170,7 +177,10 @@ class InputTemplate:
 
     def settings(self) -> dict[str, Any]:
         """Return the fields as plain values, for a record of a configuration."""
-        return {key: value for key, value in asdict(self).items() if key in FIRST_FIELDS or value != DEFAULTS[key]}
+        decided = [item for name in split_names(self.name) for item in TEMPLATES[name].fields.items()]
+        overruled = {key for key, value in decided if key in given(self) and value != DEFAULTS[key]}
+        told = {*FIRST_FIELDS, *overruled}
+        return {key: value for key, value in asdict(self).items() if key in told or value != DEFAULTS[key]}
 
     def to_dict(self) -> dict[str, Any]:
         """Return what decides how a text is read as plain values, for a manifest; of several templates, each."""
@@ -178,7 +188,11 @@ class InputTemplate:
 
         source = read_spans(self.spans)
         without_effect = (*UNREAD, *(("joiner",) if self.repeat == 1 else ()))
-        own = {key: value for key, value in self.settings().items() if key not in without_effect}
+        own = {
+            key: value
+            for key, value in self.settings().items()
+            if key not in without_effect and (key in FIRST_FIELDS or value != DEFAULTS[key])
+        }
         found = {**own, "spans": source.identity if source else ""}
         if len(self.members) == 1:
             return found

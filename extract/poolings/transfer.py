@@ -2,7 +2,7 @@
 
 Inputs go to the device from pinned memory, in its own stream. Latents come back through pinned buffers on a second
 stream, while the next batch is computed; whoever uses them waits for their event. On the CPU nothing is copied, and
-devices without a row in `LANES` are copied plainly. See docs/scaling.md.
+devices without a row in `LANES` are copied plainly.
 """
 
 from collections.abc import Callable, Sequence

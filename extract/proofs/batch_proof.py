@@ -7,9 +7,9 @@ and their latents must agree.
   it cannot be replaced, the scores of its softmax must be hidden exactly where the plan hides.
 - An untouched causal decoder is given other tokens after the row's own, which nothing before them may depend on.
 
-One row of the first batch of each shape class is proved, one of the last batch before rows are closed, and every row of
-the second batch and of each hundredth after it. Rows wait for others, so that they share a forward pass, and are proved
-at the latest before the rows of their process are closed.
+One row of the first batch of each shape class is proved, one of the last batch before rows are closed, and up to 64
+rows of the second batch and of each hundredth after it. Rows wait for others, so that they share a forward pass, and
+are proved at the latest before the rows of their process are closed.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +42,8 @@ from extract.wiring.probe_rows import probe_ids
 from extract.wiring.untouched import DRIFT_ALLOWED
 
 EVERY = 100
-"""Batches of which every row of one is proved."""
+"""Batches of which many rows of one are proved."""
+MOST_ROWS = 64  # of such a batch, evenly over it
 N_EXACT = 32  # rows up to so many tokens have a shape class for each length; longer ones for each eighth of an octave
 N_OTHER = 3  # tokens that follow a row of an untouched decoder
 N_WAITING = 2048  # tokens that wait for a pass at least
@@ -69,7 +70,7 @@ class BatchProof:
         reba: Options of their ReBA poolings.
         storage: The dtype that they are stored in.
         n_batches: Batches so far.
-        n_whole: Those of them whose every row is proved.
+        n_whole: Those of them of which up to 64 rows are proved.
         n_rows: Rows proved.
         largest_error: Largest difference so far, relative to the size of a latent.
     """
@@ -112,7 +113,8 @@ class BatchProof:
         one = [_take_row(batch, latents, self.n_batches % n_rows)]
         if self.n_batches % EVERY == 2:
             self.n_whole += 1
-            self._waiting += [_take_row(batch, latents, row) for row in range(n_rows)]
+            some = range(0, n_rows, -(-n_rows // MOST_ROWS))
+            self._waiting += [_take_row(batch, latents, row) for row in some]
             self._last = []
         elif shape_class not in self._classes:
             self._waiting += one

@@ -13,6 +13,7 @@ from extract.masks.plan import MaskPlan, parse_plan
 from extract.own.names import PLACE
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import check_template, check_word_poolings, select_poolings
+from extract.records import GIVEN, given, remembers_given
 from extract.store.dtypes import STORAGE_DTYPES
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ LOST_POLICIES = {
 }
 
 
+@remembers_given
 @dataclass(frozen=True)
 class WordSpec:
     """What is extracted from every word; used only for `JoinedText`s."""
@@ -47,6 +49,7 @@ class WordSpec:
             raise unknown_name("policy for lost words", self.on_lost, LOST_POLICIES)
 
 
+@remembers_given
 @dataclass(frozen=True)
 class ExtractionSpec:
     """What is extracted from every text."""
@@ -92,14 +95,14 @@ class ExtractionSpec:
     def with_template(self, template: InputTemplate) -> "ExtractionSpec":
         """Return the same settings with another template."""
         changed = copy(self)
-        vars(changed).update(template=template)
+        vars(changed).update(template=template, **{GIVEN: given(self) | {"template"}})
         changed.__post_init__()
         return changed
 
     def with_plan(self, plan: MaskPlan) -> "ExtractionSpec":
         """Return the same settings under another plan, which is checked against them but not read from text again."""
         changed = copy(self)
-        vars(changed).update(plan=plan.text, mask_plan=plan)
+        vars(changed).update(plan=plan.text, mask_plan=plan, **{GIVEN: given(self) | {"plan"}})
         changed.__post_init__()
         return changed
 

@@ -1,69 +1,242 @@
-"""What a command takes, and reading it: places in order, options with or without a value, then keys of a config."""
+"""What commands take, and reading it: dataclasses become signatures, which cyclopts reads, checks and describes."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
+import inspect
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from extract.errors import UsageError, unknown_name
 from extract.own.gate import allow_code
 from extract.own.names import PLACE
+from probes.cli.config import Pairs, list_keys, read_config
+from probes.runs.config import RunConfig
 
-NOUNS: dict[Any, str] = {int: "a whole number", float: "a number"}
+if TYPE_CHECKING:
+    from cyclopts import App, CycloptsError
+    from cyclopts.help import HelpEntry, HelpPanel
+    from rich.console import Console, ConsoleOptions
+
+# --- What a command is ---
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a command.
+    """What a command says of one of its arguments, beside its type and default."""
 
-    Attributes:
-        name: In capitals for a place, such as `RUN`; with dashes for an option, such as `--out`.
-        help: What it is, without a full stop.
-        default: Its value when it is absent; a place without a `count` cannot be.
-        kind: Type of the value, or what reads it; `bool` for an option without one.
-        count: Of a place: `?` for one that may be left out, `*` for any number, `+` for at least one.
-        values: The only values allowed; any where empty.
-        completes: What a shell offers for it: a table of `icecore list`, `configs`, `files` or nothing.
-        alias: Another name of an option.
-        needs: Options of which one must be typed with it, as without them it would do nothing.
-        excludes: Options and places that cannot be typed with it, as one of the two would be ignored.
-    """
+    help: str
+    """What it is, without a full stop."""
+    is_place: bool = False
+    """Whether it goes by its position rather than by its name."""
+    values: tuple[str, ...] = ()
+    """The only values allowed; any where empty."""
+    read: Callable[[str], Any] | None = None
+    """What reads its text, and may refuse it; the type where there is none."""
+    completes: str = ""
+    """What a shell offers for it: a table of `icecore list`, `configs`, `files` or nothing."""
+    alias: str = ""
+    """Another name of an option."""
+    needs: tuple[str, ...] = ()
+    """Options of which one must be typed with it, as without them it would do nothing."""
+    excludes: tuple[str, ...] = ()
+    """Options and places that cannot be typed with it, as one of the two would be ignored."""
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """Declare an option, which goes by its name; `more` are fields of `Argument`."""
+    return field(default=default, metadata={"argument": Argument(help, **more)})
+
+
+def place(help: str, default: Any = MISSING, **more: Any) -> Any:
+    """Declare an argument that goes by its position; one without a default must be given."""
+    return field(default=default, metadata={"argument": Argument(help, is_place=True, **more)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args:
+    """The arguments of a command, read."""
+
+    typed: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of the arguments that were typed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Args):
+    """The arguments of a command that takes a configuration."""
+
+    config: RunConfig = field(default_factory=RunConfig)
+    """The configuration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched(Args):
+    """The arguments of a command that reports its progress."""
+
+    quiet: bool = option(False, "report no progress")
+    verbose: bool = option(False, "report every epoch, a line each", excludes=("--quiet",))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One argument of a command: its field, type and what is said of it."""
+
+    key: str
+    """Name of its field."""
+    hint: Any
+    """Its type."""
+    default: Any
+    """Its value when it is absent; `MISSING` where it cannot be."""
+    about: Argument
+    """What the command says of it."""
+
+    @property
+    def name(self) -> str:
+        """How it is written: in capitals for a place, else with dashes."""
+        return self.key.upper() if self.about.is_place else f"--{self.key.replace('_', '-')}"
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The only values allowed; any where empty."""
+        return get_args(self.hint) if get_origin(self.hint) is Literal else self.about.values
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it takes all words that are left."""
+        return self.about.is_place and get_origin(self.hint) is tuple
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command."""
 
     name: str
-    help: str
-    default: Any = ""
-    kind: Callable[[str], Any] = str
-    count: str = ""
-    values: tuple[str, ...] = ()
-    completes: str = ""
-    alias: str = ""
-    needs: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
+    """What it is called."""
+    args: type[Args]
+    """What it takes."""
+    module: str
+    """Where its function is, in `probes.cli`."""
+    examples: tuple[str, ...]
+    """Command lines that show it, without `icecore`."""
+    imports_code: bool
+    """Whether a file that it reads may name code of the user's."""
 
     @property
-    def is_option(self) -> bool:
-        """Whether it goes by its name rather than by its place."""
-        return self.name.startswith("-")
+    def takes_config(self) -> bool:
+        """Whether a configuration follows, as a file, as keys, or both."""
+        return issubclass(self.args, Configured)
 
     @property
-    def key(self) -> str:
-        """Name of the value once it is read."""
-        return self.name.lstrip("-").replace("-", "_").lower()
+    def slots(self) -> tuple[Slot, ...]:
+        """Its arguments; the file of a configuration last among the places."""
+        hints = get_type_hints(self.args)
+        mine = [item for item in fields(self.args) if "argument" in item.metadata]
+        mine.sort(key=lambda item: item.name in Watched.__dataclass_fields__)
+        slots = [Slot(item.name, hints[item.name], item.default, item.metadata["argument"]) for item in mine]
+        if self.takes_config:
+            about = Argument("YAML file, as configs/demo.yaml", is_place=True, completes="configs")
+            slots.append(Slot("config", str, "", about))
+        if self.imports_code:
+            slots.append(Slot("allow_code", str, "", ALLOW_CODE))
+        return tuple(slots)
 
-    def read(self, text: str) -> Any:
-        """Read a value; `UsageError` for one that is not allowed."""
-        if self.values and text not in self.values:
-            raise UsageError(str(unknown_name(self.key, text, self.values)))
-        try:
-            with allow_code(PLACE.findall(text)):  # code that is typed is the user's own
-                return self.kind(text)
-        except ValueError:
-            raise UsageError(f"{self.name} is {text!r}; allowed: {NOUNS[self.kind]}.") from None
+    @property
+    def places(self) -> tuple[Slot, ...]:
+        """Arguments that go by their position."""
+        return tuple(slot for slot in self.slots if slot.about.is_place)
+
+    @property
+    def options(self) -> tuple[Slot, ...]:
+        """Arguments that go by their name."""
+        return tuple(slot for slot in self.slots if not slot.about.is_place)
+
+    @property
+    def usage(self) -> str:
+        """How to write it, in a line."""
+        words = []
+        for slot in self.places:
+            many = f"{slot.name} [{slot.name} ...]" if slot.default is MISSING else f"[{slot.name} ...]"
+            words.append(many if slot.is_many else slot.name if slot.default is MISSING else f"[{slot.name}]")
+        more = ["[options]"] * bool(self.options or self.takes_config) + ["[--KEY VALUE ...]"] * self.takes_config
+        return " ".join(["icecore", self.name, *words, *more])
 
 
 ALLOW_CODE = Argument(
-    "--allow-code", "modules that files may import, with ',' between them: those of your own poolings, masks and heads"
+    "modules that files may import, with ',' between them: those of your own poolings, masks and heads"
 )
+
+
+# --- Reading a command line ---
+
+STANDARD_INPUT = "\0"
+"""What stands for `-` on the way through cyclopts, which takes it for an option."""
+
+
+def read_command(command: Command, argv: Sequence[str]) -> Any:
+    """Read the arguments of a command as its dataclass.
+
+    Raises:
+        UsageError: An argument is unknown, missing, not allowed, typed twice, or would be ignored beside the others.
+        IcecoreError: The configuration cannot be used.
+    """
+    from cyclopts import CycloptsError
+
+    own, pairs = split_keys(command, argv)
+    words = [command.name, *_with_dashed_values(command, own)]
+    try:
+        bound = build_app([command]).parse_args(words, exit_on_error=False, print_error=False)[1]
+    except CycloptsError as error:
+        raise _explain(command, error) from None
+    typed = {key: _with_dashes(value) for key, value in bound.arguments.items() if value != ()}
+    names = frozenset(slot.name for slot in command.slots if slot.key in typed)
+    _refuse_ignored(command, names)
+    values = {slot.key: _read(slot, typed[slot.key]) for slot in command.slots if slot.key in typed}
+    values.pop("allow_code", None)  # which was read before anything could be imported
+    if command.takes_config:
+        options = [slot.name.lstrip("-") for slot in command.options]
+        values["config"] = read_config(pairs, file=values.get("config", ""), options=options)
+    return command.args(typed=names, **values)
+
+
+def split_keys(command: Command, argv: Sequence[str]) -> tuple[list[str], Pairs]:
+    """Separate the words of a command line from the keys of a configuration, which keep their order."""
+    if not command.takes_config:
+        return list(argv), []
+    names = {"--help", *(name for slot in command.options for name in (slot.name, slot.about.alias))}
+    own, pairs, words = list[str](), Pairs(), list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, text = word.partition("=")
+        if word == "--":
+            return [*own, word, *words], pairs
+        if not name.startswith("--") or name in names:
+            own.append(word)
+        else:
+            value = text if equals else words.pop(0) if words and not words[0].startswith("--") else None
+            pairs.append((name.removeprefix("--"), value))
+    return own, pairs
+
+
+def _with_dashed_values(command: Command, words: Sequence[str]) -> list[str]:
+    """Write `--layer -1,-4` as `--layer=-1,-4`, and a `-` alone by what stands for it."""
+    options = [slot for slot in command.options if slot.hint is not bool]
+    names = {name for slot in options for name in (slot.name, slot.about.alias) if name}
+    joined: list[str] = []
+    for word in words:
+        if "--" not in joined and joined[-1:] and joined[-1] in names and word[:1] == "-" != word[1:2]:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(STANDARD_INPUT if word == "-" else word)
+    return joined
 
 
 def read_allowed(argv: Sequence[str]) -> list[str]:
@@ -73,137 +246,245 @@ def read_allowed(argv: Sequence[str]) -> list[str]:
         text if equals else following
         for word, following in zip(words, [*words[1:], ""], strict=False)
         for name, equals, text in [word.partition("=")]
-        if name == ALLOW_CODE.name
+        if name == "--allow-code"
     ]
     return [name for value in values for name in map(str.strip, value.split(",")) if name]
 
 
-@dataclass(frozen=True)
-class Command:
-    """One command.
-
-    Attributes:
-        name: What it is called; its function is `NAME_command`.
-        module: Where the function is, in `probes.cli.commands`.
-        what: What it does, in the list of commands.
-        about: The same in a sentence or two, in its own help.
-        arguments: What it takes.
-        takes_config: Whether a configuration follows, as a file, as keys, or both.
-        imports_code: Whether a file that it reads may name code of the user's.
-        examples: Command lines that show it, without `icecore`.
-    """
-
-    name: str
-    module: str
-    what: str
-    about: str
-    arguments: tuple[Argument, ...] = ()
-    takes_config: bool = False
-    examples: tuple[str, ...] = ()
-    imports_code: bool = True
-
-    @property
-    def places(self) -> tuple[Argument, ...]:
-        """Arguments that go by their place, that of a configuration last."""
-        config = Argument("CONFIG", "YAML file, as configs/demo.yaml", "", count="?", completes="configs")
-        return (*(each for each in self.arguments if not each.is_option), *([config] if self.takes_config else []))
-
-    @property
-    def options(self) -> tuple[Argument, ...]:
-        """Arguments that go by their name."""
-        return (*(each for each in self.arguments if each.is_option), *([ALLOW_CODE] if self.imports_code else []))
-
-    @property
-    def usage(self) -> str:
-        """How to write it, in a line."""
-        forms = {"": "{0}", "?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
-        places = [forms[each.count].format(each.name) for each in self.places]
-        more = ["[options]"] * bool(self.options or self.takes_config) + ["[--KEY VALUE ...]"] * self.takes_config
-        return " ".join(["icecore", self.name, *places, *more])
+def _with_dashes(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_with_dashes, value))
+    return "-" if value == STANDARD_INPUT else value
 
 
-Pairs = list[tuple[str, str | None]]
-"""Keys of a configuration on the command line, each with its value; None where that is missing."""
+def _read(slot: Slot, value: Any) -> Any:
+    if slot.about.read is None:
+        return value
+    with allow_code(PLACE.findall(value)):  # code that is typed is the user's own
+        return slot.about.read(value)
 
 
-def read_command(command: Command, argv: Sequence[str]) -> tuple[SimpleNamespace, Pairs]:
-    """Read the arguments of a command.
-
-    Returns:
-        Their values by key, and as `typed` the names of those that were typed; and the options that are not its own,
-        with their values, where a configuration follows.
-
-    Raises:
-        UsageError: An argument is unknown, missing, not allowed, typed twice, or would be ignored beside the others.
-    """
-    options = {name: each for each in command.options for name in (each.name, each.alias) if name}
-    found: dict[str, Any] = {each.key: each.default for each in command.options}
-    given, rest, typed = list[str](), Pairs(), set[str]()
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        name, equals, text = word.partition("=")
-        if word == "--":
-            given, words = [*given, *words], []
-        elif not word.startswith("-") or word == "-":
-            given.append(word)
-        elif name not in options and not (command.takes_config and word.startswith("--")):
-            raise UsageError(str(unknown_name(f"option of {command.name}", name, [*options, "--help"])))
-        elif name in options and options[name].name in typed:
-            raise UsageError(f"{name} is typed twice; give it once.")
-        elif name in options and options[name].kind is bool:
-            if equals:
-                raise UsageError(f"{name} is given {text!r}; allowed: {name} alone, without a value.")
-            found[options[name].key] = True
-            typed.add(options[name].name)
-        else:
-            value = text if equals else words.pop(0) if words and not words[0].startswith("--") else None
-            if name in options:
-                found[options[name].key] = options[name].read(require_value(name, value))
-                typed.add(options[name].name)
-            else:
-                rest.append((name.removeprefix("--"), value))
-    places = _places(command, given)
-    for place in command.arguments:
-        if not place.is_option and places[place.key] not in (place.default, list(place.default)):
-            typed.add(place.name)
-    _refuse_ignored(command, typed)
-    return SimpleNamespace(**found, **places, typed=frozenset(typed)), rest
-
-
-def _refuse_ignored(command: Command, typed: set[str]) -> None:
+def _refuse_ignored(command: Command, typed: frozenset[str]) -> None:
     """Refuse options of which one would be ignored; `UsageError` names it and what is in its way."""
-    for argument in command.arguments:
-        if argument.name not in typed:
+    for slot in command.slots:
+        if slot.name not in typed:
             continue
-        for other in argument.excludes:
+        for other in slot.about.excludes:
             if other in typed:
-                raise UsageError(f"{argument.name} and {other} exclude each other; give one of them.")
-        if argument.needs and not typed & set(argument.needs):
-            raise UsageError(f"{argument.name} does nothing by itself; give it with {' or '.join(argument.needs)}.")
+                raise UsageError(f"{slot.name} and {other} exclude each other; give one of them.")
+        if slot.about.needs and not typed & set(slot.about.needs):
+            raise UsageError(f"{slot.name} does nothing by itself; give it with {' or '.join(slot.about.needs)}.")
 
 
-def require_value(name: str, value: str | None) -> str:
-    """Return the value of an option; `UsageError` where it is missing."""
-    if value is None:
-        raise UsageError(f"{name} lacks its value; allowed: {name} VALUE, or {name}=VALUE.")
-    return value
+NOUNS = {int: "a whole number", float: "a number"}
 
 
-def _places(command: Command, given: list[str]) -> dict[str, Any]:
-    """Hand the words without a name to the places, in order."""
-    found: dict[str, Any] = {}
-    rest = list(given)
-    for place in command.places:
-        if place.count in ("*", "+"):
-            taken, rest = [place.read(word) for word in rest], []
-            found[place.key] = taken
+def _explain(command: Command, error: "CycloptsError") -> UsageError:
+    """Turn what cyclopts says of a command line into a sentence of ours."""
+    from cyclopts import exceptions
+
+    names = {name: slot for slot in command.slots for name in (slot.name, slot.about.alias) if name}
+    token = getattr(error, "token", None)
+    slot = names.get(error.argument.name if error.argument else token.keyword if token else "")
+    text = f"{str(error).rstrip('.')}; allowed: {command.usage}."
+    if isinstance(error, exceptions.UnknownOptionError):
+        word = (error.token.keyword or error.token.value).partition("=")[0]
+        options = [name for name in names if name.startswith("-")]
+        text = str(unknown_name(f"option of {command.name}", word, [*options, "--help"]))
+    elif isinstance(error, exceptions.UnusedCliTokensError) and error.unused_tokens:
+        text = f"{_with_dashes(error.unused_tokens[0])!r} is one word too many; allowed: {command.usage}."
+    elif isinstance(error, exceptions.RepeatArgumentError) and slot:
+        text = f"{slot.name} is typed twice; give it once."
+    elif isinstance(error, exceptions.MissingArgumentError) and slot:
+        text = f"{slot.name} lacks its value; allowed: {slot.name} VALUE, or {slot.name}=VALUE."
+        if slot.about.is_place:
+            text = f"{slot.name} is missing ({slot.about.help}); allowed: {command.usage}."
+    elif isinstance(error, exceptions.CoercionError) and slot and token:
+        text = _explain_value(slot, _with_dashes(token.value))
+    return UsageError(text)
+
+
+def _explain_value(slot: Slot, value: str) -> str:
+    if slot.values:
+        return str(unknown_name(slot.key, value, slot.values))
+    if slot.hint is bool:
+        return f"{slot.name} is given {value!r}; allowed: {slot.name} alone, without a value."
+    nouns = [noun for kind, noun in NOUNS.items() if kind in (slot.hint, *get_args(slot.hint))]
+    return f"{slot.name} is {value!r}; allowed: {nouns[0] if nouns else 'a text'}."
+
+
+# --- For cyclopts ---
+
+
+def print_help(commands: Sequence[Command]) -> None:
+    """Print the help of a command, or that of the program with several."""
+    app = build_app(commands, has_keys=len(commands) == 1)
+    app.help_print([commands[0].name] if len(commands) == 1 else [])
+
+
+def build_app(commands: Iterable[Command], *, has_keys: bool = False) -> "App":
+    """Build the program that cyclopts reads command lines and writes help for; with the keys of a configuration."""
+    from cyclopts import App, Group
+
+    about = "Drill a core through a frozen decoder: cache every layer once, then probe it with light heads."
+    app = App(
+        "icecore",
+        help=about,
+        usage="usage: icecore COMMAND [options]",
+        help_formatter=TwoColumns(),
+        help_epilogue="icecore COMMAND --help tells the options of a command.",
+        group_commands=Group("commands", sort_key=1),
+        version_flags=(),
+        help_flags=("--help", "-h"),
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    for number, row in enumerate(commands):
+        app.command(
+            _function(row, has_keys=has_keys),
+            name=row.name,
+            help=inspect.getdoc(row.args),
+            sort_key=number,
+            usage=f"usage: {row.usage}",
+            help_epilogue="\n".join(["examples:", *(f"  icecore {example}" for example in row.examples)]),
+            group_arguments=Group("arguments", sort_key=1),
+            group_parameters=Group("options", sort_key=2),
+        )
+    return app
+
+
+GROUPS = {
+    "decoder": "decoder",
+    "extraction": "what is extracted",
+    "task": "task",
+    "pretraining": "pretraining",
+    "": "heads and run",
+}
+"""Sections of a configuration, in the order of the help; keys of no section are in the last."""
+
+
+PLACE_ONLY: Any = inspect.Parameter.POSITIONAL_ONLY
+MANY: Any = inspect.Parameter.VAR_POSITIONAL
+KEYWORD: Any = inspect.Parameter.KEYWORD_ONLY
+"""Kinds of parameters, in the order that a signature has."""
+
+
+def _function(command: Command, *, has_keys: bool) -> Callable[..., None]:
+    """Write the arguments of a command as the signature of a function, which is what cyclopts reads."""
+    from cyclopts import Group, Parameter
+
+    def run(**_: Any) -> None:
+        raise NotImplementedError
+
+    parameters = []
+    for slot in command.slots:
+        kind = KEYWORD
+        if slot.about.is_place:
+            kind = MANY if slot.is_many else PLACE_ONLY
+        hint: Any = str if slot.is_many or slot.about.read else slot.hint
+        if slot.values:
+            hint = Literal[slot.values]
+        about = Parameter(
+            name=slot.name if slot.about.is_place else tuple(filter(None, (slot.name, slot.about.alias))),
+            help=_with_default(_with_values(slot), slot.default),
+            negative="",
+            metavar=_noun(slot.hint),
+            required=slot.default is MISSING,
+            show_choices=False,
+            show_default=False,
+        )
+        default = inspect.Parameter.empty if slot.is_many or slot.default is MISSING else slot.default
+        parameters.append(inspect.Parameter(slot.key, kind, default=default, annotation=Annotated[hint, about]))
+    for number, key in enumerate(list_keys() if has_keys and command.takes_config else ()):
+        section = key.name.rpartition(".")[0].partition(".")[0]
+        group = Group(GROUPS[section], sort_key=3 + list(GROUPS).index(section))
+        about = Parameter(
+            name=f"--{key.name}",
+            help=_with_default(key.help, key.default),
+            metavar=_noun(key.hint),
+            group=group,
+            show_default=False,
+        )
+        parameters.append(inspect.Parameter(f"key_{number}", KEYWORD, default="", annotation=Annotated[str, about]))
+    parameters.sort(key=lambda parameter: parameter.kind)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _noun(hint: Any) -> str:
+    nouns = {"tuple": "[A,B]", "dict": "{KEY: VALUE}", "int": "N", "float": "X", "bool": "BOOL"}
+    return nouns.get(getattr(get_origin(hint) or hint, "__name__", ""), "VALUE")
+
+
+def _with_values(slot: Slot) -> str:
+    """Name the values of an argument, where its help does not."""
+    text = slot.about.help
+    return text if all(value in text for value in slot.values) else f"{' or '.join(slot.values)}; {text}"
+
+
+def _with_default(text: str, default: Any) -> str:
+    if default in ("", None, False, (), MISSING) or isinstance(default, Mapping):
+        return text
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text.removesuffix('.')} (default: {shown})"
+
+
+# --- The layout of help ---
+
+WIDTH, INDENT = 80, 24
+"""Columns of the help, and of the names in it."""
+
+
+class TwoColumns:
+    """How cyclopts lays out help: usage, what the command does, groups of two columns, examples; 80 columns wide."""
+
+    def __call__(self, console: "Console", options: "ConsoleOptions", panel: "HelpPanel") -> None:
+        """Write a group of arguments, or of commands."""
+        del console, options
+        if panel.entries:
+            title = [strong(f"{panel.title}:")] if panel.title else []
+            indent = 14 if panel.format == "command" else INDENT
+            rows = ((_label(entry), _plain(entry.description)) for entry in panel.entries)
+            sys.stdout.write("\n".join([*title, *two_columns(rows, indent), "", ""]))
+
+    def render_usage(self, console: "Console", options: "ConsoleOptions", usage: Any) -> None:
+        """Write the usage."""
+        del console, options
+        word, _, rest = _plain(usage).partition(" ")
+        sys.stdout.write(f"{strong(word)} {rest}\n\n")
+
+    def render_description(self, console: "Console", options: "ConsoleOptions", description: Any) -> None:
+        """Write what the command does."""
+        del console, options
+        lines = _plain(description).splitlines()
+        if lines[:1] == ["examples:"]:
+            sys.stdout.write("\n".join([strong(lines[0]), *lines[1:], ""]))
+        elif lines:
+            sys.stdout.write("\n".join([*textwrap.wrap(" ".join(lines), WIDTH), "", ""]))
+
+
+def _label(entry: "HelpEntry") -> str:
+    names = ", ".join((*entry.positive_names, *entry.positive_shorts)) or entry.positional_label or ""
+    return f"{names} {entry.metavar}" if entry.metavar and entry.positive_names else names
+
+
+def _plain(text: Any) -> str:
+    text = getattr(text, "primary_renderable", text)
+    return str(getattr(text, "plain", text) or "").strip()
+
+
+def two_columns(rows: Iterable[tuple[str, str]], indent: int = INDENT, *, width: int = WIDTH) -> Iterator[str]:
+    """Lay out names and texts in two columns; a name that is too long has its own line."""
+    for name, text in rows:
+        lines = textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]
+        if len(name) > indent - 4:
+            yield f"  {name}"
         else:
-            taken = [place.read(word) for word in rest[:1]]
-            rest = rest[1:]
-            found[place.key] = taken[0] if taken else place.default
-        if not taken and place.count in ("", "+"):
-            raise UsageError(f"{place.name} is missing ({place.help}); allowed: {command.usage}.")
-    if rest:
-        raise UsageError(f"{rest[0]!r} is one word too many; allowed: {command.usage}.")
-    return found
+            yield f"  {name:{indent - 2}}{lines.pop(0)}"
+        yield from (f"{' ' * indent}{line}" for line in lines)
+
+
+def strong(text: str) -> str:
+    """Make a heading bold on a terminal that has colours."""
+    is_plain = not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    return text if is_plain else f"\x1b[1m{text}\x1b[0m"

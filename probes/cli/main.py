@@ -1,22 +1,24 @@
 """Entry point of the command `icecore`: finds the command, runs it, and turns errors into sentences."""
 
+import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import takewhile
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from extract.errors import CacheWarning, CodeWarning, IcecoreError, TruncationWarning, UsageError, first_line, printable
 from extract.own.gate import allow_code
 from extract.own.names import PLACE
-from probes.cli.arguments import Command, read_allowed, read_command
-from probes.cli.help import command_help, program_help
-from probes.cli.stopping import INTERRUPTED, MESSAGE, interrupt, leave_at_once, stop_signals
-from probes.cli.table import find_command
+from probes.cli.arguments import Command, print_help, read_allowed, read_command
+from probes.cli.commands import COMMANDS, find_command
 
-USAGE_ERROR, FAILURE = 2, 1
+USAGE_ERROR, FAILURE, INTERRUPTED = 2, 1, 130
+MESSAGE = "icecore: interrupted; every row and head that is done is kept. Run the same command to go on.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(name: str, *argv: str) -> int:
     if name in ("", "-h", "--help"):
-        sys.stdout.write(program_help())
+        print_help(tuple(COMMANDS.values()))
         return 0 if name else USAGE_ERROR
     if name == "--version":
         from importlib.metadata import version
@@ -51,27 +53,20 @@ def _run(name: str, *argv: str) -> int:
     with stop_signals(leave_at_once):
         command = find_command(name)
         if {"-h", "--help"} & set(takewhile(lambda word: word != "--", argv)):
-            sys.stdout.write(command_help(command))
+            print_help([command])
             return 0
-        if command.takes_config:
-            from probes.cli.parsing import read_arguments  # which loads the tables of names
-
-            found = read_arguments(command, argv)
-        else:
-            found, _ = read_command(command, argv)
-        run_it = load_command(command)
-    typed = PLACE.findall(getattr(found, "head", ""))
+        args = read_command(command, argv)
+        function = load_command(command)
+    typed = PLACE.findall(getattr(args, "head", ""))
     with stop_signals(interrupt), warnings.catch_warnings(), allow_code(typed):
         warnings.showwarning = _show_warning
-        return run_it(found)
+        return function(args)
 
 
-def load_command(command: Command) -> Callable[[SimpleNamespace], int]:
+def load_command(command: Command) -> Callable[[Any], int]:
     """Import the function of a command, and with it what it works with."""
-    found: Callable[[SimpleNamespace], int] = getattr(
-        import_module(f"probes.cli.commands.{command.module}"), f"{command.name}_command"
-    )
-    return found
+    function: Callable[[Any], int] = getattr(import_module(f"probes.cli.{command.module}"), f"{command.name}_command")
+    return function
 
 
 IN_ONE_LINE = (FutureWarning, CacheWarning, CodeWarning, TruncationWarning)
@@ -84,6 +79,38 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         sys.stderr.write(printable(f"icecore: {message}\n"))
     else:
         _default_showwarning(message, category, *where, **more)
+
+
+# --- Ctrl-C and SIGTERM: one message and one exit code, whatever the command is doing ---
+
+
+@contextmanager
+def stop_signals(handler: Callable[..., Any]) -> Iterator[None]:
+    """Let `handler` answer Ctrl-C and SIGTERM inside the block; in the main thread, unless they are ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    taken = {number: before for number, before in found.items() if before not in (signal.SIG_IGN, None)}
+    for number in taken:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, before in taken.items():
+            signal.signal(number, before)
+
+
+def interrupt(*_: object) -> NoReturn:
+    """Raise KeyboardInterrupt, so that what is being written is finished."""
+    raise KeyboardInterrupt
+
+
+def leave_at_once(*_: object) -> NoReturn:
+    """End the process; while modules are imported an exception may be swallowed or shown by the module."""
+    sys.stderr.write(MESSAGE)
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

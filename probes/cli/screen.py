@@ -1,12 +1,12 @@
 """What a command shows while it works."""
 
 import time
-from types import SimpleNamespace
 
 from rich.console import Console
 
 from extract.errors import printable
 from extract.run.progress import BarProgress
+from probes.cli.arguments import Watched
 from probes.fitting.keep_best import EpochReport
 from probes.runs.obtain import SILENT, Watcher
 
@@ -24,9 +24,9 @@ def show(text: str) -> None:
     Console().print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
-def watcher_of(found: SimpleNamespace) -> Watcher:
+def watcher_of(args: Watched) -> Watcher:
     """Make the watcher of a command: on standard error, silent under `--quiet`, a line an epoch under `--verbose`."""
-    return SILENT if found.quiet else screen_watcher(Console(stderr=True), is_verbose=found.verbose)
+    return SILENT if args.quiet else screen_watcher(Console(stderr=True), is_verbose=args.verbose)
 
 
 def screen_watcher(console: Console, *, is_verbose: bool = False) -> Watcher:

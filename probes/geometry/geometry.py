@@ -55,7 +55,7 @@ def measure_geometry(
     Returns:
         A row per pooling, layer and measure, with the columns `GEOMETRY_COLUMNS`. `depth` is relative: 0 the embedding,
         1 the final norm. `low` to `high` is a 95 % interval from a jackknife over ten groups of texts, missing for
-        counts and quantiles. What each measure is: docs/geometry.md.
+        counts and quantiles. What each measure is: docs/statistics.md.
 
     Raises:
         CacheError: A file that cannot be read as a cache, or too few rows.

@@ -14,7 +14,7 @@ from probes.fitting.protocols import find_protocol
 from probes.heads.result import HeadResult
 from probes.report.scores import PlanChoice, PlanGain, PlanScores, PlansScores
 from probes.report.write import write_plans
-from probes.runs.config import RunConfig
+from probes.runs.config import RunConfig, describe_sources
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import check_heads, load_run_task
 from probes.runs.record import open_folder
@@ -41,7 +41,8 @@ def require_unread_test(config: RunConfig) -> None:
 def open_plans_folder(config: RunConfig, what: str, plans: Sequence[MaskPlan], **settings: Any) -> Path:
     """Open the folder of a `sweep` or a `search`; settings are those that the configuration does not hold."""
     wanted = {**config.to_dict(), **settings, "plans": [plan.text for plan in plans]}
-    return open_folder(config.runs, f"{config.name.removesuffix(f'-{what}')}-{what}", wanted)
+    name = f"{config.name.removesuffix(f'-{what}')}-{what}"
+    return open_folder(config.runs, name, wanted, sources=describe_sources(config))
 
 
 def report_plans(

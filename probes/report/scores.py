@@ -9,6 +9,7 @@ from typing import Any
 from extract.digest import digest_text
 from extract.masks.plan import MaskPlan, parse_plan
 from probes.heads.result import HeadResult, read_result
+from probes.report.score_shapes import check_scores
 
 SCORES_SCHEMA = 3
 
@@ -244,12 +245,14 @@ def read_run(values: Mapping[str, Any]) -> RunScores:
             f"scores.json has schema {values['schema']} of a {values.get('what', 'run')}; this version reads schema "
             f"{SCORES_SCHEMA} of a run; run it again"
         )
+    check_scores(values)
     heads = _read_heads(values["heads"])
     return RunScores(_read_header(values), values["cache"], heads, values["pretraining"], values["seconds"])
 
 
 def read_plans(values: Mapping[str, Any]) -> PlansScores:
     """Read the scores of a sweep or a search back as `read_run` does those of a run; its plans are parsed."""
+    check_scores(values)
     plans = [
         PlanScores(
             parse_plan(row["plan"]), row["cache"], row["certificate"], _read_heads(row["heads"]), row["zero_shot"]

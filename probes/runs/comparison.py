@@ -242,6 +242,12 @@ def compare(runs: Iterable[str | Path], *, head: str = "", split: str = "", n_re
     return Comparison(tuple(found), rows.split, rows.metric, tuple(gains), tuple(p_values.tolist()), settings)
 
 
+def note_on_settings(first: str | Path, second: str | Path, head: str) -> str:
+    """Say in which settings two finished runs differ, for one head of both; raises as `compare`."""
+    one, other = read_runs([Path(first), Path(second)], head)
+    return _note(other.label, _settings_that_differ(one, other))
+
+
 def _settings_that_differ(first: ComparedRun, run: ComparedRun) -> dict[str, tuple[Any, Any]]:
     """List the settings in which the config.yaml of two runs differ; of heads, those of the compared ones."""
     unequal = dict(unequal_fields(_settings(first), _settings(run)))
@@ -279,23 +285,31 @@ def _value(value: Any) -> str:
 
 
 def _same_latents(first: ComparedRun, run: ComparedRun, settings: Mapping[str, tuple[Any, Any]]) -> str:
-    """Say that two runs under two plans chose one layer below the blocks that the plans change; empty elsewhere.
+    """Say that two runs under two plans read layers below the blocks that the plans change alone; empty elsewhere.
 
     Both then read the same latents, and a difference of nothing is no finding about the plans.
     """
-    layer = run.result.chosen.get("layer", "")
+    verb, layers = _layers_read(run)
     extraction = {key for key in settings if key.startswith(("decoder.", "extraction."))}
-    if extraction != {"extraction.plan"} or layer != first.result.chosen.get("layer", "") or not layer:
+    if extraction != {"extraction.plan"} or (verb, layers) != _layers_read(first) or not layers:
         return ""
     block = _first_changed_block(first, run)
     names = layer_names(int(run.values["decoder"]["n_layers"]))
-    name = split_tap(layer.rpartition("/")[2])[0]
-    if block is None or name not in names or names.index(name) >= block or "reba" in run.result.pooling:
+    tapped = [split_tap(layer.rpartition("/")[2])[0] for layer in layers]
+    is_below = block is not None and all(name in names and names.index(name) < block for name in tapped)
+    if block is None or not is_below or "reba" in run.result.pooling:
         return ""  # ReBA weighs the tokens by the attention of every block
     return (
-        f"{run.label} and {first.label} read the same latents: both chose {layer}, and the plans differ only from "
-        f"block_{block:02d} on, so this says nothing about the plans. {_best_changed(first, run, names[block:])}"
+        f"{run.label} and {first.label} read the same latents: both {verb} {', '.join(layers)}, and the plans "
+        f"differ only from block_{block:02d} on, so this says nothing about the plans. "
+        f"{_best_changed(first, run, names[block:])}"
     )
+
+
+def _layers_read(run: ComparedRun) -> tuple[str, tuple[str, ...]]:
+    """Return the layer that a head chose, or all that it reads where it chooses none, and the verb for it."""
+    chosen = run.result.chosen.get("layer", "")
+    return ("chose", (chosen,)) if chosen else ("read", tuple(run.result.layers))
 
 
 def _first_changed_block(first: ComparedRun, run: ComparedRun) -> int | None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from extract.decoders.spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
+from extract.inputs.named_templates import TEMPLATES
 from extract.poolings.reba_options import RebaOptions
 from extract.poolings.table import AUTO, WORD_POOLINGS
+from extract.records import complete, to_plain
 from extract.run.spec import ExtractionSpec
 from probes.fitting.loggers import check_loggers
 from probes.fitting.protocols import find_protocol
@@ -139,6 +141,8 @@ class RunConfig:
     """Folder of caches, shared by runs."""
     runs: str = "runs"
     """Folder of run folders."""
+    sources: dict[str, str] = field(default_factory=dict, compare=False, repr=False, metadata={"is_key": False})
+    """Where the values that were typed or read from a file came from, by key."""
 
     def __post_init__(self) -> None:
         _check_choices(self)
@@ -159,8 +163,7 @@ class RunConfig:
             raise ConfigError("no head was named; list at least one under `heads` (icecore list heads).")
         protocol = find_protocol(self.protocol, kind=self.task.kind, task=self.task.name)
         # Filled in here, so that the run's record holds what is extracted.
-        values = protocol.extraction.get(self.task.kind, {})
-        object.__setattr__(self, "extraction", _fill_extraction(self.extraction, values))
+        object.__setattr__(self, "extraction", complete(self.extraction, protocol.extraction.get(self.task.kind, {})))
         if self.pretraining.corpus and protocol.autoencoder:
             options = {**protocol.autoencoder, **self.pretraining.autoencoder}
             object.__setattr__(self, "pretraining", replace(self.pretraining, autoencoder=options))
@@ -199,24 +202,12 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration as plain values."""
-        values: dict[str, Any] = _plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
+        values: dict[str, Any] = to_plain({**asdict(self), "decoder": plain_decoder(self.decoder)})
+        del values["sources"]
         extraction = values["extraction"] | {"template": self.extraction.template.settings()}
         if self.extraction.reba == RebaOptions():  # records from before there was ReBA stay equal
             del extraction["reba"]
         return values | {"extraction": extraction}
-
-
-def _fill_extraction(spec: ExtractionSpec, values: Mapping[str, Any]) -> ExtractionSpec:
-    """Fill in what a protocol extracts; values that differ from the default are the user's and stay."""
-    for part, found in values.items():
-        own = getattr(spec, part)
-        if not isinstance(found, Mapping):
-            is_unset = own == getattr(ExtractionSpec(), part)
-            spec = replace(spec, **{part: found}) if is_unset else spec
-            continue
-        unset = {name: value for name, value in found.items() if getattr(own, name) == getattr(type(own)(), name)}
-        spec = replace(spec, **{part: replace(own, **unset)})
-    return spec
 
 
 def _check_choices(spec: Any, prefix: str = "") -> None:
@@ -233,7 +224,36 @@ def _check_choices(spec: Any, prefix: str = "") -> None:
             raise unknown_name(f"{prefix}{name}", getattr(spec, name), get_args(hint))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+def describe_sources(config: RunConfig) -> dict[str, str]:
+    """Say of every value of a configuration, by dotted key, where it came from.
+
+    That is the command line, a file, the template or protocol that decided it, `default`, or else `Python`.
+    """
+    protocol, name = find_protocol(config.protocol), config.extraction.template.name
+    decided = {
+        **{
+            f"extraction.{key}": f"protocol {config.protocol}"
+            for key in _flatten(protocol.extraction.get(config.task.kind, {}))
+        },
+        **{f"pretraining.autoencoder.{key}": f"protocol {config.protocol}" for key in protocol.autoencoder},
+    }
+    if name in TEMPLATES:
+        decided |= {f"extraction.template.{key}": f"template {name}" for key in TEMPLATES[name].fields}
+    values, defaults = _flatten(config.to_dict()), _flatten(RunConfig().to_dict())
+    sources = {}
+    for key, value in values.items():
+        parts = key.split(".")
+        typed = [config.sources.get(".".join(parts[:n])) for n in range(len(parts), 0, -1)]
+        fallback = "default" if key in defaults and defaults[key] == value else "Python"
+        sources[key] = next(filter(None, [typed[0], decided.get(key), *typed[1:]]), fallback)
+    return sources
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Write nested mappings as one with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= (
+            _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+        )
+    return flat

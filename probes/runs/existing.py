@@ -1,6 +1,6 @@
 """Caches that are there already: finding that of a configuration, and making a configuration say what one holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from extract.inputs.template import InputTemplate
 from extract.own.names import describe_own, import_own
 from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import select_word_poolings
+from extract.records import complete, forget_defaults
 from extract.run.runner import own_names, unique_texts
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.cache import LatentCache
@@ -26,6 +27,7 @@ from extract.store.mean import MeanCache
 from extract.store.reuse import find_cache, passing_over, whole_caches
 from extract.store.shards.cache import open_cache
 from extract.store.shards.index import INDEX
+from probes.fitting.protocols import find_protocol
 from probes.runs.config import RunConfig
 from probes.runs.finished import UNREADABLE, find_recorded, recorded_folder
 from probes.runs.record import CONFIG, MANIFESTS
@@ -141,13 +143,24 @@ def config_of(config: RunConfig, cache: LatentCache) -> RunConfig:
         template["spans"] = own.spans  # a file, which the cache holds a digest of
     words: dict[str, Any] = {} if cache.is_words else {"poolings": cache.poolings}
     spec = ExtractionSpec(
-        plan=identity["plan"], template=InputTemplate.from_dict(template), layers=tuple(cache.layers),
+        plan=identity["plan"], template=forget_defaults(InputTemplate.from_dict(template)), layers=tuple(cache.layers),
         reba=RebaOptions(**identity.get("reba", {})),
         storage_dtype=identity["storage_dtype"], batch_tokens=config.extraction.batch_tokens, **words,
-        words=WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"])
+        words=forget_defaults(WordSpec(cache.poolings, identity["words"]["shift"], identity["words"]["on_lost"]))
         if cache.is_words else config.extraction.words,
     )  # fmt: skip
-    made = replace(config, decoder=decoder, extraction=spec)
+    # What a protocol decides must be in the cache as the configuration has it, be it from the protocol or typed.
+    decided = find_protocol(config.protocol).extraction.get(config.task.kind, {})
+    wanted = {
+        part: {name: getattr(getattr(config.extraction, part), name) for name in value}
+        if isinstance(value, Mapping)
+        else getattr(config.extraction, part)
+        for part, value in decided.items()
+    }
+    spec = complete(forget_defaults(spec), wanted)
+    rest = {key: source for key, source in config.sources.items() if key.partition(".")[0] != "extraction"}
+    sources = {**rest, "extraction": f"cache {cache.path.name}"}
+    made = replace(config, decoder=decoder, extraction=spec, sources=sources)
     if show_as(cache, made.extraction) is None:
         raise ConfigError(
             f"cache {cache.path.name!r} does not hold what protocol {config.protocol!r} extracts; extract it under the "

@@ -18,6 +18,7 @@ from extract.inputs.template import InputTemplate
 from extract.masks.plan import parse_plan
 from extract.own.names import import_own, require_own, require_recorded
 from extract.poolings.reba_options import RebaOptions
+from extract.records import as_given
 from extract.run.spec import ExtractionSpec, WordSpec
 from extract.store.manifest import differences
 from probes.fitting.saved import DECODER_KEYS, FittedModule, SavedHead
@@ -156,8 +157,13 @@ def read_config(folder: Path) -> RunConfig:
 
 def read_spec(values: dict[str, Any]) -> ExtractionSpec:
     """Read the `extraction` of a run's config.yaml back; an unknown key is a `TypeError`."""
-    parts = {"template": InputTemplate(**_tuples(values["template"])), "words": WordSpec(**_tuples(values["words"]))}
-    return ExtractionSpec(**{**_tuples(values), **parts, "reba": RebaOptions(**values.get("reba", {}))})
+    template, words = (_tuples(values[name]) for name in ("template", "words"))
+    parts = {
+        "template": InputTemplate(**template),
+        "words": as_given(WordSpec(**words), frozenset(words)),
+        "reba": RebaOptions(**values.get("reba", {})),
+    }
+    return as_given(ExtractionSpec(**{**_tuples(values), **parts}), frozenset(values))
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

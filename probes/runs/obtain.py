@@ -143,7 +143,7 @@ def find_sides(config: RunConfig, task: Task) -> Sides | None:
     sides = task.sides()
     if sides is None or template.for_documents() == template:
         return None
-    other = replace(config, extraction=replace(config.extraction, template=template.for_documents()))
+    other = replace(config, extraction=config.extraction.with_template(template.for_documents()))
     return Sides(
         Corpus(f"queries of {task.name}", task.source, tuple(sides[0])),
         Corpus(f"documents of {task.name}", task.source, tuple(sides[1])),

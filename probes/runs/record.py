@@ -5,14 +5,16 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from extract.digest import digest_json
-from extract.errors import CacheError, ConfigError
+from extract.errors import CacheError, ConfigError, printable
 from extract.files import read_file, refuse_links, write_file
 from extract.linear import describe_products
 from extract.store.cache import LatentCache
@@ -34,8 +36,17 @@ LOOKS = ("figures", "loggers")
 PACKAGES = ("icecore", "torch", "transformers", "lightning", "scipy", "numpy")
 
 
-def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCache | None = None) -> Path:
+def open_folder(
+    runs: str,
+    name: str,
+    settings: dict[str, Any],
+    cache: LatentCache | None = None,
+    *,
+    sources: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
     """Open the folder of a run and write its settings, as plain values, to config.yaml.
+
+    `sources` says by dotted key where values came from; it is written beside them as comments.
 
     Other settings under the same name keep their own folder, named after what differs, and so does another cache, whose
     manifest is written to `manifests/`: nothing is overwritten. No absolute path is written.
@@ -60,7 +71,7 @@ def open_folder(runs: str, name: str, settings: dict[str, Any], cache: LatentCac
         raise ConfigError(f"the run folder {str(folder)!r} cannot be written ({error}); set `runs`.") from error
     if cache:  # first: from then on no other cache takes this folder
         write_file(folder / MANIFESTS / f"{cache.path.stem}.json", cache.manifest.to_json() + "\n")
-    write_file(folder / CONFIG, _as_yaml(portable))
+    write_file(folder / CONFIG, _with_sources(portable, sources))
     return folder
 
 
@@ -71,6 +82,27 @@ def _without_looks(settings: dict[str, Any]) -> dict[str, Any]:
 def _as_yaml(settings: Any) -> str:
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     return text
+
+
+def _with_sources(settings: dict[str, Any], sources: Mapping[str, str]) -> str:
+    """Write settings with the source of each as a comment; a text of several lines has none."""
+    text = _as_yaml(settings)
+    lines = text.split("\n")
+    for key, number in _lines_of_keys(yaml.compose(text)):
+        if key in sources:
+            lines[number] += f"  # {' '.join(printable(sources[key]).split())}"
+    commented = "\n".join(lines)
+    return commented if yaml.safe_load(commented) == yaml.safe_load(text) else text
+
+
+def _lines_of_keys(node: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Pair the dotted keys of a document with the numbers of their lines."""
+    for name, value in node.value:
+        key, line = f"{prefix}{name.value}", name.start_mark.line
+        if isinstance(value, yaml.MappingNode) and value.value:
+            yield from _lines_of_keys(value, f"{key}.")
+        elif value.start_mark.line > line or value.end_mark.line == line:
+            yield key, line
 
 
 def _what_differs(folder: Path, settings: dict[str, Any]) -> str:

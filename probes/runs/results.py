@@ -11,6 +11,7 @@ from extract.errors import HeadError, first_line, unknown_name
 from extract.files import read_file
 from probes.heads.result import HeadResult, read_result
 from probes.metrics.significance import expected_maximum
+from probes.report.score_shapes import check_scores
 from probes.report.scores import SCORES_SCHEMA, seal_scores, tidy_rows
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def read_scores(folder: Path) -> dict[str, Any]:
         found = f"schema {values['schema']} of a {values.get('what', 'run')}"
         if values["schema"] == SCORES_SCHEMA and values["what"] in ("run", "sweep", "search"):
             if values["sha256"] == seal_scores(values):
+                check_scores(values)
                 return values
             found = f"{SCORES} was changed after it was written"
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

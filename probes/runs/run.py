@@ -22,7 +22,7 @@ from probes.report.blocks import markdown_table
 from probes.report.document import result_rows
 from probes.report.scores import Header, PretrainingScores, RunScores
 from probes.report.write import write_pretraining, write_run
-from probes.runs.config import RunConfig
+from probes.runs.config import RunConfig, describe_sources
 from probes.runs.existing import config_of, show_as
 from probes.runs.kinds import KINDS
 from probes.runs.obtain import (
@@ -90,8 +90,10 @@ def run(
     task = load_run_task(config)
     for note in task.notes:
         watcher.say(f"note: {note}")
-    options = {**config.task.options, **task.inferred_options()}
-    config = replace(config, task=replace(config.task, options=options))
+    inferred = task.inferred_options()
+    sources = config.sources | {f"task.options.{name}": "read from the data" for name in inferred}
+    options = {**config.task.options, **inferred}
+    config = replace(config, task=replace(config.task, options=options), sources=sources)
     check_heads(config, task)  # before anything is extracted
     _warn_of_notebook_parts(config)
     corpus = obtain_corpus(config)
@@ -103,7 +105,7 @@ def run(
     extracted = time.monotonic()
     n_latents = f"{cache.n_words:,} words" if cache.is_words else f"{len(cache):,} texts"
     watcher.say(f"latents: {cache.path} ({n_latents}, {len(cache.layers)} layers)")
-    folder = open_folder(config.runs, config.name, config.to_dict(), cache)
+    folder = open_folder(config.runs, config.name, config.to_dict(), cache, sources=describe_sources(config))
     pretrained = EncoderShelf(config, corpus_cache, watcher)
     setting = make_setting(
         config, task, cache, folder / "heads", autoencoders=pretrained if corpus_cache else None, documents=documents
@@ -178,7 +180,9 @@ def _own_names(config: RunConfig) -> list[tuple[str, str]]:
 def pretrain(config: RunConfig, cache: LatentCache, *, watcher: Watcher = SILENT, command: str = "") -> RunResult:
     """Fit the layer-wise autoencoders of a configuration on the texts of a cache, and report their held-out losses."""
     config = config_of(config, cache)
-    folder = open_folder(config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache)
+    folder = open_folder(
+        config.runs, f"{config.name}-{AUTOENCODER}", config.to_dict(), cache, sources=describe_sources(config)
+    )
     pretrained = EncoderShelf(config, cache, watcher)
     for pooling in cache.poolings:
         pretrained(pooling)

@@ -1,4 +1,4 @@
-"""The gallery shows every figure, small, and its numbers come from the runs it names."""
+"""The page of reports shows every figure, small, and each comes from the run above it."""
 
 from pathlib import Path
 
@@ -28,12 +28,12 @@ def test_every_figure_of_the_reports_is_shown() -> None:
     assert {stem for stem in stems if not any(Path(name).stem.endswith(stem) for name in shown())} == set()
 
 
-def test_a_section_is_refreshed_from_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "docs" / "gallery.md"
+def test_figures_come_from_the_run_above_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "docs" / "report.md"
     page.parent.mkdir()
     command = "```console\nicecore run configs/a.yaml --seeds 1\n```\n\n"
-    picture = "![A](figures/gallery/a/score_layers.png)\n\nWords.\n"
-    page.write_text(f"# Gallery\n\nAll.\n\n## One\n\n{command}> Old.\n\n{picture}", encoding="utf-8")
+    text = "# Figures\n\n## One\n\n" + command + "![A](figures/gallery/a/score_layers.png)\n\nWords.\n"
+    page.write_text(text, encoding="utf-8")
     calls = []
 
     def run(words: list[str]) -> int:
@@ -41,7 +41,6 @@ def test_a_section_is_refreshed_from_its_run(tmp_path: Path, monkeypatch: pytest
         (tmp_path / "runs" / "a" / "figures").mkdir(parents=True)
         noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
         Image.fromarray(noise).save(tmp_path / "runs" / "a" / "figures" / "score_layers.png")
-        (tmp_path / "runs" / "a" / "summary.md").write_text("# a\n\nBest. On test 1.\n\nMore.\n", encoding="utf-8")
         return 0
 
     monkeypatch.setattr(gallery, "PAGE", page)
@@ -49,8 +48,7 @@ def test_a_section_is_refreshed_from_its_run(tmp_path: Path, monkeypatch: pytest
     gallery.draw_gallery(tmp_path)
     where = ["--caches", str(tmp_path / "caches"), "--runs", str(tmp_path / "runs")]
     assert calls == [["run", "configs/a.yaml", "--seeds", "1", *where]]
-    wanted = f"# Gallery\n\nAll.\n\n## One\n\n{command}> Best. On test 1.\n\n{picture}"
-    assert page.read_text(encoding="utf-8") == wanted
+    assert page.read_text(encoding="utf-8") == text
     with Image.open(page.parent / "figures" / "gallery" / "a" / "score_layers.png") as image:
         assert len(image.getcolors() or []) <= gallery.COLOURS
     monkeypatch.setattr(gallery, "main", lambda _: 1)

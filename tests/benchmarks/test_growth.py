@@ -1,4 +1,4 @@
-"""Exponents are found in made-up curves, and the table of docs/scaling.md is that of the committed curves."""
+"""Exponents are found in made-up curves, and the table of docs/speed.md is that of the committed curves."""
 
 import json
 

@@ -1,7 +1,9 @@
 """`import icecore`: every public name, quickly and without torch."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,14 @@ def test_it_has_every_public_name() -> None:
     for name in icecore.__all__:
         home = extract if name in extract.__all__ else probes
         assert getattr(icecore, name) is getattr(home, name)
-    with pytest.raises(AttributeError, match="no attribute 'load_runs'; allowed: Comparison, Decoder"):
+    with pytest.raises(AttributeError, match="no attribute 'load_runs'; allowed: Comparison, CosineLinear, Dec"):
         icecore.load_runs  # noqa: B018
+
+
+def test_a_type_checker_sees_the_same_names() -> None:
+    source = Path(icecore.__file__).read_text(encoding="utf-8")
+    imports = re.findall(r"^    from (\w+) import (\w+) as (\w+)$", source, re.MULTILINE)
+    assert sorted(imports) == sorted((home.__name__, name, name) for home in (extract, probes) for name in home.__all__)
 
 
 def test_importing_it_loads_nothing_heavy() -> None:

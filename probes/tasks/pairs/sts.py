@@ -22,7 +22,7 @@ def read_sts_files(folder: str | Path, *, name: str = "", choose_on: str = "stsb
 
     Heads fit standardisation on train and choose on validation. SICK-R has both, and gold from 1 to 5; the other sets
     are all test, gold 0 to 5, and take them from another task. Lines without gold, as most of STS2015 and STS2016, are
-    left out. Scores are those of all pairs, of each subset, and the mean over subsets (docs/kinds.md).
+    left out. Scores are those of all pairs, of each subset, and the mean over subsets (docs/guide.md).
 
     Args:
         folder: Where the files are.

@@ -8,7 +8,11 @@ from torch import nn
 from extract.decoders.decoder import UNBOUNDED, find_blocks, wrap_decoder
 from extract.decoders.locate import Located
 from extract.errors import DecoderError
+from extract.masks.plan import parse_plan
+from extract.proofs.certificate import check_influence
+from extract.wiring.applied import plan_in_force
 from tests.extract.tiny_decoders import FAMILIES, make_decoder, make_model, make_tokenizer
+from tests.extract.wiring.all_families import build
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -53,3 +57,18 @@ def test_blocks_are_the_list_of_the_right_length() -> None:
     assert find_blocks(module, 3, family="made-up") == tuple(module.stack)
     with pytest.raises(DecoderError, match="the 'made-up' decoder has no list of 5 blocks to read from"):
         find_blocks(module, 5, family="made-up")
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("plan", ["causal", pytest.param("backward", marks=pytest.mark.long)])
+def test_a_head_that_is_called_decoder_is_passed_over(plan: str) -> None:
+    """ModernBERT's causal model calls its projection to the vocabulary `decoder`."""
+    decoder, text = build("modernbert-decoder"), parse_plan(plan)
+    assert decoder.blocks == tuple(decoder.module.layers)  # type: ignore[arg-type]
+    with plan_in_force(decoder, text):
+        assert check_influence(decoder, text, n_rows=4, n_tokens=12)["is_as_planned"]
+
+
+def test_several_transformers_in_one_are_refused() -> None:
+    with pytest.raises(DecoderError, match=r"family 'blt' does not state one number of blocks and one width \(several"):
+        build("blt")

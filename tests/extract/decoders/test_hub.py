@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from extract.decoders.fetch import fetch_decoder
-from extract.decoders.hub import HubError, ask_commit, hub_endpoint, is_offline, resolve_hub, resolve_revision
+from extract.decoders.hub import (
+    HubError,
+    ask_commit,
+    hub_endpoint,
+    is_offline,
+    local_snapshot,
+    resolve_hub,
+    resolve_revision,
+)
 from extract.decoders.known import KNOWN_DECODERS, KnownDecoder
 from extract.errors import FetchError
 
@@ -202,3 +210,8 @@ def test_a_switch_forbids_the_hub(switch: str, monkeypatch: pytest.MonkeyPatch) 
 def test_the_endpoint_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9/")
     assert hub_endpoint() == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("name", ["a!b/c", "a/b/c", "-/x"])
+def test_a_name_that_the_hub_does_not_allow_has_no_snapshot(name: str) -> None:
+    assert local_snapshot(name, "main") is None

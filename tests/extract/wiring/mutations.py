@@ -2,14 +2,16 @@
 
 A mutation wraps what `extract.wiring.interface` does for one block, one head, one shape, or throughout. Some of them
 change nothing on some families (a dropped soft cap on a family without one): those are harmless there and need not be
-seen. `python -m tests.extract.wiring.mutations` prints the table of docs/masks.md.
+seen. `python -m tests.extract.wiring.mutations` prints the table of docs/masks.md, docs/tables/mutations.csv.
 """
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from io import StringIO
 from typing import Any
 from unittest.mock import patch
 
@@ -469,13 +471,14 @@ def outcome(mutation: Mutation, family: str) -> str:
 
 
 def table() -> str:
-    """Draw the table of docs/masks.md."""
-    lines = [f"| what is broken | plan | {' | '.join(FAMILIES)} |", f"|---|---|{'---|' * len(FAMILIES)}"]
+    """Write docs/tables/mutations.csv, the table of docs/masks.md."""
+    text = StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["what is broken", "plan", *FAMILIES])
     for mutation in MUTATIONS:
-        found = " | ".join(outcome(mutation, family) for family in FAMILIES)
-        lines.append(f"| {mutation.what} | `{mutation.plan}` | {found} |")
-    return "\n".join(lines)
+        rows.writerow([mutation.what, mutation.plan, *(outcome(mutation, family) for family in FAMILIES)])
+    return text.getvalue()
 
 
 if __name__ == "__main__":
-    sys.stdout.write(table() + "\n")
+    sys.stdout.write(table())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from probes.cli.completion import write_script
+from probes.cli.commands import COMMANDS
+from probes.cli.listing import write_script
 from probes.cli.main import main
-from probes.cli.table import COMMANDS
 from probes.heads.registry import HEADS
 from probes.tasks.table import TASKS
 

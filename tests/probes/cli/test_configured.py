@@ -12,7 +12,7 @@ import extract.run.runner
 import probes.heads.pairs.fitting
 import probes.runs.obtain
 from extract.store.cache import LatentCache
-from probes.cli.commands import configured
+from probes.cli import run_commands
 from probes.cli.main import main
 from tests.probes.finished_run import Finished, forbid, stamps, without_times
 from tests.probes.planted_latents import make_task, plant
@@ -149,7 +149,7 @@ def test_a_dry_run_says_when_bfloat16_would_pay(
     gain: float | None, is_said: bool, finished: Finished, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(configured, "bfloat16_gain", lambda _: gain)
+    monkeypatch.setattr(run_commands, "bfloat16_gain", lambda _: gain)
     assert main(["extract", str(finished.config), "--dry-run"]) == 0
     assert ("\nfaster    products take 1/2.0 of the time in bfloat16" in capsys.readouterr().out) is is_said
 

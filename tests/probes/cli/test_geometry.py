@@ -104,6 +104,7 @@ def test_two_runs_are_compared_at_every_layer(
     name = finished.folder.name
     shown = " ".join(capsys.readouterr().out.split())
     assert f"same is better than {name} at 0 of 5 layers and worse at 0" in shown
+    assert shown.index("same has the same settings.") < shown.index("written: ")
     assert (pd.read_csv(out / "by-layer.csv")["difference"].dropna() == 0).all()
     assert f"At which layers do same and {name} differ?" in (out / "report.html").read_text(encoding="utf-8")
     assert (out / "by-layer.png").exists()

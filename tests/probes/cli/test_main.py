@@ -18,12 +18,10 @@ from extract.inputs.named_templates import TEMPLATES
 from extract.masks.kinds import KINDS as MASK_KINDS
 from extract.masks.plan import PLANS
 from extract.poolings.table import POOLINGS, WORD_POOLINGS
-from probes.cli.arguments import read_command
-from probes.cli.commands import configured, listing
-from probes.cli.help import command_help
-from probes.cli.main import main
-from probes.cli.stopping import MESSAGE
-from probes.cli.table import COMMANDS
+from probes.cli import listing, run_commands
+from probes.cli.arguments import Command, print_help, read_command, split_keys
+from probes.cli.commands import COMMANDS
+from probes.cli.main import MESSAGE, load_command, main
 from probes.heads.registry import HEADS
 from probes.networks.loss_table import LOSSES
 from probes.tasks import TASKS
@@ -144,26 +142,41 @@ def test_wrong_usage_is_one_sentence_and_ends_with_2(
     assert err.count("\n") == 1
 
 
-def test_headings_alone_are_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = command_help(COMMANDS["run"])
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_every_command_has_a_function(command: Command) -> None:
+    assert load_command(command).__name__ == f"{command.name}_command"
+
+
+def test_headings_alone_are_bold_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def text() -> str:
+        print_help([COMMANDS["run"]])
+        return capsys.readouterr().out
+
+    plain = text()
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    bold = command_help(COMMANDS["run"])
+    bold = text()
     assert plain != bold
     assert bold.replace("\x1b[1m", "").replace("\x1b[0m", "") == plain
     assert all(len(line.split("\x1b[0m")[-1]) <= 80 for line in bold.splitlines())
     monkeypatch.setenv("NO_COLOR", "1")
-    assert command_help(COMMANDS["run"]) == plain
+    assert text() == plain
 
 
 def test_places_options_and_what_stands_behind_dashes() -> None:
-    found, _ = read_command(COMMANDS["score"], ["runs/demo", "--jsonl", "--", "--help", "-1"])
-    assert (found.run, found.texts) == ("runs/demo", ["--help", "-1"])
-    assert (found.file, found.jsonl, found.head) == ("", True, "")
-    found, _ = read_command(COMMANDS["score"], ["--pairs=a.tsv", "runs/demo"])
-    assert (found.file, found.texts) == ("a.tsv", [])
-    found, pairs = read_command(COMMANDS["embed"], ["-", "c.yaml", "--extraction.layers", "-1", "--column=x"])
-    assert (found.file, found.config, found.column, pairs) == ("-", "c.yaml", "x", [("extraction.layers", "-1")])
+    args = read_command(COMMANDS["score"], ["runs/demo", "--jsonl", "--", "--help", "-1", "-"])
+    assert (args.run, args.texts) == ("runs/demo", ("--help", "-1", "-"))
+    assert (args.file, args.jsonl, args.head) == ("", True, "")
+    args = read_command(COMMANDS["score"], ["--pairs=a.tsv", "runs/demo"])
+    assert (args.file, args.texts) == ("a.tsv", ())
+    args = read_command(COMMANDS["export"], ["parquet", "runs/demo", "x.parquet", "--layer", "-1,-4", "--texts", "-"])
+    assert (args.layer, args.texts) == ("-1,-4", "-")
+    own, pairs = split_keys(COMMANDS["embed"], ["-", "c.yaml", "--extraction.layers", "-1", "--column=x"])
+    assert (own, pairs) == (["-", "c.yaml", "--column=x"], [("extraction.layers", "-1")])
+    args = read_command(COMMANDS["embed"], ["-", "--extraction.layers", "-1", "--column", "-"])
+    assert (args.file, args.column, args.config.extraction.layers) == ("-", "-", ("-1",))
 
 
 # Runs command lines, one a line of standard input, until one of them imports what it does not need; names both.
@@ -210,7 +223,7 @@ def test_ctrl_c_ends_with_130_and_a_sentence(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(configured, "run", interrupt)
+    monkeypatch.setattr(run_commands, "run", interrupt)
     assert main(["run", "--name", "x"]) == 130
     assert "interrupted; every row and head that is done is kept" in capsys.readouterr().err
 
@@ -219,7 +232,7 @@ def test_ctrl_c_ends_with_130_and_a_sentence(
 def test_a_signal_ends_a_command_with_130_and_a_sentence(
     number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configured, "run", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr(run_commands, "run", lambda *_, **__: signal.raise_signal(number))
     # A suite that a shell started in the background inherits SIGINT ignored.
     inherited = signal.signal(number, signal.default_int_handler)
     try:
@@ -251,7 +264,7 @@ def test_what_the_system_refuses_is_one_sentence(
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "runs/x/summary.md")
 
-    monkeypatch.setattr(configured, "run", fail)
+    monkeypatch.setattr(run_commands, "run", fail)
     assert main(["run", "--name", "x"]) == 1
     err = capsys.readouterr().err
     assert os.strerror(number) in err

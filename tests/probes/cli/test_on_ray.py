@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from extract.store.shards.cache import ShardedCache
-from probes.cli.main import main
-from probes.cli.stopping import INTERRUPTED
+from probes.cli.main import INTERRUPTED, main
 from tests.extract.tiny_decoders import assert_same_arrays, make_texts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

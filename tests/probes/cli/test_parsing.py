@@ -1,14 +1,13 @@
 """Configurations: YAML merged with the command line, and a sentence for whatever cannot be used."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from extract.errors import ConfigError, IcecoreError, UnknownNameError, UsageError
-from probes.cli.parsing import read_arguments
-from probes.cli.table import COMMANDS
+from probes.cli.arguments import read_command
+from probes.cli.commands import COMMANDS
 from probes.runs.config import RunConfig
 
 BASE = """
@@ -35,8 +34,8 @@ def write(folder: Path, text: str) -> str:
     return str(folder / "base.yaml")
 
 
-def read(*argv: str) -> SimpleNamespace:
-    return read_arguments(COMMANDS["run"], argv)
+def read(*argv: str) -> Any:
+    return read_command(COMMANDS["run"], argv)
 
 
 def refusal(*argv: str) -> str:
@@ -297,7 +296,7 @@ def test_a_value_that_cannot_be_used(base: str, argv: tuple[str, ...], part: str
     [
         ("name: [a\n", "base.yaml' is not YAML (while parsing a flow sequence"),
         ("seeds: hello\n", "seeds is 'hello'; allowed: a list, as [1,2] or 1,2."),
-        ("bootstrap: [1]\n", "bootstrap is '[1]'; allowed: a whole number."),
+        ("bootstrap: [1]\n", "bootstrap is [1]; allowed: a whole number."),
         ("\0", "base.yaml' is not YAML (unacceptable character #x0000"),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from extract.errors import ConfigError
-from probes.cli.parsing import read_arguments
-from probes.cli.table import COMMANDS
+from probes.cli.arguments import read_command
+from probes.cli.commands import COMMANDS
 from probes.runs.config import RunConfig
 
 SECTIONS = (
@@ -20,7 +20,7 @@ MAY_BE_EMPTY = ("task.options", "heads.layer-cosine", "pretraining.options", "pr
 
 def read(folder: Path, values: Any, *argv: str) -> RunConfig:
     (folder / "c.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    config: RunConfig = read_arguments(COMMANDS["run"], [str(folder / "c.yaml"), *argv]).config
+    config: RunConfig = read_command(COMMANDS["run"], [str(folder / "c.yaml"), *argv]).config
     return config
 
 
@@ -56,7 +56,7 @@ def test_a_section_of_a_wrong_kind_on_the_command_line(section: str, text: str) 
     value = "empty" if text in ("", "null") else repr(yaml.safe_load(text))
     for argv in ([f"--{section}", text], [f"--{section}={text}"]):
         with pytest.raises(ConfigError) as error:
-            read_arguments(COMMANDS["run"], argv)
+            read_command(COMMANDS["run"], argv)
         assert str(error.value) == (
             f"section {section!r} is {value} on the command line; allowed: its keys one by one, as --{section}.KEY "
             f"VALUE, or together, as --{section} '{{KEY: VALUE}}'."
@@ -65,10 +65,10 @@ def test_a_section_of_a_wrong_kind_on_the_command_line(section: str, text: str) 
 
 def test_a_section_inside_a_section_on_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"section 'extraction\.template' is 5 on the command line"):
-        read_arguments(COMMANDS["run"], ["--extraction", "{template: 5}"])
+        read_command(COMMANDS["run"], ["--extraction", "{template: 5}"])
     (tmp_path / "part.yaml").write_text("template: [1]", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"section 'extraction\.template' of '.*part\.yaml' is \[1\]"):
-        read_arguments(COMMANDS["run"], ["--extraction", str(tmp_path / "part.yaml")])
+        read_command(COMMANDS["run"], ["--extraction", str(tmp_path / "part.yaml")])
 
 
 def test_sections_may_be_given_whole(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_sections_may_be_given_whole(tmp_path: Path) -> None:
         "--task", "{name: sts-sample}", "--pretraining.options",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"--pretraining\.options lacks its value; allowed: "):
-        read_arguments(COMMANDS["run"], argv)
-    found = read_arguments(COMMANDS["run"], argv[:-1]).config
+        read_command(COMMANDS["run"], argv)
+    found = read_command(COMMANDS["run"], argv[:-1]).config
     assert found.extraction.plan == "backward"
     assert found.heads == {"layer-cosine": {"pooling": "mean"}}
 

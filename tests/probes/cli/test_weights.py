@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import yaml
 
+from probes.cli.config import read_config
 from probes.cli.main import main
-from probes.cli.parsing import read_config
 from probes.runs.config import RunConfig
 from probes.runs.finished import _read_decoder
 from probes.runs.finished import read_config as read_run_config
@@ -48,7 +48,10 @@ def test_a_merge_is_read_and_written_only_where_there_is_one(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("merge", "message"),
-    [("[{name: one, weight: 0.4}]", "weights that sum to 1"), ("[{name: one, weigt: 1}]", "'weigt' is not accepted")],
+    [
+        ("[{name: one, weight: 0.4}]", "weights that sum to 1"),
+        ("[{name: one, weigt: 1}]", "unknown key 'decoder.merge.weigt'. Did you mean 'decoder.merge.weight'?"),
+    ],
 )
 def test_a_merge_that_is_none_is_a_sentence(merge: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--decoder.merge", merge, "--dry-run"]) != 0

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extract.errors import IcecoreError
-from probes.cli import parsing
-from probes.cli.table import COMMANDS
+from probes.cli.arguments import read_command
+from probes.cli.commands import COMMANDS
 from probes.runs.config import RunConfig
 from tests.probes.fuzz.settings import VALUES, bounded, damaged
 
@@ -32,7 +32,7 @@ def read(path: Path, content: bytes) -> None:
     """Read a configuration from a file; only an `IcecoreError` may come of it, of one line."""
     path.write_bytes(content)
     try:
-        found = parsing.read_arguments(COMMANDS["run"], [str(path)])
+        found = read_command(COMMANDS["run"], [str(path)])
     except IcecoreError as error:
         assert str(error)
         return

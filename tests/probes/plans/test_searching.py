@@ -105,10 +105,10 @@ def test_the_chosen_plan_is_fitted_on_the_whole_task(folder: Path, scores: dict[
 
 
 def load_config(folder: Path) -> RunConfig:
-    from probes.cli.parsing import read_arguments
-    from probes.cli.table import COMMANDS
+    from probes.cli.arguments import read_command
+    from probes.cli.commands import COMMANDS
 
-    config: RunConfig = read_arguments(COMMANDS["run"], [str(folder / "tiny.yaml")]).config
+    config: RunConfig = read_command(COMMANDS["run"], [str(folder / "tiny.yaml")]).config
     return config
 
 

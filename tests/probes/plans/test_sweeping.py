@@ -2,20 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from extract.errors import ConfigError
 from extract.masks.plan import parse_plan
-from probes.cli.commands.sweep import choose_plans
+from probes.cli.commands import SweepArgs
 from probes.cli.main import main
+from probes.cli.run_commands import choose_plans
 from probes.plans.sweeping import run_sweep
 from probes.runs.config import PretrainingSpec, RunConfig
 from tests.extract.tiny_decoders import save_decoder
 from tests.probes.finished_run import require_opening
-
-EMPTY = {"plans": "", "kinds": "", "k": "", "k0": "", "windows": "", "read": ""}
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,12 @@ def test_a_dry_run_lists_the_plans_and_writes_nothing(config: Path, capsys: pyte
     assert sorted(config.parent.rglob("*")) == before
 
 
+def sweep_args(**flags: Any) -> SweepArgs:
+    return SweepArgs(**flags)
+
+
 def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
-    plans = choose_plans({**EMPTY, "k": "2", "k0": "0-2"})
+    plans = choose_plans(sweep_args(k="2", k0="0-2"))
     assert [plan.text for plan in plans] == [
         "bidirectional:2", "nosink-bidirectional:1+bidirectional:1", "nosink-bidirectional:2",
     ]  # fmt: skip
@@ -89,9 +93,9 @@ def test_a_grid_of_k_and_k0_is_chosen_by_flags() -> None:
         ({"kinds": "backward", "k": "many"}, "'many' is not a list of counts"),
     ],
 )
-def test_flags_that_say_no_plans_are_refused(flags: dict[str, str], message: str) -> None:
+def test_flags_that_say_no_plans_are_refused(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_plans({**EMPTY, **flags})
+        choose_plans(sweep_args(**flags))
 
 
 @pytest.mark.usefixtures("rendered_figures")

@@ -1,5 +1,6 @@
-"""The tables of docs/scores_format.md, held against the records of tiny runs."""
+"""The table of docs/scores_format.md, held against the records of tiny runs."""
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.probes.report.made_runs import MadeRun, make_pretraining, make_summar
 from tests.probes.report.test_sweeps import OVER_K, make_plans, make_search
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "scores_format.md"
+TABLE = PAGE.parent / "tables" / "scores.csv"
 HEAD = "heads.HEAD."
 KEYS = (
     (r"(^|\.)(train|validation|test)(?=[.\[]|$)", r"\1SPLIT"),
@@ -41,14 +43,11 @@ TYPES: dict[str, Any] = {
 
 
 def documented() -> dict[str, str]:
-    """Return every path of the page with its type; those of a head begin with `heads.HEAD`."""
-    found: dict[str, str] = {}
-    for part in PAGE.read_text(encoding="utf-8").split("\n## "):
-        prefix = {"The result of a head": HEAD, "Extras": f"{HEAD}extras."}.get(part.splitlines()[0], "")
-        for path, kind in re.findall(r"^\| `([^`]+)` \| ([^|]+) \|", part, re.MULTILINE):
-            assert prefix + path not in found, path
-            found[prefix + path] = kind.strip()
-    return found
+    """Return every field of the table with its type; those of a head begin with `heads.HEAD`."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = [(row["field"], row["type"]) for row in csv.DictReader(file)]
+    assert len(rows) == len(dict(rows)), "a field has two rows"
+    return dict(rows)
 
 
 ROWS = documented()

@@ -1,13 +1,13 @@
 """What a terminal shows while heads are fitted."""
 
 from io import StringIO
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from probes.cli.arguments import Watched
+from probes.cli.commands import COMMANDS
 from probes.cli.screen import screen_watcher, watcher_of
-from probes.cli.table import COMMANDS
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -69,13 +69,12 @@ def test_a_screen_shows_what_chooses_the_epoch() -> None:
 
 @pytest.mark.parametrize("command", ["run", "extract", "sweep", "fit", "layers", "embed", "score", "predict", "fetch"])
 def test_every_command_with_progress_can_be_quiet(command: str) -> None:
-    keys = {argument.key for argument in COMMANDS[command].arguments}
-    assert {"quiet", "verbose"} <= keys
+    assert issubclass(COMMANDS[command].args, Watched)
 
 
 def test_quiet_shows_nothing_and_verbose_every_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(*, quiet: bool = False, verbose: bool = False) -> list[str]:
-        watcher = watcher_of(SimpleNamespace(quiet=quiet, verbose=verbose))
+        watcher = watcher_of(Watched(quiet=quiet, verbose=verbose))
         watcher.say("loading")
         report = watcher.epochs("mine", 0)
         for epoch in range(1, 6):

@@ -22,8 +22,7 @@ import yaml
 
 from extract.errors import CacheError, HeadError
 from extract.store.cache import LatentCache
-from probes.cli import main
-from probes.cli.commands import configured, sweep
+from probes.cli import main, run_commands
 from probes.fitting import unfinished
 from probes.runs.finished import read_finished
 from tests.extract.tiny_decoders import read_arrays, save_decoder
@@ -45,7 +44,7 @@ def work(arguments: list[str]) -> None:
 def start(target: Any, *arguments: Any) -> ForkServerProcess:
     """Start a process, forked from a server that has the imports behind it."""
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload([__name__, configured.__name__, sweep.__name__])
+    server.set_forkserver_preload([__name__, run_commands.__name__])
     child = server.Process(target=target, args=arguments)
     child.start()
     return child

@@ -17,7 +17,15 @@ LAYERS = ("embedding", "block_01", "block_02", "block_03", "final_norm")
 VALIDATION = {"causal": (0.5, 0.9, 0.6, 0.4, 0.3), "bidirectional:2": (0.5, 0.9, 0.7, 0.8, 0.2)}
 
 
-def make_run(folder: Path, plan: str, *, layer: str = "block_01", pooling: str = "mean", **config: Any) -> ComparedRun:
+def make_run(
+    folder: Path,
+    plan: str,
+    *,
+    layer: str = "block_01",
+    pooling: str = "mean",
+    reads: tuple[str, ...] = LAYERS,
+    **config: Any,
+) -> ComparedRun:
     """Make a finished run of three blocks, as far as a comparison looks at it."""
     settings = {
         "name": folder.name,
@@ -28,7 +36,7 @@ def make_run(folder: Path, plan: str, *, layer: str = "block_01", pooling: str =
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     curve = Curve("", "validation", "accuracy", VALIDATION.get(plan, VALIDATION["causal"]))
-    result = make_result(layers=LAYERS, chosen={"layer": layer}, curves=(curve,), pooling=pooling)
+    result = make_result(layers=reads, chosen={"layer": layer} if layer else {}, curves=(curve,), pooling=pooling)
     values = {"cache": {"plan": plan}, "decoder": {"name": "d", "n_layers": 3}}
     return ComparedRun(folder.name, folder, values, result, {"made": result})
 
@@ -67,6 +75,16 @@ def test_plans_that_agree_on_what_is_read_are_no_comparison(tmp_path: Path) -> N
         "nothing about the plans. Of the layers they change, block_03 is the best on validation: 80.0 under "
         "bidirectional:2, 40.0 under causal (`icecore compare --by-layer` has all of them on test, with intervals)"
     ]
+
+
+def test_heads_that_choose_no_layer_may_read_the_same_latents_too(tmp_path: Path) -> None:
+    reads = ("embedding", "block_01")
+    first = make_run(tmp_path / "a", "causal", layer="", reads=reads)
+    run = make_run(tmp_path / "b", "bidirectional:2", layer="", reads=reads)
+    [verdict] = compared(first, run, n_units=5).verdicts()
+    assert verdict.startswith("b and a read the same latents: both read embedding, block_01, and the plans differ only")
+    first, run = (make_run(tmp_path / n, p, layer="") for n, p in (("c", "causal"), ("d", "bidirectional:2")))
+    assert compared(first, run).verdicts() == ["d is better than c by 10.0 accuracy (+5.0 to +15.0; n = 500)"]
 
 
 @pytest.mark.parametrize(

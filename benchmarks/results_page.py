@@ -1,0 +1,73 @@
+"""The table of docs/results.md that says which layers matter: `python -m benchmarks.results_page` writes it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.curves import read_results
+from benchmarks.training_free_page import ROOT, filled
+
+PAGE = ROOT / "docs" / "results.md"
+TITLES = {"stsb": "STS-B", "banking77": "Banking77", "wnut17_ner": "WNUT-17", "ud_ewt_pos": "UD-EWT"}
+NUMBER = r"([+-]?[\d.]+)"
+READOUT = re.compile(
+    rf"A readout of all layers has {NUMBER}, one of (\w+) alone {NUMBER} \({NUMBER}, {NUMBER} to {NUMBER}\)"
+)
+ENOUGH = re.compile(r"(\d+) layers \(|(\d+) picked layers still lack")
+LOSS = re.compile(rf"(?:Without (\w+) it loses most,|at most) {NUMBER} \({NUMBER} to {NUMBER}\)")
+
+
+def short(layer: str) -> str:
+    """Write a layer as a number where it is a block."""
+    return layer.removeprefix("block_").lstrip("0") or layer
+
+
+def stretches(layers: list[str], order: list[str]) -> str:
+    """Write layers as stretches of neighbours."""
+    runs: list[list[str]] = []
+    for layer in sorted(layers, key=order.index):
+        if runs and order.index(layer) == order.index(runs[-1][-1]) + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs]
+    return ", ".join(re.sub(r"block_0*", "", part).replace("final_norm", "final norm") for part in parts)
+
+
+def layer_rows() -> Iterator[str]:
+    """Write the layers that are tied for the best, the best one's score, a readout of all, and the largest loss."""
+    yield "| task | plan | tied for best | best alone | all layers | over one layer | enough | most lost |"
+    yield "|---" * 8 + "|"
+    for name, answer in read_results("layer_answers").items():
+        [alone] = [curve for curve in answer["curves"] if curve["view"] == "alone"]
+        index = alone["layers"].index(answer["best"])
+        value, low, high = (100 * alone[side][index] for side in ("values", "low", "high"))
+        readout, enough, loss = (_match(pattern, answer) for pattern in (READOUT, ENOUGH, LOSS))
+        task = next(title for key, title in TITLES.items() if name.startswith(key))
+        without = f"block {short(loss[1])}: " if loss[1] else ""
+        yield (
+            f"| {task} | `{answer['plan']}` | {stretches(answer['best_set'], answer['layers'])} | "
+            f"{value:.1f} ({low:.1f} to {high:.1f}) | {readout[1]} | {readout[4]} ({readout[5]} to {readout[6]}) | "
+            f"{enough[1] or f'more than {enough[2]}'} | {without}{loss[2]} ({loss[3]} to {loss[4]}) |"
+        )
+
+
+def _match(pattern: re.Pattern[str], answer: dict[str, Any]) -> re.Match[str]:
+    match = pattern.search(answer["answer"].partition(" on test")[2])
+    if match is None:
+        raise ValueError(f"no {pattern.pattern!r} in {answer['answer']!r}")
+    return match
+
+
+def tables() -> dict[str, str]:
+    """Make the table by its name on the page."""
+    return {"layers": "\n".join(layer_rows())}
+
+
+def main() -> None:
+    """Write the table into the page."""
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

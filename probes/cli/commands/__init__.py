@@ -1,1 +1,0 @@
-"""The commands, one function each; `probes.cli.main` has the table of them."""

@@ -1,1 +1,0 @@
-"""Commands that hand latents, heads and runs to other tools."""

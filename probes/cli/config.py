@@ -1,0 +1,338 @@
+"""Reading a run's configuration: YAML files and keys on the command line become one plain mapping, then one record.
+
+Nothing that a file names is imported or called: `from_plain` builds the records of the library, and no others.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
+from extract.errors import ConfigError, UsageError
+from extract.own.gate import allow_code
+from extract.own.names import PLACE
+from extract.records import from_plain, record_hints, unknown_key, with_numbers
+from probes.runs.config import RunConfig
+
+MOST_BYTES = 1 << 20
+MOST_VALUES = 20_000
+"""Values in a configuration once its anchors are written out."""
+TRUST = "decoder.trust_remote_code"
+OBJECTS = ("class_path", "init_args", "dict_kwargs", "__orig__", "__path__")
+"""Keys by which other programs make objects of a file; unknown here, at any depth."""
+TYPED = "command line"
+"""What a record calls the source of a value that was typed."""
+Pairs = list[tuple[str, str | None]]
+"""Keys of a configuration on the command line in order, each with its value; None where that is missing."""
+
+
+# --- The keys ---
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a configuration."""
+
+    name: str
+    """Dotted name."""
+    hint: Any
+    """Its type."""
+    default: Any
+    """Its default; None where it is made again each time."""
+    help: str
+    """The docstring of its field."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The only values allowed; none where any is."""
+        return tuple(get_args(self.hint)) if get_origin(self.hint) is Literal else ()
+
+
+@cache
+def list_keys(spec: type = RunConfig, prefix: str = "") -> tuple[Key, ...]:
+    """List the keys that hold values, of nested dataclasses too."""
+    keys: list[Key] = []
+    texts, hints = _docstrings(spec), record_hints(spec)
+    for field in fields(spec):
+        if not field.metadata.get("is_key", True):
+            continue
+        hint, name = hints[field.name], f"{prefix}{field.name}"
+        if is_dataclass(hint):
+            keys += list_keys(hint, f"{name}.")  # type: ignore[arg-type]
+        else:
+            default = None if field.default is MISSING else field.default
+            keys.append(Key(name, hint, default, texts.get(field.name, "")))
+    return tuple(keys)
+
+
+def _list_sections(spec: type, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    for field in fields(spec):
+        hint, name = record_hints(spec)[field.name], f"{prefix}{field.name}"
+        if not field.metadata.get("is_key", True):
+            continue
+        if get_origin(hint) is dict:
+            yield name, True
+        elif is_dataclass(hint):
+            yield name, False
+            yield from _list_sections(hint, f"{name}.")  # type: ignore[arg-type]
+
+
+SECTIONS = dict(_list_sections(RunConfig))
+"""Sections by dotted name, and whether their keys are free: those of heads, tasks and corpora, which check them."""
+FREE = tuple(name for name, is_free in SECTIONS.items() if is_free)
+
+
+def _docstrings(spec: type) -> dict[str, str]:
+    """Read the docstring below each field of a dataclass."""
+    [node] = ast.parse(textwrap.dedent(inspect.getsource(spec))).body
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    texts = {}
+    for item, below in pairwise(body):
+        if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            texts[ast.unparse(item.target)] = " ".join(str(below.value.value).split())
+    return texts
+
+
+# --- Files ---
+
+
+def load_config_file(name: str) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; `ConfigError` if it cannot be used."""
+    path = Path(name)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ConfigError(f"config file {name!r} has {path.stat().st_size:,} bytes; allowed: {MOST_BYTES:,}.")
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"config file {name!r} cannot be read ({error}); give a YAML file in UTF-8.") from error
+    values = load_yaml(text, where=f"config file {name!r}")
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"config file {name!r} holds {_shorten(values)}; allowed: keys with values, as in configs/demo.yaml."
+        )
+    return values
+
+
+def load_yaml(text: str, *, where: str) -> Any:
+    """Load YAML whose anchors do not make it much larger than it is; `ConfigError` names `where` it was."""
+    try:
+        n_values = _count(yaml.compose(text, yaml.SafeLoader), {})
+        if n_values > MOST_VALUES:
+            raise ConfigError(
+                f"{where} has {n_values:,} values with its anchors written out; allowed: {MOST_VALUES:,}."
+            )
+        return yaml.safe_load(text)
+    except RecursionError as error:
+        raise ConfigError(f"{where} is nested too deeply, or an anchor holds itself; write it flat.") from error
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML's own slips, too
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{where} is not YAML ({reason}); see configs/demo.yaml.") from error
+
+
+def _count(node: yaml.Node | None, sizes: dict[int, int]) -> int:
+    """Count the values of a node with every alias written out; one that holds itself is a `RecursionError`."""
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            raise RecursionError
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    parts: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        parts = list(node.value)
+    elif isinstance(node, yaml.MappingNode):
+        parts = [part for pair in node.value for part in pair]
+    sizes[id(node)] = 1 + sum(_count(part, sizes) for part in parts)
+    return sizes[id(node)]
+
+
+def _is_file(name: str) -> bool:
+    """Whether there is such a file; not for a text that is no name of a file."""
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
+def _require_file(name: str) -> str:
+    if not _is_file(name):
+        names = sorted(str(path) for path in Path("configs").rglob("*.yaml")) if Path("configs").is_dir() else []
+        near = get_close_matches(name, names, n=1, cutoff=0.5)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"there is no config file {name!r}.{guess} Give a YAML file, as configs/demo.yaml.")
+    return name
+
+
+def _shorten(value: Any) -> str:
+    """Write a value in at most 60 characters."""
+    text = "empty" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+# --- Reading ---
+
+
+def read_config(typed: Pairs, *, file: str = "", options: Iterable[str] = ()) -> RunConfig:
+    """Read a configuration: a YAML file, if any, and the keys on the command line, which win.
+
+    Args:
+        typed: The keys in order, with their values; the key `config` names a further file.
+        file: The file.
+        options: Names of the command's options, which messages list beside the keys.
+
+    Raises:
+        UsageError: A key is unknown, or its value of a wrong kind.
+        IcecoreError: The configuration cannot be used.
+    """
+    layers = _Layers(options)
+    for key, _ in typed:
+        layers.require_known(key)
+    pairs = [(key, require_value(f"--{key}", value)) for key, value in [*([("config", file)] if file else []), *typed]]
+    if ("config", "") in pairs:
+        raise UsageError("--config is empty; allowed: a YAML file, as --config configs/demo.yaml.")
+    for key, text in pairs:
+        if key == "config":
+            layers.add("", load_config_file(_require_file(text)), text)
+        elif SECTIONS.get(key) is False and _is_file(text):
+            layers.add(key, load_config_file(text), text)
+        else:
+            layers.add_typed(key, text)
+    with allow_code(_typed_code(pairs)):
+        values = {**layers.values, "sources": layers.sources} if layers.values else {}
+        config: RunConfig = from_plain(RunConfig, values, load=partial(load_yaml, where="a value"))
+    if config.decoder.trust_remote_code and not any(key == TRUST and text.lower() == "true" for key, text in pairs):
+        raise ConfigError(
+            f"{TRUST} is true in a file; allowed: on the command line alone. If you trust the authors of "
+            f"{config.decoder.name!r}, add: --{TRUST} true."
+        )
+    return config
+
+
+def require_value(name: str, value: str | None) -> str:
+    """Return the value of an option; `UsageError` where it is missing."""
+    if value is None:
+        raise UsageError(f"{name} lacks its value; allowed: {name} VALUE, or {name}=VALUE.")
+    return value
+
+
+def _typed_code(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """List the code that the command line itself names, as `my_parts:pool`: it is the user's own."""
+    typed = [pair for pair in pairs if pair[0].partition(".")[0] in ("extraction", "heads") and not _is_file(pair[1])]
+    texts = [text for key, value in typed for text in (key.removeprefix("heads."), value)]
+    return [name for text in texts for name in PLACE.findall(text)]
+
+
+class _Layers:
+    """Plain values, of which later ones replace earlier ones key by key, and the source of each."""
+
+    def __init__(self, options: Iterable[str]) -> None:
+        self.values: dict[str, Any] = {}
+        self.sources: dict[str, str] = {}
+        self.keys = ["config", *SECTIONS, *(key.name for key in list_keys())]
+        self.options = options
+
+    def add(self, section: str, values: Any, file: str = "") -> None:
+        """Merge a section, or the whole where it has no name; `file` is empty where it was typed."""
+        _refuse_objects(values, section)
+        if section and not (isinstance(values, dict) or (values is None and SECTIONS[section] and "." in section)):
+            raise _unfit_section(section, values, file)
+        if SECTIONS.get(section):
+            self._replace_free(section, values or {}, file)
+            return
+        for key, value in values.items():
+            name = f"{section}.{key}".removeprefix(".")
+            if name in SECTIONS:
+                self.add(name, value, file)
+            else:
+                self._put(name, value, file)
+
+    def add_typed(self, name: str, text: str) -> None:
+        """Merge one key of the command line."""
+        free = next((section for section in FREE if name.startswith(f"{section}.")), "")
+        if name in SECTIONS:
+            self.add(name, load_yaml(text, where=f"--{name}"))
+        elif not free:
+            _refuse_objects(load_yaml(text, where=f"--{name}") if any(key in text for key in OBJECTS) else None, name)
+            self._put(name, text, "")
+        else:
+            self._put_free(free, name, with_numbers(load_yaml(text, where=f"--{name}")))
+
+    def require_known(self, name: str) -> None:
+        """Refuse an unknown key."""
+        if name not in self.keys and not name.startswith(tuple(f"{section}." for section in FREE)):
+            raise unknown_key(name, [*self.keys, *self.options])
+
+    def _put(self, name: str, value: Any, file: str) -> None:
+        self.require_known(name)
+        parents, last = self._parents(name)
+        parents[last] = value
+        self.sources[name] = Path(file).name or TYPED
+
+    def _replace_free(self, section: str, values: dict[Any, Any], file: str) -> None:
+        groups = {f"heads.{name}": options for name, options in values.items()} if section == "heads" else {}
+        for name, options in groups.items():
+            if not isinstance(options, dict | None):
+                raise _unfit_section(name, options, file)
+        for name, options in {section: values, **groups}.items():
+            for key in options or ():
+                if not isinstance(key, str):
+                    noun = "heads" if name == "heads" else "options"
+                    raise ConfigError(f"{name} has the key {key!r}; allowed: names of {noun}, which are texts.")
+        parents, last = self._parents(section)
+        parents[last] = with_numbers(values)
+        self.sources = {key: source for key, source in self.sources.items() if not f"{key}.".startswith(f"{section}.")}
+        self.sources[section] = Path(file).name or TYPED
+
+    def _put_free(self, section: str, name: str, value: Any) -> None:
+        _refuse_objects({name.rpartition(".")[2]: value}, name.rpartition(".")[0])
+        if name.rpartition(".")[0] == "heads" and not isinstance(value, dict | None):
+            raise _unfit_section(name, value, "")
+        parents, last = self._parents(section)
+        options = parents.setdefault(last, {"layer-cosine": {}} if section == "heads" else {})
+        *groups, last = name.removeprefix(f"{section}.").split(".")
+        for group in groups:
+            if not isinstance(options.get(group), dict):  # a single value in the file gives way
+                options[group] = {}
+            options = options[group]
+        options[last] = value
+        self.sources[name] = TYPED
+
+    def _parents(self, name: str) -> tuple[dict[str, Any], str]:
+        """Return the mapping that holds a key, and the last part of its name."""
+        values = self.values
+        *parents, last = name.split(".")
+        for part in parents:
+            values = values.setdefault(part, {})
+        return values, last
+
+
+def _unfit_section(section: str, value: Any, file: str) -> ConfigError:
+    if file:
+        return ConfigError(
+            f"section {section!r} of {file!r} is {_shorten(value)}; allowed: `key: value` a line, indented below "
+            f"`{section.rpartition('.')[2]}:`, or leave the section out for its defaults."
+        )
+    return ConfigError(
+        f"section {section!r} is {_shorten(value)} on the command line; allowed: its keys one by one, as "
+        f"--{section}.KEY VALUE, or together, as --{section} '{{KEY: VALUE}}'."
+    )
+
+
+def _refuse_objects(values: Any, section: str) -> None:
+    """Refuse keys that would make another program build objects, at any depth: the values of a config are plain."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            name = f"{section}.{key}".removeprefix(".")
+            if key in OBJECTS:
+                raise UsageError(f"unknown key {name!r}; allowed: plain values, none of which names code to run.")
+            _refuse_objects(value, name)
+    elif isinstance(values, list | tuple | set):
+        for item in values:
+            _refuse_objects(item, section)

@@ -1,0 +1,139 @@
+"""Commands about decoders: verify, attention, fetch, weights."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from extract.decoders.loading import load_decoder
+from extract.decoders.merge import compare_weights
+from extract.decoders.spec import DecoderSpec
+from extract.errors import ConfigError, printable
+from extract.files import write_file
+from extract.inputs.template import InputTemplate
+from extract.masks.matrices import draw
+from extract.proofs.certificate import check_batch_invariance, check_influence, influence
+from extract.proofs.isolation import measured_masks
+from extract.wiring.applied import plan_in_force
+from extract.wiring.attention_maps import attention_maps
+from probes.cli.commands import AttentionArgs, VerifyArgs, WeightsArgs
+from probes.cli.run_commands import read_lines
+from probes.cli.screen import show
+from probes.report.decoder_figures import NAMES, draw_maps, draw_sink_mass, draw_weights
+from probes.report.formats import figure_formats
+from probes.report.safe_csv import write_frame
+from probes.report.style import Album, on_panel
+
+# --- Plans on a decoder ---
+
+
+TEXTS = (
+    "The river froze early that year, and the ferry stayed on the far bank until spring.",
+    "She opened the old ledger and found her grandfather's name on the very first page.",
+)
+
+
+def verify_command(args: VerifyArgs) -> int:
+    """Certify a mask plan on a decoder and print the mask that was measured at every block."""
+    plan, picture = args.plan, Path(args.picture)
+    formats = figure_formats(picture.suffix.removeprefix(".")) if args.picture else ()
+    decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
+    with plan_in_force(decoder, plan) as wiring:
+        certificate = {**check_influence(decoder, plan), **check_batch_invariance(decoder)}
+        if wiring is None:  # transformers' own path, which shows what reaches a layer and no mask of a block
+            names, masks = list(decoder.layers), list(influence(decoder, n_tokens=args.tokens))
+        else:
+            measured = measured_masks(decoder, wiring, n_tokens=args.tokens)
+            names, masks = (
+                [decoder.layers[call.block + 1] + " again" * call.is_again for call, _ in measured],
+                [mask for _, mask in measured],
+            )
+    for name, matrix in zip(names, masks, strict=True):
+        show(f"{name}\n{draw(matrix)}")
+    proved = "" if wiring is None else f" in {certificate['n_calls']} blocks, by themselves and in every head,"
+    show(
+        f"plan {plan.text} took effect on {decoder.description.name}{proved} at {len(decoder.layers)} layers; "
+        f"drift with padding right {certificate['right']:.1e}, left {certificate['left']:.1e} "
+        f"(allowed {certificate['allowed']:g})"
+    )
+    if args.picture:
+        album = Album(_writable(picture.parent), formats)
+        title = f"Measured masks, {plan.text} on {decoder.description.name}"
+        album.add(picture.stem, partial(draw_maps, label=""), torch.stack(masks), names, title=title)
+    return 0
+
+
+def attention_command(args: AttentionArgs) -> int:
+    """Draw mean attention under a plan and print the attention on each of the first four tokens, block by block."""
+    plan = args.plan
+    texts = [line for line in read_lines(args.texts) if line.strip()] if args.texts else list(TEXTS)
+    decoder = load_decoder(DecoderSpec(args.decoder, device=args.device))
+    maps = attention_maps(decoder, texts, plan, template=InputTemplate(bos=args.bos))
+    album = Album(_writable(Path(args.out)), args.figures)
+    title, note = f"{plan.text} on {decoder.description.name}", f"mean over heads and {len(texts):,} texts"
+    album.add(
+        "attention",
+        draw_maps,
+        maps.maps,
+        maps.blocks,
+        title=f"Mean attention, {title}",
+        note=f"{note}; one scale for all blocks",
+    )
+    album.add(
+        "sink_mass",
+        draw_sink_mass,
+        maps.sink_mass,
+        note=note,
+        title=f"Attention on the first tokens, {title}",
+    )
+    for block, masses in zip(maps.blocks, maps.sink_mass.tolist(), strict=True):
+        show(f"{block}  {'  '.join(f'{mass:.3f}' for mass in masses)}  {'#' * round(40 * masses[0])}")
+    show(f"{album.folder}: {', '.join(file for files in album.drawn.values() for file in files)}")
+    return 0
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"folder {str(folder)!r} of figures cannot be written ({error.strerror}); name another."
+        ) from error
+    return folder
+
+
+# --- Decoders ---
+
+
+def weights_command(args: WeightsArgs) -> int:
+    """Compare the weights of two checkpoints block by block; print a table, and write a frame and a figure."""
+    one, other = (load_decoder(DecoderSpec(name, device="cpu")) for name in (args.decoder, args.other))
+    frame = compare_weights(one, other)
+    names = f"{one.description.name} and {other.description.name}"
+    table = Table(title=printable(f"cosine of the weights of {names}"), box=SIMPLE)
+    for column in ("layer", *NAMES.values(), "distance"):
+        table.add_column(column, justify="left" if column == "layer" else "right")
+    for layer, rows in frame.groupby("layer", sort=False):
+        by_part = rows.set_index("part")
+        cosines = (f"{by_part['cosine'][part]:.4f}" if part in by_part.index else "-" for part in NAMES)
+        table.add_row(str(layer), *cosines, f"{by_part['distance']['block']:.4f}")
+    Console(markup=False).print(table)
+    show("distance: length of the difference of all weights over that of the first")
+    if args.out:
+        folder = Path(args.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / "weights.csv", write_frame(frame))
+        album = Album(folder, args.figures)
+        n = int(frame.loc[frame["part"] == "block", "n_parameters"].sum())
+        album.add(
+            "weights",
+            on_panel(draw_weights),
+            frame,
+            title=f"Weights of {names}",
+            note=f"{n:,} parameters; a block's matrices as one vector, norms left out",
+        )
+        show("\n".join(f"written: {folder / file}" for file in ("weights.csv", *sum(album.drawn.values(), ()))))
+    return 0

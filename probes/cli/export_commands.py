@@ -1,0 +1,188 @@
+"""Commands that write for other programs: export, push, mteb."""
+
+from pathlib import Path
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from extract.decoders.loading import load_decoder
+from extract.decoders.spec import DecoderSpec
+from extract.errors import ConfigError, UsageError, printable
+from extract.files import write_file
+from extract.inputs.joined import JoinedText
+from extract.names import require_extra
+from extract.run.spec import ExtractionSpec
+from probes.cli.commands import ExportArgs, MtebArgs, PushArgs
+from probes.cli.config import read_config
+from probes.cli.run_commands import column_of, read_lines
+from probes.cli.screen import show, watcher_of
+from probes.export.folder import why_not_stock
+from probes.export.hub import push_run, stage_run
+from probes.export.mteb_run import fill_task, run_mteb
+from probes.export.sentence_folder import export_sentence_transformer
+from probes.report.decoder_figures import draw_scores
+from probes.report.safe_csv import write_frame
+from probes.report.style import Album
+from probes.runs.existing import open_named
+from probes.runs.finished import read_finished
+from probes.runs.kinds import KINDS
+from probes.runs.obtain import load_run_task
+from probes.runs.record import CONFIG
+from probes.tasks.corpus import read_texts
+
+# --- Files and folders ---
+
+
+FOLDER = "sentence-transformers"
+OF_FOLDERS, OF_FILES = ("--normalise", "--head", "--decoder"), ("--texts", "--column")
+"""Options that only an encoder takes, and those that only files of latents take."""
+
+
+def export_command(args: ExportArgs) -> int:
+    """Write a cache as .parquet, .arrow or .safetensors, or a folder for sentence-transformers."""
+    for option in OF_FILES if args.format == FOLDER else OF_FOLDERS:
+        if option in args.typed:
+            raise UsageError(f"{option} does nothing for the format {args.format!r}; leave it out.")
+    if args.format == FOLDER:
+        return _export_folder(args)
+    out = Path(args.out)
+    if out.suffix != f".{args.format}":
+        raise ConfigError(f"the file is {out.name!r}; allowed for {args.format}: a name that ends in .{args.format}.")
+    source = Path(args.source)
+    cache = open_named(args.source)
+    show(str(cache.export(out, layers=args.layer or "all", poolings=args.poolings, texts=_texts(args, source))))
+    return 0
+
+
+def _texts(args: ExportArgs, source: Path) -> list[str] | list[JoinedText] | None:
+    """Return the texts to write beside the latents: those of a file, or with `task` those of the run's task."""
+    if not args.texts:
+        return None
+    column = column_of(args.texts, args.column)
+    if args.texts == "task":
+        if not source.is_dir():
+            raise ConfigError(f"--texts task is for a run folder, and {str(source)!r} is none; name a file of texts.")
+        return list(load_run_task(read_config([], file=str(source / CONFIG))).texts())  # type: ignore[return-value]
+    lines = read_lines("-") if args.texts == "-" else read_texts(Path(args.texts), column=column)
+    return [text for text in lines if text.strip()]
+
+
+def _export_folder(args: ExportArgs) -> int:
+    source = Path(args.source)
+    if len(args.poolings) > 1:
+        raise UsageError(f"--poolings names {', '.join(args.poolings)}; allowed for an encoder: one of them.")
+    if args.head and not source.is_dir():
+        raise UsageError(f"--head is for a run folder, and {args.source!r} is none; leave --head out.")
+    decoder_spec, spec, layer, pooling = _of_run(source, args.head) if source.is_dir() else _of_config(args.source)
+    layer, pooling = args.layer or layer, next(iter(args.poolings), pooling)
+    if not layer:
+        raise ConfigError("no single layer is chosen there; name one with --layer, as block_12, 12 or -1.")
+    if args.decoder:
+        decoder_spec = DecoderSpec(args.decoder, dtype=decoder_spec.dtype, device=decoder_spec.device)
+    decoder = load_decoder(decoder_spec)
+    recipe = export_sentence_transformer(
+        decoder, spec, args.out, layer=layer, pooling=pooling, normalise=args.normalise
+    )
+    show(f"{args.out}: {recipe.layer}, {recipe.pooling}, plan {recipe.spec.plan}")
+    if recipe.is_stock:
+        show(f"modules of sentence-transformers alone: SentenceTransformer({args.out!r}) loads it.")
+        if recipe.pooling != "last":
+            show(f"A prompt is left out of {recipe.pooling}; end it with ':' or a line break, not with a blank.")
+    else:
+        reason = why_not_stock(recipe, decoder) or "stock modules would encode otherwise"
+        show(f"a module of icecore reads it ({reason}): probes.export.load_sentence_transformer({args.out!r}).")
+    return 0
+
+
+def _of_run(folder: Path, head: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
+    """Return what a head of a finished run reads, the best one's where none is named."""
+    run = read_finished(folder)
+    if KINDS[run.scores.header.kind].reads_words:
+        raise ConfigError(
+            f"the run {str(folder)!r} is on words, and a folder encodes whole texts; give a run on those."
+        )
+    name = head or run.best
+    if name not in run.scores.heads:
+        raise ConfigError(f"the run has no head {name!r}; allowed: {', '.join(run.scores.heads)}.")
+    result = run.scores.heads[name]
+    return (
+        run.decoder,
+        run.spec,
+        str(result.chosen.get("layer", "")).rpartition("/")[2],
+        _one(result.pooling.split("+")),
+    )
+
+
+def _of_config(name: str) -> tuple[DecoderSpec, ExtractionSpec, str, str]:
+    config = read_config([], file=name)
+    layers = config.extraction.layers
+    layer = layers[0] if len(layers) == 1 and layers[0] not in ("all", "blocks", "upper-half") else ""
+    return config.decoder, config.extraction, layer, _one(config.extraction.poolings)
+
+
+def _one(names: "tuple[str, ...] | list[str]") -> str:
+    return names[0] if len(names) == 1 else ""
+
+
+# --- The hub ---
+
+
+def push_command(args: PushArgs) -> int:
+    """Send a run with its cache and a card to a repository, or write what would be sent to a folder."""
+    if bool(args.repo) == bool(args.to):
+        raise UsageError(
+            "give one of --repo OWNER/NAME, which uploads, and --to FOLDER, which writes there what would be uploaded."
+        )
+    has_cache = not args.no_cache
+    if args.to:
+        for file in stage_run(args.run, args.to, has_cache=has_cache):
+            show(str(file))
+        show(f"nothing was uploaded; {args.to} holds what --repo would send.")
+        return 0
+    report = watcher_of(args).say
+    show(push_run(args.run, args.repo, is_public=args.public, has_cache=has_cache, report=report))
+    return 0
+
+
+# --- mteb ---
+
+
+def mteb_command(args: MtebArgs) -> int:
+    """Evaluate every layer of a configuration's decoder on tasks of mteb; print the best and draw the curves."""
+    if not args.tasks:
+        raise UsageError("--tasks is missing; give names of mteb's tasks with ',' between them, as STSBenchmark.")
+    mteb = require_extra("mteb")
+    config, watcher = args.config, watcher_of(args)
+    tasks = list(args.tasks)
+    if args.local:
+        rows = load_run_task(config)
+        tasks = [fill_task(mteb.get_task(name), rows) for name in tasks]
+    decoder = load_decoder(config.decoder, report=watcher.say)
+    folder = Path(args.out)
+    frame = run_mteb(
+        decoder,
+        config.extraction,
+        tasks,
+        out=folder,
+        caches=config.caches,
+        report=watcher.say,
+        progress=watcher.extraction("texts of mteb"),
+    )
+    table = Table(title=printable(f"mteb, {decoder.description.name}, {config.extraction.plan}"), box=SIMPLE)
+    for column in ("task", "split", "pooling", "metric", "best layer", "score x 100", "last layer x 100"):
+        table.add_column(column)
+    for (task, split, pooling), rows_of in frame.groupby(["task", "split", "pooling"], sort=False):
+        best = rows_of.loc[rows_of["score"].idxmax()]
+        last = 100 * rows_of["score"].iloc[-1]
+        table.add_row(task, split, pooling, best["metric"], best["layer"], f"{100 * best['score']:.1f}", f"{last:.1f}")
+    Console(markup=False).print(table)
+    show("The best layer was chosen on the scores themselves, so its score is optimistic.")
+    if args.local:
+        show(f"The rows are those of {config.task.name}, not those that mteb downloads: no benchmark result.")
+    write_file(folder / "mteb.csv", write_frame(frame))
+    album = Album(folder, args.figures)
+    what = f"{decoder.description.name}, {config.extraction.plan}"
+    album.add("mteb", draw_scores, frame, title=f"Scores of mteb by layer, {what}", note="mteb's main score per split")
+    show("\n".join(f"written: {folder / file}" for file in ("mteb.csv", *sum(album.drawn.values(), ()))))
+    return 0

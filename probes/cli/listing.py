@@ -1,0 +1,230 @@
+"""What can be named and typed, and loads nothing large: `icecore list`, completion in a shell, and fetch."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from shutil import get_terminal_size
+
+from extract.decoders.known import known_decoder
+from extract.errors import printable
+from probes.cli.arguments import Command, strong, two_columns
+from probes.cli.commands import COMMANDS, CompletionArgs, FetchArgs, ListArgs
+from probes.cli.config import list_keys
+
+# --- Tables of names ---
+
+MOST_INDENT = 32
+"""Columns of the names; a longer one has a line of its own."""
+
+
+def _decoders() -> list[tuple[str, str]]:
+    from extract.decoders.known import KNOWN_DECODERS
+
+    return [
+        (
+            entry.name,
+            f"{entry.hub_id}, {entry.family}, {entry.n_layers} blocks, width {entry.width}, {entry.license}"
+            + (", also from the package index" if entry.wheel else ""),
+        )
+        for entry in KNOWN_DECODERS.values()
+    ]
+
+
+def _plans() -> list[tuple[str, str]]:
+    from extract.masks.plan import PLANS
+
+    return list(PLANS.items())
+
+
+def _masks() -> list[tuple[str, str]]:
+    from extract.masks.kinds import KINDS
+
+    return [(name, f"{row.what} ({row.source})") for name, row in KINDS.items()]
+
+
+def _poolings() -> list[tuple[str, str]]:
+    from extract.poolings.table import AUTO, AUTO_RULE, POOLINGS, TOKEN_SETS, WORD_POOLINGS
+
+    words = {AUTO: AUTO_RULE, **{name: text for name, (_, text) in WORD_POOLINGS.items()}}
+    rows = [(name, text) for name, (_, text) in POOLINGS.items()]
+    rows += [(name, text) for name, (_, _, text) in TOKEN_SETS.items()]
+    return [*rows, *((f"words: {name}", text) for name, text in words.items())]
+
+
+def _layers() -> list[tuple[str, str]]:
+    from extract.decoders.layers import GROUPS, TAPS
+
+    return [*GROUPS.items(), *((f"block_07.{tap}", f"of the seventh block {what}") for tap, what in TAPS.items())]
+
+
+def _templates() -> list[tuple[str, str]]:
+    from extract.inputs.named_templates import SETS, TEMPLATES
+
+    rows = [(name, f"{entry.source}: {entry.show()}") for name, entry in TEMPLATES.items()]
+    return [*rows, *((name, f"the mean of {len(names)}: {names[0]} to {names[-1]}") for name, names in SETS.items())]
+
+
+def _tasks() -> list[tuple[str, str]]:
+    from probes.tasks.table import TASKS
+
+    return [
+        (name, _with_options(f"{entry.kind}: {entry.description}", entry.options())) for name, entry in TASKS.items()
+    ]
+
+
+def _corpora() -> list[tuple[str, str]]:
+    from extract.names import parameter_names
+    from probes.tasks.corpora import CORPORA
+
+    rows = [(name, _with_options(text, parameter_names(load))) for name, (load, text) in CORPORA.items()]
+    return [*rows, ("any task", "the texts of the task; its own options")]
+
+
+def _heads() -> list[tuple[str, str]]:
+    from extract.names import option_names
+    from probes.heads.pairs.autoencoders import AUTOENCODER, SOURCES
+    from probes.heads.registry import HEADS
+
+    rows = [(name, entry.kind, entry.description, entry.options()) for name, entry in HEADS.items()]
+    description = "layer-wise, for `start: pretrained` or `frozen`, or by `icecore fit --head autoencoder`"
+    options = tuple(option for source in SOURCES for option in option_names(source))
+    rows.append((AUTOENCODER, "pretraining.autoencoder", description, options))
+    return [(name, _with_options(f"{kind}: {text}", options)) for name, kind, text, options in rows]
+
+
+def _with_options(text: str, options: Iterable[str]) -> str:
+    return f"{text}; options: {', '.join(options) or 'none'}"
+
+
+def _losses() -> list[tuple[str, str]]:
+    from probes.networks.loss_table import LOSSES
+
+    return [(name, text) for name, (_, text) in LOSSES.items()]
+
+
+def _instructions() -> list[tuple[str, str]]:
+    from probes.tasks.instructions import INSTRUCTIONS
+
+    return [
+        (name, f"{repr(entry.prompt)[1:-1] or 'none'} ({entry.source}{f'; task {entry.task}' if entry.task else ''})")
+        for name, entry in INSTRUCTIONS.items()
+    ]
+
+
+TABLES: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    "decoders": _decoders,
+    "plans": _plans,
+    "masks": _masks,
+    "poolings": _poolings,
+    "layers": _layers,
+    "templates": _templates,
+    "tasks": _tasks,
+    "corpora": _corpora,
+    "heads": _heads,
+    "losses": _losses,
+    "instructions": _instructions,
+}
+
+
+def list_command(args: ListArgs) -> int:
+    """List one table, some, or all of them."""
+    width = get_terminal_size().columns
+    for name in args.table or TABLES:
+        rows = [(printable(key), printable(text)) for key, text in TABLES[name]()]
+        indent = min(max(len(key) for key, _ in rows) + 4, MOST_INDENT)
+        sys.stdout.write("\n".join([strong(name), *two_columns(rows, indent, width=width)]) + "\n")
+    return 0
+
+
+# --- Completion ---
+
+KEYS = {
+    "decoder.name": "decoders",
+    "extraction.plan": "masks",
+    "extraction.poolings": "poolings",
+    "task.name": "tasks",
+    "heads": "heads",
+    "pretraining.corpus": "corpora",
+}
+"""Keys whose values begin with a name of a table of `icecore list`."""
+HEADERS = {
+    "bash": "# Completion of icecore for bash: icecore completion bash >> ~/.bashrc",
+    "zsh": "# Completion of icecore for zsh: icecore completion zsh >> ~/.zshrc\n"
+    "(( $+functions[compdef] )) || { autoload -U compinit && compinit; }\nautoload -U +X bashcompinit && bashcompinit",
+}
+
+
+def write_script(shell: str) -> str:
+    """Write the script of bash, or of zsh, which reads the same one."""
+    cases = [f'        {pattern}) _icecore_offer "{" ".join(names)}"; return ;;' for pattern, names in _values()]
+    for command in COMMANDS.values():
+        places = [name for slot in command.places for name in (*slot.values, *_names(slot.about.completes))]
+        cases.append(
+            f'        "{command.name} "*) _icecore_offer "{" ".join(_options(command))}" "{" ".join(places)}" ;;'
+        )
+    return "\n".join(
+        [
+            HEADERS[shell],
+            "_icecore_offer() {  # options once a dash is typed, else names; files where there are none",
+            '    local word="${COMP_WORDS[COMP_CWORD]}" words="${2-$1}"',
+            '    [[ "$word" == -* ]] && words="$1"',
+            '    COMPREPLY=($(compgen -W "$words" -- "$word"))',
+            "}",
+            "_icecore() {",
+            "    COMPREPLY=()",
+            '    if [ "$COMP_CWORD" -eq 1 ]; then',
+            f'        _icecore_offer "{" ".join([*COMMANDS, "--help", "--version"])}"',
+            "        return",
+            "    fi",
+            '    case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in',
+            *cases,
+            "    esac",
+            "}",
+            "complete -o default -F _icecore icecore",
+            "",
+        ]
+    )
+
+
+def _names(table: str) -> list[str]:
+    """List the names of a table that can be typed as they are; none where it is no table."""
+    rows = TABLES[table]() if table in TABLES else []
+    names = dict.fromkeys(name.removeprefix("words: ") for name, _ in rows)
+    return [name for name in names if all(c.isalnum() or c in "-_." for c in name)]
+
+
+def _options(command: Command) -> list[str]:
+    own = [name for slot in command.options for name in (slot.name, slot.about.alias) if name]
+    keys = [f"--{each.name}" for each in list_keys()] if command.takes_config else []
+    return [*own, *keys, "--help"]
+
+
+def _values() -> Iterator[tuple[str, list[str]]]:
+    """Pair the commands and options before a value with the names that it may be."""
+    for command in COMMANDS.values():
+        for slot in command.options:
+            if names := [*slot.values, *_names(slot.about.completes)]:
+                yield f'"{command.name} {slot.name}"', names
+    configured = [command.name for command in COMMANDS.values() if command.takes_config]
+    for key in list_keys():
+        if names := [*key.values, *_names(KEYS.get(key.name, ""))]:
+            yield "|".join(f'"{command} --{key.name}"' for command in configured), names
+
+
+def completion_command(args: CompletionArgs) -> int:
+    """Print a script that completes commands, options and names in a shell."""
+    sys.stdout.write(write_script(args.shell))
+    return 0
+
+
+# --- Decoders ---
+
+
+def fetch_command(args: FetchArgs) -> int:
+    """Obtain a known decoder: from the hub, else from the package index."""
+    known_decoder(args.name)  # before anything heavy is loaded
+    from extract.decoders.fetch import fetch_decoder
+    from probes.cli.screen import show, watcher_of
+
+    fetched = fetch_decoder(args.name, source=args.source, report=watcher_of(args).say)
+    show(f"{fetched.folder} ({fetched.source}, {fetched.revision})")
+    return 0

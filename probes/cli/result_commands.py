@@ -1,0 +1,523 @@
+"""Commands that show results: compare, report, table, geometry, layers, inspect."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table as ScreenTable
+
+from extract.errors import (
+    CacheError,
+    ConfigError,
+    HeadError,
+    IcecoreError,
+    UsageError,
+    first_line,
+    printable,
+    unknown_name,
+)
+from extract.files import write_file
+from extract.store.cache import LatentCache
+from extract.store.dtypes import STORAGE_DTYPES
+from extract.store.manifest import flatten
+from extract.store.shards.cache import ShardedCache, open_cache
+from probes.cli.commands import CompareArgs, GeometryArgs, InspectArgs, LayersArgs, ReportArgs
+from probes.cli.config import read_config
+from probes.cli.screen import show, watcher_of
+from probes.geometry.geometry import cosine_with_gold, measure_geometry, require_pairs
+from probes.geometry.measures import MEASURES
+from probes.geometry.sample import WHERE
+from probes.geometry.similarity import MOST_SHARED, similarity_of_layers
+from probes.layers.findings import load_findings
+from probes.layers.study import PARTS, StudyOptions
+from probes.report.blocks import NOTHING, Block, Table, cell, metric_label, number, percent
+from probes.report.comparison_figures import draw_across, draw_gaps, name_curves
+from probes.report.decoder_figures import GEOMETRY_NOTE, draw_geometry, draw_similarity, split_series
+from probes.report.page import PAGE, Page, Part, Pictures, write_page
+from probes.report.safe_csv import write_frame
+from probes.report.style import WIDE, Album, on_panel
+from probes.runs.across import centres_of_gravity, layers_across, rank_systems
+from probes.runs.comparison import compare, note_on_settings
+from probes.runs.existing import is_run, open_named
+from probes.runs.finished import read_finished
+from probes.runs.layers import ALL, compare_at_layers, compare_layers
+from probes.runs.obtain import load_run_task
+from probes.runs.pages.reports import write_comparison, write_report
+from probes.runs.record import CONFIG
+from probes.tasks import PairTask
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from probes.layers.findings import HeadFindings
+
+# --- Comparisons and reports ---
+
+
+def compare_command(args: CompareArgs) -> int:
+    """Print a comparison of runs, and write it to a folder where one is named."""
+    if args.across:
+        return _across(args)
+    if args.by_layer:
+        return _by_layer(args)
+    comparison = compare(args.runs, head=args.head, split=args.split, n_resamples=args.resamples)
+    Console(markup=False).print(comparison.to_screen())
+    show("\n".join([*(f"{sentence}." for sentence in comparison.verdicts()), *comparison.notes()]))
+    if args.out:
+        folder = _open(args.out)
+        write_file(folder / "curves.csv", write_frame(comparison.curves))
+        drawn = comparison.draw(folder, formats=args.figures)
+        pictures = [f"\n![Layers]({path.name})\n" for path in drawn[:1]]
+        write_file(folder / "comparison.md", "".join([comparison.to_markdown(), *pictures]))
+        write_comparison(comparison, folder / PAGE)
+        files = (folder / PAGE, folder / "comparison.md", folder / "curves.csv", *drawn)
+        show("\n".join(f"written: {path}" for path in files))
+    return 0
+
+
+def _across(args: CompareArgs) -> int:
+    """Print where runs of any tasks gain their scores, and plans ranked over tasks where they can be."""
+    centres = centres_of_gravity(args.runs, head=args.head)
+    frames = {"centres": centres, "across": layers_across(args.runs, head=args.head)}
+    tables = [_centres_table(centres)]
+    try:
+        frames["ranks"] = ranks = rank_systems(args.runs, head=args.head).reset_index()
+        rows = [[str(row[0]), *(number(each, 2) for each in row[1:])] for row in ranks.itertuples(index=False)]
+        tables.append(Table(list(ranks.columns), [[cell(text) for text in row] for row in rows]))
+        notes = ["Plans by their average normalised rank over tasks; 0 is the best."]
+    except HeadError as error:
+        notes = [f"no ranks: {error}"]
+    for table, title in zip(tables, ("where scores are gained", "average normalised rank of plans"), strict=False):
+        Console(markup=False).print(_on_screen(table, title))
+    show("\n".join(notes))
+    if args.out:
+        best = centres.loc[centres["centre"].idxmin()] if centres["centre"].notna().any() else None
+        answers = (
+            ()
+            if best is None
+            else (
+                f"Scores are gained lowest in {best['task']} ({best['plan']}, {best['head']}): centre of gravity "
+                f"{number(best['centre'], 2)} of the depth.",
+            )
+        )
+        page = Page("Runs of any tasks", "Where do layers gain their scores?", answers, (), ())
+        _write(_open(args.out), frames, page, (*tables, *notes), draw_across, args.figures)
+    return 0
+
+
+def _by_layer(args: CompareArgs) -> int:
+    """Print what the second of two runs has over the first at every layer alone."""
+    if len(args.runs) != 2:
+        raise HeadError(f"--by-layer compares two runs, and {len(args.runs)} were given; name two.")
+    first, second = args.runs
+    frame = compare_at_layers(second, first, head=args.head, split=args.split, n_resamples=args.resamples)
+    where = frame.iloc[0]
+    one, other, metric = (str(where[name]) for name in ("one", "other", "metric"))
+    rows = [
+        (
+            row.layer,
+            percent(row.over),
+            percent(row.value),
+            percent(row.difference, sign="+"),
+            f"{percent(row.low, sign='+')} to {percent(row.high, sign='+')}",
+        )
+        for row in frame.itertuples()
+    ]
+    table = Table(("layer", cell(other), cell(one), "difference", "95 % interval"), rows)
+    what = f"every layer alone, {where['head']}, {metric_label(metric)} x 100 on {where['split']}"
+    answer = (
+        f"{one} is better than {other} at {int((frame['low'] > 0).sum())} of {len(frame)} layers and worse at "
+        f"{int((frame['high'] < 0).sum())}; the intervals hold the differences of all layers at once."
+    )
+    Console(markup=False).print(_on_screen(table, what))
+    note = note_on_settings(first, second, str(where["head"]))
+    show(f"{answer}\n{note}")
+    if args.out:
+        page = Page(f"{one} over {other}", f"At which layers do {one} and {other} differ?", (answer, note), (), ())
+        _write(_open(args.out), {"by-layer": frame}, page, (f"Scores: {what}.", table), draw_gaps, args.figures)
+    return 0
+
+
+def _centres_table(centres: "pd.DataFrame") -> Table:
+    rows = []
+    for name, part in name_curves(centres).items():
+        row = part.iloc[0]
+        ends = f" ({number(row['low'], 2)} to {number(row['high'], 2)})" if row["n_seeds"] > 1 else ""
+        scores = f"{percent(row['worst'])} to {percent(row['best'])}"
+        rows.append((cell(name), scores, str(row["best_layer"]), number(row["centre"], 2) + ends))
+    return Table(("curve", "scores x 100", "best layer", "centre of gravity, relative depth"), rows)
+
+
+def _on_screen(table: Table, title: str) -> ScreenTable:
+    screen = ScreenTable(title=printable(title), box=SIMPLE, padding=(0, 1))
+    for place, column in enumerate(table.columns):
+        screen.add_column(printable(column), justify="left" if place == 0 else "right", overflow="fold")
+    for row in table.rows:
+        screen.add_row(*map(printable, row))
+    return screen
+
+
+def _write(
+    folder: Path,
+    frames: "Mapping[str, pd.DataFrame]",
+    page: Page,
+    blocks: tuple[Block, ...],
+    draw: "Callable[[Album, Mapping[str, pd.DataFrame]], None]",
+    formats: tuple[str, ...],
+) -> None:
+    """Write frames as tables, their figures, and a page of both."""
+    pictures = Pictures()
+    album = Album(folder, formats, pictures.keep)
+    draw(album, frames)
+    for name, frame in frames.items():
+        write_file(folder / f"{name}.csv", write_frame(frame))
+    part = Part("Results", blocks, pictures.take(), is_main=True)
+    write_page(folder / PAGE, replace(page, parts=(part,)), pictures.classes)
+    files = [PAGE, *(f"{name}.csv" for name in frames), *(file for files in album.drawn.values() for file in files)]
+    show("\n".join(f"written: {folder / file}" for file in files))
+
+
+def _open(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder {name!r} cannot be written ({first_line(error)}); name another.") from error
+    return folder
+
+
+def report_command(args: ReportArgs) -> int:
+    """Write the page of a finished run from its folder, or one page of several runs side by side."""
+    show(f"written: {write_report(args.runs, args.out)}")
+    return 0
+
+
+# --- Geometry ---
+
+
+GOLD, SIMILARITY = "gold", "similarity"
+ALL_MEASURES = (*MEASURES, GOLD, SIMILARITY)
+ON_SCREEN = {
+    "mean-cosine": ("mean\ncosine", 3),
+    "norm": ("mean\nnorm", 1),
+    "massive-dimensions": ("massive\ndims", 0),
+    "massive-share": ("their\nshare", 3),
+    "effective-rank": ("effective\nrank", 1),
+    "intrinsic-dimension": ("TwoNN\ndim", 1),
+    "gold-pearson": ("gold\nPearson", 3),
+}
+"""Columns of the table on the screen: their titles and decimals."""
+MOST_LAYERS = 12
+"""Layers in the table on the screen."""
+
+
+def geometry_command(args: GeometryArgs) -> int:
+    """Measure the layers of caches, print a short table, and write frames and figures where a folder is named."""
+    import pandas as pd
+
+    wanted = [name.strip() for name in args.measures.split(",") if name.strip()] or list(ALL_MEASURES)
+    for name in wanted:
+        if name not in ALL_MEASURES:
+            raise unknown_name("measure", name, ALL_MEASURES)
+    sources = [Path(each) for each in args.sources]
+    if GOLD in args.measures:
+        _require_gold(args, wanted, sources)
+    caches = [open_named(source) for source in args.sources]
+    how: dict[str, Any] = {"pooling": args.pooling, "seed": args.seed, "standardise": args.standardise}
+    measures = [name for name in wanted if name in MEASURES]
+    parts = []
+    for source, cache in zip(sources, caches, strict=True):
+        pairs = _pairs_of(source, is_asked=GOLD in args.measures) if is_run(source) else None
+        if measures:
+            texts = () if pairs is None else _first_texts(pairs)
+            parts.append(measure_geometry(cache, measures=measures, texts=texts, most_rows=args.rows, **how))
+        if GOLD in wanted and pairs is not None:
+            split = "validation" if "validation" in pairs.splits else next(iter(pairs.splits))
+            parts.append(cosine_with_gold(cache, pairs, split=split, pooling=args.pooling))
+    frame = pd.concat(parts) if parts else pd.DataFrame()
+    for label, part in split_series(frame).items() if parts else ():
+        _show_geometry(label, part)
+    alike = []
+    if SIMILARITY in wanted:
+        rows = min(args.rows, MOST_SHARED)
+        alike = [similarity_of_layers(cache, most_rows=rows, **how) for cache in caches]
+        alike += [similarity_of_layers(caches[0], other, most_rows=rows, **how) for other in caches[1:]]
+    if args.out:
+        _write_geometry(Path(args.out), frame, alike, args.figures)
+    return 0
+
+
+def _require_gold(args: GeometryArgs, wanted: Sequence[str], sources: Sequence[Path]) -> None:
+    """Refuse sources without pairs, and options that gold does not read."""
+    for source in sources:
+        if not is_run(source):
+            raise UsageError(f"the measure {GOLD!r} needs the pairs of a run, and {str(source)!r} is no run folder.")
+    for option in ("--rows", "--seed", "--standardise"):
+        if option in args.typed and list(wanted) == [GOLD]:
+            raise UsageError(f"{option} does nothing for the measure {GOLD!r}, which reads every pair as it is.")
+
+
+def _pairs_of(folder: Path, *, is_asked: bool) -> PairTask | None:
+    """Load the pairs of a run; None where it has none or they are gone, which is an error if gold was asked for."""
+    try:
+        task = load_run_task(read_config([], file=str(folder / CONFIG)))
+    except IcecoreError as error:
+        if is_asked:
+            raise
+        show(f"the task of {str(folder)!r} cannot be loaded, so no gold: {first_line(error)}")
+        return None
+    if is_asked:
+        require_pairs(task)
+    return cast("PairTask", task) if task.kind == "pairs" else None
+
+
+def _first_texts(task: PairTask) -> list[str]:
+    """List the first text of every pair once: a paraphrase beside it would be its nearest neighbour."""
+    return list(dict.fromkeys(text for split in task.splits for text in task.rows(split)["sentence1"]))
+
+
+def _show_geometry(label: str, frame: "pd.DataFrame") -> None:
+    """Print one series: a row per layer, as many as a screen holds."""
+    layers, measures = (list(dict.fromkeys(frame[name])) for name in ("layer", "measure"))
+    columns = {name: ON_SCREEN[name] for name in measures if name in ON_SCREEN}
+    shown = np.unique(np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)).tolist()
+    first = frame.iloc[0]
+    title = f"{first['decoder']}, {first['plan']}, {first['pooling']}"
+    table = ScreenTable(title=printable(title if title != label else label), box=SIMPLE, padding=(0, 1))
+    table.add_column("layer", no_wrap=True, min_width=len("final_norm"))
+    for name, _ in columns.values():
+        table.add_column(name, justify="right")
+    values = frame.pivot(index="layer", columns="measure", values="value")
+    for place in shown:
+        numbers = [(values.loc[layers[place], name], digits) for name, (_, digits) in columns.items()]
+        table.add_row(layers[place], *(NOTHING if np.isnan(x) else f"{x:,.{digits}f}" for x, digits in numbers))
+    Console(markup=False).print(table)
+    show(f"{_counts(frame)}, drawn with a seed; {len(shown)} of {len(layers)} layers, all with --out")
+
+
+def _write_geometry(
+    folder: Path, frame: "pd.DataFrame", alike: "Sequence[pd.DataFrame]", formats: Sequence[str]
+) -> None:
+    """Write the frames as CSV, and the figures."""
+    import pandas as pd
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder {str(folder)!r} cannot be written ({first_line(error)}); name another.") from error
+    album, written = Album(folder, formats), []
+    if len(frame):
+        write_file(folder / "geometry.csv", write_frame(frame))
+        written.append("geometry.csv")
+        album.add(
+            "geometry",
+            draw_geometry,
+            frame,
+            title=f"Geometry of layers, {_title(frame)}",
+            size=WIDE,
+            note=f"{_counts(frame)}; {GEOMETRY_NOTE}",
+        )
+    if alike:
+        write_file(folder / "similarity.csv", write_frame(pd.concat(alike)))
+        written.append("similarity.csv")
+    for n, each in enumerate(alike, 1):
+        album.add(
+            "similarity" + f"_{n}" * (len(alike) > 1),
+            on_panel(draw_similarity),
+            each,
+            size=(5.2, 4.4),
+            title=f"Similarity of layers, {_sides(each)}",
+            note=f"{int(each['n_rows'].iloc[0]):,} rows",
+        )
+    files = [*written, *(file for files in album.drawn.values() for file in files)]
+    show("\n".join(f"written: {folder / file}" for file in files))
+
+
+def _counts(frame: "pd.DataFrame") -> str:
+    """Say how many rows and pairs the values are of."""
+    is_gold = ~frame["measure"].isin(list(MEASURES))
+    counts = ((noun, frame.loc[part, "n_rows"].unique()) for noun, part in (("rows", ~is_gold), ("pairs", is_gold)))
+    return ", ".join(f"{' and '.join(f'{n:,}' for n in found)} {noun}" for noun, found in counts if len(found))
+
+
+def _title(frame: "pd.DataFrame") -> str:
+    """Name what all rows of a frame share: decoder, plan, pooling."""
+    return ", ".join(str(frame[name].iloc[0]) for name in ("decoder", "plan", "pooling") if frame[name].nunique() == 1)
+
+
+def _sides(frame: "pd.DataFrame") -> str:
+    """Name both sides of a comparison, once where they are the same cache."""
+    first = frame.iloc[0]
+    one, other = (", ".join(str(first[prefix + name]) for name in WHERE[1:4]) for prefix in ("", "other_"))
+    return one if first["cache"] == first["other_cache"] and one == other else f"{one} against {other}"
+
+
+# --- Layers ---
+
+
+SHOWN = {
+    "selectivity": "selec-\ntivity",
+    "shapley": "Shapley",
+    "without": "with-\nout",
+    "with": "with\nbest",
+    "new-information": "new\nbits",
+    "mix": "mix",
+}
+"""Views on screen beside `alone`, which an 80-column terminal has room for."""
+
+
+READS = {
+    "--orders": ("shapley",),
+    "--components": ("shapley", "sets"),
+    "--rows": ("baselines", "shapley", "sets", "information", "mix"),
+}
+"""Options that count for some views alone."""
+
+
+def layers_command(args: LayersArgs) -> int:
+    """Study the layers of finished runs, print what matters, and write it beside their scores."""
+    for option, views in READS.items():
+        if option in args.typed and args.views and not set(views) & set(args.views):
+            raise UsageError(f"{option} counts for the views {', '.join(views)}, none of which --views names.")
+    options = StudyOptions(
+        views=args.views or PARTS,
+        controls=args.controls,
+        split=args.split,
+        n_resamples=args.resamples,
+        confidence=args.confidence,
+        orders=args.orders,
+        components=args.components,
+        most_rows=args.rows,
+    )
+    watcher = watcher_of(args)
+    frame = compare_layers(args.runs, head=args.head, options=options, caches=args.caches, watcher=watcher)
+    for folder in map(Path, args.runs):
+        run = read_finished(folder)
+        names = run.heads if args.head == ALL else [args.head or run.best]
+        for each in load_findings(folder):
+            if each.head in names:
+                Console(markup=False).print(layers_table(each, title=folder.name))
+                show("\n".join([each.answer, *(f"Note: {line}" for line in each.warnings)]))
+        show(f"written: {write_report(folder)}")
+    if args.out:
+        write_file(Path(args.out), write_frame(frame))
+        show(f"written: {args.out}")
+    return 0
+
+
+def layers_table(found: "HeadFindings", *, title: str) -> ScreenTable:
+    """Make the table of layers for a terminal: scores times 100, a mark at layers of the set that holds the best."""
+    table = ScreenTable(
+        title=printable(f"{title}: {found.head}, {found.metric} x 100 on {found.split}"),
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    curves = {view: curve for view in SHOWN if (curve := found.curve(view))}
+    for name in ("layer", "", "alone", "interval", *(SHOWN[view] for view in curves)):
+        table.add_column(name, justify="left" if name in ("layer", "") else "right", no_wrap=True)
+    alone = found.curve("alone")
+    if alone is None:
+        return table
+    for k, layer in enumerate(found.layers):
+        ends = f"{_times(alone.low, k)} to {_times(alone.high, k)}" if alone.low else ""
+        mark = "best" if layer == found.best else "*" if layer in found.best_set else ""
+        cells = (
+            _bits(curve.values, k) if curve.metric == "bits" else _times(curve.values, k) for curve in curves.values()
+        )
+        table.add_row(printable(layer), mark, _times(alone.values, k), ends, *cells)
+    return table
+
+
+def _times(values: Sequence[float], place: int) -> str:
+    return f"{100 * values[place]:.1f}" if np.isfinite(values[place]) else ""
+
+
+def _bits(values: Sequence[float], place: int) -> str:
+    return f"{values[place]:.2f}" if np.isfinite(values[place]) else ""
+
+
+# --- Caches ---
+
+
+NO_CHECKSUMS = "none: written by an earlier version, so damage on the disk goes unnoticed"
+
+
+def inspect_command(args: InspectArgs) -> int:
+    """Say what a cache is and how complete; works on half-done caches."""
+    cache = open_cache(args.file, allow_partial=True)
+    if args.verify:
+        _verify(cache)
+    if args.json:
+        value = {**json.loads(cache.manifest.to_json()), "certificate": cache.certificate, "n_done": cache.n_done}
+        Console().print_json(json.dumps(value), ensure_ascii=True)  # no control character reaches the screen
+        return 0
+    show("\n".join([*_describe(cache), *["verified     every finished row is as it was written"] * args.verify]))
+    return 0
+
+
+def _verify(cache: LatentCache) -> None:
+    if not cache.has_checksums:
+        raise CacheError(
+            f"cache {str(cache.path)!r} cannot be verified: it was written by an earlier version and carries no "
+            "checksums; extract it again to have them."
+        )
+    cache.verify()
+
+
+def _describe(cache: LatentCache) -> list[str]:
+    """Describe a cache: what it is, how complete, sizes, certificate, then every field of its identity."""
+    state = "complete" if cache.is_complete else "half done: run the same extraction again to go on"
+    decoder = cache.manifest.provenance["decoder"]
+    itemsize, n_places = np.dtype(STORAGE_DTYPES[cache.storage_dtype]).itemsize, cache.n_words or len(cache)
+    layer_bytes = {layer: n_places * cache.width_of([layer]) * itemsize for layer in cache.layers}
+    lines = [
+        f"cache        {cache.path}",
+        f"state        {cache.n_done:,} of {len(cache):,} rows, {state}",
+        f"decoder      {decoder['name']} ({decoder['family']}, {decoder['n_layers']} blocks, width {decoder['width']})",
+        f"latents      {', '.join(cache.poolings)} x {len(cache.layers)} layers "
+        f"({cache.layers[0]} ... {cache.layers[-1]}), {cache.storage_dtype}",
+        f"size         {cache.n_bytes / 1e6:,.1f} MB on disk, "
+        f"{len(cache.poolings) * sum(layer_bytes.values()) / 1e6:,.1f} MB of latents, "
+        f"{layer_bytes[cache.layers[0]] / 1e6:,.2f} MB per layer and pooling",
+        f"checksums    {_checksums_text(cache)}",
+        f"certificate  {_certificate_text(cache)}",
+    ]
+    if cache.is_complete:
+        tokens = cache.n_tokens
+        lines.append(
+            f"tokens       {int(tokens.sum()):,} in all, {int(tokens.min())} to {int(tokens.max())} per text, "
+            f"{int(cache.is_truncated.sum()):,} texts truncated"
+        )
+    if cache.is_complete and cache.is_words:
+        counts = cache.word_report()
+        lines.append(
+            f"words        {counts['n_words']:,} in all: {counts['n_shared']:,} begin inside a token of the word "
+            f"before, {counts['n_cut']:,} truncated, {counts['n_lost']:,} without a token; "
+            f"{counts['n_windows']:,} texts read in windows"
+        )
+    lines.append(f"identity     {cache.manifest.id}")
+    lines += [f"  {key:28} {value}" for key, value in flatten(cache.identity).items() if key != "layers"]
+    return lines
+
+
+def _checksums_text(cache: LatentCache) -> str:
+    if isinstance(cache, ShardedCache):
+        return f"SHA-256 of each of {cache.n_shards:,} shards (--verify)"
+    return "CRC-32 per array and block of rows (--verify)" if cache.has_checksums else NO_CHECKSUMS
+
+
+def _certificate_text(cache: LatentCache) -> str:
+    certificate = cache.certificate
+    if not certificate:
+        return "none yet (written when the extraction ends)"
+    drift = certificate["batch_invariance"]
+    return (
+        f"influence as planned at {certificate['influence']['n_layers']} layers; "
+        f"batch drift right {drift['right']:.1e}, left {drift['left']:.1e} (allowed {drift['allowed']:g}); "
+        "weights bit-identical"
+    )
