@@ -20,7 +20,7 @@ from extract.errors import ConfigError, UsageError
 from extract.own.gate import allow_code
 from extract.own.names import PLACE
 from extract.records import from_plain, record_hints, unknown_key, with_numbers
-from probes.runs.config import RunConfig
+from probes.runs.config import TYPED, RunConfig
 
 MOST_BYTES = 1 << 20
 MOST_VALUES = 20_000
@@ -28,8 +28,6 @@ MOST_VALUES = 20_000
 TRUST = "decoder.trust_remote_code"
 OBJECTS = ("class_path", "init_args", "dict_kwargs", "__orig__", "__path__")
 """Keys by which other programs make objects of a file; unknown here, at any depth."""
-TYPED = "command line"
-"""What a record calls the source of a value that was typed."""
 Pairs = list[tuple[str, str | None]]
 """Keys of a configuration on the command line in order, each with its value; None where that is missing."""
 

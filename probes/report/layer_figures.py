@@ -102,9 +102,9 @@ def draw_alone(axes: Axes, rows: pd.DataFrame | HeadFindings) -> Axes:
     for curve, colour, line in zip(curves, style.COLOURS, cycle(LINES), strict=False):
         label = curve["name"].iloc[0] or VIEWS["alone"].title
         _draw_curve(axes, curve, layers, colour=colour, linestyle=line, label=label)
-    for (name, curve), line in zip(control.groupby("name", sort=False), cycle(LINES[1:]), strict=False):
+    for (name, curve), dashes in zip(control.groupby("name", sort=False), cycle(LINES[1:]), strict=False):
         label = f"control, {name}" if name else "control"
-        _draw_curve(axes, curve, layers, colour=style.GREY, linestyle=line, label=label)
+        _draw_curve(axes, curve, layers, colour=style.GREY, linestyle=dashes, label=label)
     for name, value in zip(baseline["layer"], _scaled(baseline, "value"), strict=True):
         style.draw_level(axes, float(value), style.shorten(name))
     scores = _scaled(first, "value")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from extract.decoders.spec import DecoderSpec, plain_decoder
 from extract.errors import ConfigError, unknown_name
 from extract.inputs.named_templates import TEMPLATES
-from extract.poolings.reba_options import RebaOptions
+from extract.inputs.template import TASK
+from extract.poolings.reba_options import REBA, RebaOptions
 from extract.poolings.table import AUTO, WORD_POOLINGS
 from extract.records import complete, to_plain
 from extract.run.spec import ExtractionSpec
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from probes.heads.options import HeadOptions
     from probes.tasks.base import Task
 
+TYPED = "command line"
+"""Source of a value that was typed, and that something must therefore read."""
 NAME_BYTES = 150
 """Of the name of a run, which some files and folders carry on."""
 
@@ -183,6 +186,7 @@ class RunConfig:
                 f"{self.task.name!r} is one of words; set extraction.words.poolings "
                 f"({', '.join((AUTO, *WORD_POOLINGS))})."
             )
+        self._refuse_unread(reads_words=kind.reads_words)
         key, extracted = "extraction.poolings", self.extraction.poolings
         if kind.reads_words:
             key, extracted = "extraction.words.poolings", self.extraction.words.poolings
@@ -194,6 +198,19 @@ class RunConfig:
                         f"allowed: {', '.join(extracted)}, or add it to {key}."
                     )
             kind.check_config(self, resolved)
+
+    def _refuse_unread(self, *, reads_words: bool) -> None:
+        """Refuse what was typed about the extraction and would be ignored."""
+        has_reba = bool(REBA & {*self.extraction.poolings, *self.extraction.words.poolings})
+        unread = {
+            "extraction.words": (reads_words, f"task {self.task.name!r} has no words"),
+            "extraction.poolings": (not reads_words, f"task {self.task.name!r} is one of words"),
+            "extraction.reba": (has_reba, "no pooling of ReBA is extracted"),
+        }
+        for key, source in self.sources.items():
+            is_read, why = unread.get(".".join(key.split(".")[:2]), (True, ""))
+            if source == TYPED and not is_read:
+                raise ConfigError(f"{key} does nothing, as {why}; leave it out.")
 
     def resolve_heads(self) -> "dict[str, HeadOptions]":
         """Check the options of every head; those that the config leaves out are the protocol's, then the defaults."""
@@ -227,26 +244,33 @@ def _check_choices(spec: Any, prefix: str = "") -> None:
 def describe_sources(config: RunConfig) -> dict[str, str]:
     """Say of every value of a configuration, by dotted key, where it came from.
 
-    That is the command line, a file, the template or protocol that decided it, `default`, or else `Python`.
+    That is the command line, a file, the template or protocol that decided it, `default`, or else `Python`. Options of
+    heads that a protocol decides stand in no configuration, so their values are told as well.
     """
-    protocol, name = find_protocol(config.protocol), config.extraction.template.name
-    decided = {
-        **{
-            f"extraction.{key}": f"protocol {config.protocol}"
-            for key in _flatten(protocol.extraction.get(config.task.kind, {}))
-        },
-        **{f"pretraining.autoencoder.{key}": f"protocol {config.protocol}" for key in protocol.autoencoder},
-    }
-    if name in TEMPLATES:
-        decided |= {f"extraction.template.{key}": f"template {name}" for key in TEMPLATES[name].fields}
+    protocol, name = find_protocol(config.protocol), f"protocol {config.protocol}"
+    extraction = protocol.extraction.get(config.task.kind, {})
+    decided = _flatten(to_plain({"extraction": extraction, "pretraining": {"autoencoder": protocol.autoencoder}}))
     values, defaults = _flatten(config.to_dict()), _flatten(RunConfig().to_dict())
     sources = {}
     for key, value in values.items():
         parts = key.split(".")
         typed = [config.sources.get(".".join(parts[:n])) for n in range(len(parts), 0, -1)]
+        by_protocol = name if key in decided and decided[key] == value else None
         fallback = "default" if key in defaults and defaults[key] == value else "Python"
-        sources[key] = next(filter(None, [typed[0], decided.get(key), *typed[1:]]), fallback)
+        sources[key] = next(filter(None, [typed[0], _template_of(config, key), by_protocol, *typed[1:]]), fallback)
+    for head, options in config.heads.items():
+        merged = protocol.options_of(head, options or {})
+        sources |= {f"heads.{head}.{key}": f"{merged[key]}, {name}" for key in merged.keys() - (options or {}).keys()}
     return sources
+
+
+def _template_of(config: RunConfig, key: str) -> str | None:
+    """Name the template that decided a value; None where none did."""
+    template, (section, _, field) = config.extraction.template, key.rpartition(".")
+    fields = TEMPLATES[template.name].fields if template.name in TEMPLATES else {}
+    is_decided = section == "extraction.template" and field in fields
+    text = str(fields.get(field)).replace(TASK, template.task)
+    return f"template {template.name}" if is_decided and str(getattr(template, field)) == text else None
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

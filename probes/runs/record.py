@@ -18,7 +18,7 @@ from extract.errors import CacheError, ConfigError, printable
 from extract.files import read_file, refuse_links, write_file
 from extract.linear import describe_products
 from extract.store.cache import LatentCache
-from extract.store.manifest import Manifest, differences
+from extract.store.manifest import Manifest, differences, flatten
 
 CONFIG, MANIFESTS = "config.yaml", "manifests"
 PLACES = ("caches", "runs")
@@ -85,13 +85,14 @@ def _as_yaml(settings: Any) -> str:
 
 
 def _with_sources(settings: dict[str, Any], sources: Mapping[str, str]) -> str:
-    """Write settings with the source of each as a comment; a text of several lines has none."""
+    """Write settings with the source of each as a comment; those that are not in the settings follow at the end."""
     text = _as_yaml(settings)
-    lines = text.split("\n")
+    lines, rest = text.split("\n"), {key: " ".join(printable(source).split()) for key, source in sources.items()}
     for key, number in _lines_of_keys(yaml.compose(text)):
-        if key in sources:
-            lines[number] += f"  # {' '.join(printable(sources[key]).split())}"
-    commented = "\n".join(lines)
+        if key in rest:
+            lines[number] += f"  # {rest.pop(key)}"
+    rest = {key: source for key, source in rest.items() if key not in flatten(settings)}
+    commented = "\n".join([*lines, *(f"# {key}: {source}\n" for key, source in sorted(rest.items()))])
     return commented if yaml.safe_load(commented) == yaml.safe_load(text) else text
 
 

@@ -74,6 +74,8 @@ def test_what_is_given_in_python_wins_too() -> None:
     words = WordSpec(shift=False)
     config = RunConfig(protocol="magnet", extraction=ExtractionSpec(words=words), **WORDS)
     assert config.extraction.words == WordSpec(("mean",), shift=False)
+    sources = describe_sources(config)
+    assert (sources["extraction.words.shift"], sources["extraction.words.poolings"]) == ("default", "protocol magnet")
     assert given(words) == {"shift"}
     assert replace(config, seeds=(1,)).extraction == config.extraction
     assert RunConfig(protocol="magnet", extraction=ExtractionSpec(plan="backward"), **WORDS).extraction.words.shift
@@ -119,7 +121,9 @@ def test_a_run_folder_says_where_each_value_came_from(tmp_path: Path) -> None:
         "bootstrap: 1000 # command line", "hidden: 16 # command line", "batch_size: 4 # base.yaml",
         "bos: force # protocol freeze-released", "last: prompt # template prompt-eol", "plan: causal # default",
         "layers: # protocol freeze-released", "calibration: isotonic # Python", "a: 1 # base.yaml",
+        "# heads.cosine-mlp.loss: mse, protocol freeze-released",
     }  # fmt: skip
+    assert not any("heads.cosine-mlp.hidden" in line for line in lines)  # which was typed
 
 
 def test_sources_make_no_other_run(tmp_path: Path) -> None:
@@ -129,3 +133,24 @@ def test_sources_make_no_other_run(tmp_path: Path) -> None:
     ]
     assert folders[0] == folders[1]
     assert one == other
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (
+            [("extraction.words.shift", "true")],
+            "extraction.words.shift does nothing, as task 'sts-sample' has no words",
+        ),
+        (
+            [*TYPED_WORDS, ("extraction.poolings", "mean")],
+            "extraction.poolings does nothing, as task 'words-sample' is",
+        ),
+        ([("extraction.reba.attention", "last")], "extraction.reba.attention does nothing, as no pooling of ReBA is"),
+    ],
+)
+def test_what_is_typed_and_read_by_nothing_is_refused(typed: list[tuple[str, str | None]], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config(typed)
+    assert str(error.value).startswith(message)
+    assert str(error.value).endswith("; leave it out.")
